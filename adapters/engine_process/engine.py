@@ -144,12 +144,8 @@ class EngineProcess:
             await self._over.wait()
         return self._stopped_in_time
 
-    def kill(self) -> None:
-        """End it as it is: for who knows that it will not come back by itself."""
-        self._child.kill()
-
     def abandon(self) -> None:
-        """As `kill`, for one that hangs nobody knows where: it writes the stack of each of its threads first."""
+        """End it as it is: for one that hangs, which writes the stack of each of its threads first."""
         self._child.abort()
         if self._loop is not None:
             self._loop.call_later(self._patience.abort_s, self._give_up)

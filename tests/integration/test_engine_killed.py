@@ -18,14 +18,15 @@ from application.events import EngineRestarted
 from application.ports.engine import MakeMortal, Tokens
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
+from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from interfaces.composition.engine_entry import engine_child
 from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side
 from tests.support.effort import scaled
 from tests.support.eight_streams import NUM_CHOICES, check_same, play
-from tests.support.engine_client import EngineClient, hosted_toy
+from tests.support.engine_client import DEADLY, EngineClient, hosted_toy, source
 from tests.support.fake_service import wait_until
 from tests.support.hosted_child import HostedChild
 from tests.support.tiny_models import write_folder
@@ -92,6 +93,21 @@ def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
     wait_until(lambda: num_descriptors() <= num_before, "all descriptors to be given back")
 
 
+def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again() -> None:
+    calm, processes = play(here(hosted_toy)), Processes(partial(ChildProcess, "tests.support.engine_child"))
+
+    async def load_twice(client: EngineClient) -> None:
+        await client.until(lambda: num_tokens(client) >= 3, "some tokens")
+        for _ in range(2):
+            with pytest.raises(ModelLoadFailed, match=r"loading deadly ended the engine: .* killed by SIGKILL"):
+                await client.engine.load(source(DEADLY), LoadOptions())
+        await client.until(lambda: restarts(client), "another engine")
+
+    check_same(play(processes.make, load_twice), calm)
+    assert len(processes.made) == 2
+    processes.check_gone()
+
+
 @pytest.mark.slow
 def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
     folder = write_folder("llama", tmp_path / "tiny")
@@ -100,11 +116,11 @@ def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
         engine=EngineSettings(block_size=16, prefill_grid=32, memory=ByteSize(num_bytes=1 << 30)),
         store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=64 << 20)),
     )
-    source = ModelSource(ModelId(str(folder)), str(folder))
+    tiny = ModelSource(ModelId(str(folder)), str(folder))
     unstored = replace(settings, store=StoreSettings(kind="off"))
-    calm = play(here(lambda _, hold: host_token_side(unstored, hold)), model=source)
+    calm = play(here(lambda _, hold: host_token_side(unstored, hold)), model=tiny)
     processes = Processes(partial(engine_child, "mlx"), encode_settings(settings))
-    disturbed = play(processes.make, processes.killing(Random(7), 60), model=source)
+    disturbed = play(processes.make, processes.killing(Random(7), 60), model=tiny)
     check_same(disturbed, calm)
     assert len(restarts(disturbed)) == 1
     processes.check_gone()

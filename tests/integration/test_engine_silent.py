@@ -124,7 +124,7 @@ def test_nothing_is_outstanding_in_one_that_nobody_asks() -> None:
         clock.advance(1e6)
         assert not engine_health(engine.status().heartbeat, clock.now_ns(), STUCK_AFTER_S).is_stuck
         engine.cancel(RequestId("nobody"))
-        engine.kill()
+        child.kill()
         await engine.stop(PATIENCE_S)
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -259,6 +260,17 @@ def test_a_model_that_cannot_be_loaded_says_why_and_not_where() -> None:
         response = service.client.post(CHAT, json={"messages": HELLO})
         assert error_of(response, 503)["message"] == "model.safetensors is torn"
         assert response.headers["x-should-retry"] == "false"
+
+
+def test_without_an_engine_a_client_is_told_why_and_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_service() as service:
+        service.client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
+        lost = replace(service.loop.status(), is_alive=False, fault="the engine is being restarted: it was killed")
+        with monkeypatch.context() as patch:
+            patch.setattr(service.loop, "status", lambda: lost)
+            response = service.client.post(CHAT, json={"messages": HELLO})
+            assert error_of(response, 503)["message"] == "the engine is being restarted: it was killed"
+            assert response.headers["retry-after"] == "10"
 
 
 def _fail_at_third_token(operation: str, sequence: SequenceId | None, count: int) -> None:

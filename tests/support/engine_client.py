@@ -1,6 +1,8 @@
 """Engines for the port's contract suite, and a client of one that knows nothing but the port."""
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
 
 MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
-GATED, UNWRITTEN = ModelId("gated"), ModelId("unwritten")
+GATED, UNWRITTEN, DEADLY = ModelId("gated"), ModelId("unwritten"), ModelId("deadly")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
 STUCK_AFTER_S = 77.0
 
@@ -79,11 +81,19 @@ class PromptGate:
 
 PROMPT_GATE = PromptGate()
 
+
+def kill_the_process(operation: str, id: SequenceId | None, call: int) -> None:
+    """As the system does when memory is short: only for an engine in a process of its own."""
+    if operation == "load":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 OPTIONS: Mapping[ModelId, FakeOptions] = {
     MODEL: FakeOptions(eos_every=0),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
+    DEADLY: FakeOptions(hook=kill_the_process),
     UNWRITTEN: FakeOptions(eos_every=0, hook=FailAt("decode", 0, 2, error=Unwritable)),
 }
 
@@ -209,5 +219,16 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "ENGINES", "FAILING", "GATED", "MAX_BATCH", "MODEL", "PROMPT_GATE", "STUCK_AFTER_S", "UNWRITTEN")
+__all__ = (
+    "BROKEN",
+    "DEADLY",
+    "ENGINES",
+    "FAILING",
+    "GATED",
+    "MAX_BATCH",
+    "MODEL",
+    "PROMPT_GATE",
+    "STUCK_AFTER_S",
+    "UNWRITTEN",
+)
 __all__ += ("EngineClient", "engine_on_a_thread", "hosted_toy", "source", "with_engine")

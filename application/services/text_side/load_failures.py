@@ -64,33 +64,34 @@ class BlamedLoads:
         self._clock = clock
         self._failures = LoadFailures()
         self._open: dict[object, ModelSource] = {}
+        self._blamed: dict[object, str] = {}
 
     def begin(self) -> None:
         """Another engine, which loads nothing yet."""
         self._open.clear()
 
     async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that has ended an engine."""
-        self._need_no_failure(source)
+        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that ends an engine, or did so before."""
+        if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
+            raise ModelLoadFailed(reason, param="model")
         key = object()
         self._open[key] = source
         try:
             return await work()
         except ServerUnavailable:
-            self._need_no_failure(source)
+            if key in self._blamed:
+                raise ModelLoadFailed(self._blamed[key], param="model") from None
             raise
         finally:
             self._open.pop(key, None)
+            self._blamed.pop(key, None)
 
     def blame(self, why: str) -> bool:
         """The engine was lost. Returns whether there was anything to blame for it."""
-        for source in self._open.values():
-            self._failures.note(source, f"loading {source.id} ended the engine: {why}", self._clock.now_ns() / 1e9)
+        for key, source in self._open.items():
+            self._blamed[key] = f"loading {source.id} ended the engine: {why}"
+            self._failures.note(source, self._blamed[key], self._clock.now_ns() / 1e9)
         return bool(self._open)
-
-    def _need_no_failure(self, source: ModelSource) -> None:
-        if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
-            raise ModelLoadFailed(reason, param="model")
 
 
 __all__ = ("MAX_REMEMBERED", "REMEMBERED_S", "BlamedLoads", "LoadFailures")
