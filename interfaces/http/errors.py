@@ -125,10 +125,8 @@ def problem_of(error: Exception) -> Problem:
 def _domain_problem(error: DomainError) -> Problem:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers: dict[str, str] = {}
-    if isinstance(error, QueueFull | ServerUnavailable):
-        headers["Retry-After"] = str(error.retry_after_s)
-    elif error.retryable:
-        headers["Retry-After"] = "1"  # agents give up where nothing says that they may repeat
+    if error.retryable:  # agents give up where nothing says that they may repeat
+        headers["Retry-After"] = str(error.retry_after_s if isinstance(error, QueueFull | ServerUnavailable) else 1)
     elif status >= 500:
         headers["x-should-retry"] = "false"  # OpenAI clients repeat every other 5xx
     overflow = error if isinstance(error, ContextOverflow) else None

@@ -158,7 +158,6 @@ class TestErrors:
             ("/telegraphs", False),
             ("/v1/telegraph", False),
             ("/nowhere", False),
-            ("/", False),
         ],
     )
     def test_an_unknown_path_is_the_owners_or_openais(self, service: FakeService, path: str, is_ours: bool) -> None:
