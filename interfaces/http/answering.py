@@ -1,30 +1,39 @@
-"""How every operation of every dialect is answered: its route, whole answers, streams, and clients that leave."""
+"""How clients are answered, whatever their dialect: the route of an operation, whole answers, streams, other work, and
+clients that leave."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from types import GenericAlias
-from typing import Any
+from typing import Any, TypeVar
 
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
+from litestar.types import Receive
 
 from application.services.text_side.answer import Answer
+from application.services.text_side.generation import Generation
+from application.use_cases.list_models import ModelEntry
+from domain.client import Client
+from domain.errors import InvalidRequest, ModelNotFound
 from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
-from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors, streamable
-from interfaces.http.errors import renamed
+from interfaces.http.errors import ClientLeft, renamed
 from interfaces.http.event_stream import open_stream
 from interfaces.http.json_body import decoded_body
 from interfaces.http.services import Services
-from interfaces.http.start import start_all
 from interfaces.http.visit import GENERATES, visit_of
+
+T = TypeVar("T")
+
+MAX_PROMPT_LOGPROBS = 2**19
+"""Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
 
 
 def operation_route(
@@ -87,4 +96,84 @@ def _started(asked: Asked, wanted: Sequence[GenerationRequest], answer: Answer, 
     )
 
 
-__all__ = ("operation_route",)
+async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> Answer:
+    """Whatever is wrong with any of them is raised here, before any byte is sent; then nothing is left running."""
+    started: list[Generation] = []
+    try:
+        for request in requests:
+            started.append(await asked.services.generate.start(request, started[0].model if started else None))
+            _check_scores(started)
+        return Answer(started)
+    except ModelNotFound as error:
+        _close(started)
+        raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
+    except BaseException:
+        _close(started)
+        raise
+
+
+async def naming_what_is_served(services: Services, error: ModelNotFound, client: Client) -> ModelNotFound:
+    """The same error, with the models that would have been found."""
+    served = ", ".join(entry.source.id for entry in await models_for(services, client)) or "none"
+    return ModelNotFound(f"{error.message}; served here: {served}", param="model")
+
+
+async def models_for(services: Services, client: Client) -> list[ModelEntry]:
+    """Those that the client may use."""
+    return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
+
+
+def _check_scores(started: Sequence[Generation]) -> None:
+    num_values = 0
+    for generation in started:
+        if (num_tops := generation.request.num_prompt_logprobs) is not None:
+            num_values += len(generation.prompt_ids) * (1 + num_tops) * generation.request.num_choices
+    if num_values > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs would report {num_values} values in one answer; at most {MAX_PROMPT_LOGPROBS} are:"
+            " send fewer prompts at once, or ask for fewer alternatives",
+            param="prompt_logprobs",
+        )
+
+
+def _close(generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        generation.close()
+
+
+async def plain_answer(services: Services, request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. A ModelNotFound of its own names the models that the client may use."""
+    try:
+        return await unless_client_leaves(request, work)
+    except ModelNotFound as error:
+        raise await naming_what_is_served(services, error, visit_of(request.scope).client) from None
+
+
+async def unless_client_leaves(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`, cancelling it when the client disconnects (ClientLeft). The body must have been read."""
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        raise ClientLeft("the client left")
+    finally:
+        worker.cancel()
+        watcher.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+__all__ = (
+    "models_for",
+    "naming_what_is_served",
+    "operation_route",
+    "plain_answer",
+    "start_all",
+    "unless_client_leaves",
+)

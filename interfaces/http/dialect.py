@@ -5,7 +5,7 @@
     bytes <--framing-- StreamItem, or answer <--+
 
 Whoever adds a dialect writes these objects in a folder of its own and names the dialect in `dialects.py`. Answering,
-fan-in of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
+reading of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -7,9 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 from domain.priority import Priority
 from domain.request import FinishReason, Usage
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
-from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
 from interfaces.http.anthropic.conversation import input_of
-from interfaces.http.collected import Collected
+from interfaces.http.collected import Collected, num_reasoning_tokens, visible_parts
 from interfaces.http.sampling_fields import anthropic_tier
 
 

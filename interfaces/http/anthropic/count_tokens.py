@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from domain.ids import ModelId
 from domain.request import GenerationRequest
+from interfaces.http.answering import plain_answer
 from interfaces.http.anthropic.errors import MessageErrorBody
 from interfaces.http.anthropic.messages_request import CountTokensRequest
 from interfaces.http.anthropic.prompt import chat_prompt
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
-from interfaces.http.plain_answer import plain_answer
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of
 

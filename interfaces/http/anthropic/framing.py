@@ -19,7 +19,6 @@ from domain.priority import Priority
 from domain.request import Usage
 from domain.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http import sse
-from interfaces.http.answer_parts import opening, shows_nothing
 from interfaces.http.anthropic.answer import (
     MessageBody,
     block_body,
@@ -28,6 +27,7 @@ from interfaces.http.anthropic.answer import (
     usage_body,
 )
 from interfaces.http.anthropic.errors import error_event
+from interfaces.http.collected import opening, shows_nothing
 
 
 class MessageFraming:

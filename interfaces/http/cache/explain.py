@@ -10,12 +10,12 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from domain.request import GenerationRequest
+from interfaces.http.answering import plain_answer
 from interfaces.http.cache.bodies import ExplanationBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
 from interfaces.http.errors import renamed
 from interfaces.http.explanation_body import prompt_explanation
-from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of

@@ -12,11 +12,11 @@ from msgspec import Struct
 from application.use_cases.warm_prompt import WarmedPrompt
 from domain.errors import InvalidRequest
 from domain.request import GenerationRequest
+from interfaces.http.answering import plain_answer
 from interfaces.http.cache.bodies import PromptWarmed, WarmedBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
 from interfaces.http.errors import renamed
-from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.services import Services
 from interfaces.http.visit import GENERATES, visit_of

@@ -15,9 +15,9 @@ from application.services.text_side.served_model import ModelStanding
 from application.use_cases.list_models import ModelEntry
 from domain.ids import ModelId
 from domain.state_layout import StateKind, StateLayout
+from interfaces.http.answering import plain_answer
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
-from interfaces.http.plain_answer import plain_answer
 from interfaces.http.services import Services
 from interfaces.http.visit import admins_only, visit_of
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request import GenerationRequest, TokenPrompt
+from interfaces.http.answering import plain_answer
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors, linked
 from interfaces.http.errors import renamed
@@ -28,7 +29,6 @@ from interfaces.http.native.bodies import (
     decode_tokenize,
     one_request,
 )
-from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of

@@ -7,8 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from domain.priority import Priority
 from domain.request import FinishReason
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
-from interfaces.http.answer_parts import visible_parts
-from interfaces.http.collected import Collected
+from interfaces.http.collected import Collected, visible_parts
 from interfaces.http.dialect import Started
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text

@@ -13,10 +13,10 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.model_card import ModelDescription
 from domain.shown import shown
+from interfaces.http.answering import models_for, naming_what_is_served
 from interfaces.http.documented import errors
 from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
-from interfaces.http.start import models_for, naming_what_is_served
 from interfaces.http.visit import visit_of
 
 

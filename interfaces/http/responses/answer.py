@@ -10,8 +10,7 @@ from domain.errors import DomainError
 from domain.priority import Priority
 from domain.request import FinishReason, Usage
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
-from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
-from interfaces.http.collected import Collected
+from interfaces.http.collected import Collected, num_reasoning_tokens, visible_parts
 from interfaces.http.responses.errors import ResponseError, response_error
 from interfaces.http.responses.output_items import (
     COMPLETED,

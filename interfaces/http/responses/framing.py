@@ -14,7 +14,7 @@ from application.services.text_side.answer import Progress
 from domain.errors import DomainError
 from domain.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http import sse
-from interfaces.http.answer_parts import opening, shows_nothing
+from interfaces.http.collected import opening, shows_nothing
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, final_status, piece, usage_body
 from interfaces.http.responses.output_items import COMPLETED, Event, OutputItem
 
