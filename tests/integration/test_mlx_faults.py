@@ -137,7 +137,7 @@ def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch:
     assert errors == {}
     start_greedy(model, ids[2], prompts[2])
     network.odd = model._rows[ids[2]].caches
-    monkeypatch.setattr(rows, "taken", no_memory)
+    monkeypatch.setattr(rows, "_taken", no_memory)
     after, errors = run(model, ids, 5)
     assert list(errors) == [ids[2]]
     assert "joining a batch failed" in errors[ids[2]]

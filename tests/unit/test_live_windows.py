@@ -65,7 +65,7 @@ def test_latencies_are_of_five_minutes_and_of_each_slice() -> None:
     windows.add_first_token(9.0, NOW)
     later = NOW + 320 * S
     windows.add_first_token(0.1, later)
-    windows.add_gap(0.4, 4, later)
+    windows.add_gap(0.1, 4, later)
     found = windows.read(later)
     assert found.time_to_first_token.num == 1
     assert found.inter_token.num == 4
