@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import cast
 
 from adapters.config.fields import SettingField, sections, setting_fields
-from adapters.config.locations import config_file
 from adapters.config.model_tables import SECTION, model_tables
 from adapters.config.values import from_text, from_typed
 from application.settings import Settings
@@ -149,4 +148,15 @@ def _unknown(name: str, known: Collection[str], origin: str) -> InvalidSettings:
     return InvalidSettings(f"{name} is not a setting ({origin}){hint}")
 
 
-__all__ = ("DEFAULT", "OTHER_VARIABLES", "Flag", "InvalidSettings", "LoadedSettings", "load_settings")
+def config_file(environ: Mapping[str, str]) -> Path:
+    """The file that is read; it need not exist unless CAIRN_CONFIG names it."""
+    named = environ.get("CAIRN_CONFIG", "")
+    if named:
+        return Path(named).expanduser()
+    base = Path(environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # the XDG specification has relative paths ignored
+        base = Path(environ.get("HOME") or Path.home()) / ".config"
+    return base / "cairn" / "config.toml"
+
+
+__all__ = ("DEFAULT", "OTHER_VARIABLES", "Flag", "InvalidSettings", "LoadedSettings", "config_file", "load_settings")

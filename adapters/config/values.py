@@ -1,33 +1,59 @@
 """Values as written in TOML, in environment variables and on command lines, turned into what the settings hold."""
 
 import os
-from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import InvalidRequest
 
-_YES = frozenset({"1", "true", "yes", "on"})
-_NO = frozenset({"0", "false", "no", "off"})
+_TRUTH = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 _AUTO = "auto"
 """A size that is chosen where none is set may be asked for by this name."""
 
+_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    ByteSize: "a size such as 16GiB, 500MB, 70% or a number of bytes",
+    Duration: "a duration such as 30d or 12h",
+    tuple: "a list of texts",
+}
 
-def from_typed(value: object, type: type, is_optional: bool) -> object:
+
+def from_typed(value: Any, type: type, is_optional: bool) -> object:
     """A value that has a type already (TOML, flags). Raises ValueError, saying what it must be."""
     if is_optional and (value is None or (type is ByteSize and value == _AUTO)):
         return None
-    return _FROM_TYPED[type](value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if type is ByteSize and is_number and value >= 0:
+        return ByteSize(num_bytes=value)
+    if type in (ByteSize, Duration) and isinstance(value, str):
+        return _parsed(value, type)
+    if type is float and is_number:
+        return float(value)
+    if type is tuple and isinstance(value, list | tuple):
+        parts = cast("list[object]", value)
+        if all(isinstance(part, str) for part in parts):
+            return tuple(parts)
+    elif isinstance(value, type) and (is_number or not isinstance(value, int) or type is bool):
+        return value
+    raise ValueError(f"must be {_NAMES[type]}")
 
 
 def from_text(text: str, type: type, is_optional: bool, separator: str = os.pathsep) -> object:
     """A value written as text. Empty means none where none is allowed; `separator`: between the items of a list."""
-    if is_optional and (not text or (type is ByteSize and text == _AUTO)):
+    if is_optional and not text:
         return None
     if type is tuple:
         return tuple(stripped for part in text.split(separator) if (stripped := part.strip()))
-    return _FROM_TEXT[type](text)
+    try:
+        if type is bool:
+            return _TRUTH[text.strip().lower()]
+        return from_typed(type(text) if type in (int, float) else text, type, is_optional)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"must be {_NAMES[type]}" if type in (bool, int, float) else str(error)) from None
 
 
 def shown(value: object) -> object:
@@ -37,96 +63,13 @@ def shown(value: object) -> object:
     return list(cast(tuple[str, ...], value)) if isinstance(value, tuple) else value
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be text")
-    return value
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("must be a whole number")
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number")
-    return float(value)
-
-
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")
-    return value
-
-
-def _size(value: object) -> ByteSize:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return ByteSize(num_bytes=value)
-    if not isinstance(value, str):
-        raise ValueError("must be a size such as 16GiB, 500MB, 70% or a number of bytes")
+def _parsed(text: str, type: type) -> object:
     try:
-        return ByteSize.parse(value)
+        return ByteSize.parse(text) if type is ByteSize else Duration.parse(text)
     except InvalidRequest as error:
-        raise ValueError(f"must be a size: {error.message}") from None
+        raise ValueError(
+            f"must be a size: {error.message}" if type is ByteSize else f"must be {_NAMES[type]}"
+        ) from None
 
-
-def _duration(value: object) -> Duration:
-    if not isinstance(value, str):
-        raise ValueError("must be a duration such as 30d or 12h")
-    try:
-        return Duration.parse(value)
-    except InvalidRequest:
-        raise ValueError("must be a duration such as 30d or 12h") from None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError("must be a list of texts")
-    parts = cast(list[object], value)
-    if not all(isinstance(part, str) for part in parts):
-        raise ValueError("must be a list of texts")
-    return tuple(cast(list[str], parts))
-
-
-def _whole_text(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
-
-
-def _number_text(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("must be a number") from None
-
-
-def _truth_text(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _YES | _NO:
-        raise ValueError("must be true or false")
-    return word in _YES
-
-
-_FROM_TYPED: Mapping[type, Callable[[object], object]] = {
-    str: _text,
-    int: _whole,
-    float: _number,
-    bool: _truth,
-    ByteSize: _size,
-    Duration: _duration,
-    tuple: _texts,
-}
-_FROM_TEXT: Mapping[type, Callable[[str], object]] = {
-    str: _text,
-    int: _whole_text,
-    float: _number_text,
-    bool: _truth_text,
-    ByteSize: _size,
-    Duration: _duration,
-}
 
 __all__ = ("from_text", "from_typed", "shown")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from adapters.config.locations import config_file
+from adapters.config.loader import config_file
 from adapters.system.key_file import KeyFile
 from adapters.system.machine import open_file_limits, usable_cpus
 from adapters.system.memory_probe import SystemMemory

@@ -15,7 +15,7 @@ def show(
     origin: bool = typer.Option(False, "--origin", help="Also show what decided each value."), as_json: AsJson = False
 ) -> None:
     """Show every setting as it would be used now; secrets only as set or unset."""
-    from adapters.config.locations import config_file
+    from adapters.config.loader import config_file
     from adapters.config.shown_settings import shown_settings
 
     loaded = settings_with({})
@@ -33,7 +33,7 @@ def show(
 @config_app.command("path")
 def path() -> None:
     """Show the configuration file's path, whether or not it exists."""
-    from adapters.config.locations import config_file
+    from adapters.config.loader import config_file
 
     typer.echo(str(config_file(os.environ)))
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
-from adapters.config.loader import LoadedSettings
-from adapters.config.locations import config_file
+from adapters.config.loader import LoadedSettings, config_file
 from adapters.engine_process.child import ChildProcess
 from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes

@@ -7,7 +7,7 @@ from typing import cast
 from litestar import Litestar
 from litestar.types import Middleware
 
-from adapters.config.locations import config_file
+from adapters.config.loader import config_file
 from adapters.config.shown_settings import shown_settings
 from application.settings import Settings
 from interfaces.composition.container import Container

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapters.config.fields import setting_fields
-from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, load_settings
-from adapters.config.locations import config_file
+from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config_file, load_settings
 from adapters.config.model_tables import table_rows
 from application.model_table import ModelTable
 from application.settings import Settings
