@@ -1,4 +1,4 @@
-"""The lookup: how far a prompt's state can be restored from what is stored. Pure; presence answers come from outside.
+"""How far a prompt's state can be restored from the records that are present. Pure; `prefix_index` knows which are.
 
 A position p can be resumed at when every state group can be restored exactly there:
 
@@ -16,8 +16,8 @@ A p inside a block needs a snapshot there in any case (for an attention-only mod
 last prompt token is never restored: it is computed, because its logits are wanted.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from domain.block_grid import BlockGrid
@@ -88,7 +88,8 @@ class PrefixMatch:
     """Where to resume and what to fetch for it.
 
     `blocks`: block 0 onward, all full blocks before `position`. `snapshot`: to be restored with them, or None.
-    `num_known`: tokens covered by the unbroken run of present blocks from the start.
+    `num_known`: tokens covered by the unbroken run of present blocks from the start. `snapshots`: all that the prompt
+    has behind those, by position.
     """
 
     position: int
@@ -96,13 +97,18 @@ class PrefixMatch:
     snapshot: SnapshotKey | None
     num_known: int
     reason: StopReason
+    snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
+
+    def because(self, reason: StopReason) -> "PrefixMatch":
+        """The same for another reason."""
+        return replace(self, reason=reason)
 
 
 def find_prefix(
     num_prompt: int,
     chain: BlockChain,
     present: Sequence[bool],
-    snapshots: dict[int, SnapshotKey],
+    snapshots: Mapping[int, SnapshotKey],
     rules: ReuseRules,
     evicted: Collection[int] = (),
 ) -> PrefixMatch:
@@ -130,11 +136,12 @@ def find_prefix(
         snapshots[position] if position and needs_snapshot else None,
         num_run * rules.grid.block_size,
         _stop_reason(position, limit, num_run, rules, evicted),
+        snapshots,
     )
 
 
 def _restorable(
-    position: int, present: Sequence[bool], num_run: int, snapshots: dict[int, SnapshotKey], rules: ReuseRules
+    position: int, present: Sequence[bool], num_run: int, snapshots: Mapping[int, SnapshotKey], rules: ReuseRules
 ) -> bool:
     if not rules.grid.is_resumable(position):
         return False

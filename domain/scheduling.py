@@ -6,14 +6,15 @@
     prefill   one turn (see `prefill_turns`)
     admit     interactive before batch, who was preempted before who was not, then in order of arrival; as many as there
               is room for. A batch sequence that `patience` others have passed counts as interactive. One that finds no
-              room lets as many smaller ones pass, a preempted one none
+              room lets as many smaller ones pass, a preempted one none. Nobody is admitted before its prefix was looked
+              up, nor while a running prefill of at least its priority computes more of the same prefix (see `follows`)
 
 The chunk that ends a prompt gives the first token, and decoding begins in the next step.
 """
 
 from collections.abc import Sequence
 
-from domain.ids import SequenceId
+from domain.ids import BlockHash, SequenceId
 from domain.prefill_turns import held_for, next_chunk_end, next_prompt_chunk, plan_prefill
 from domain.priority import Priority
 from domain.sequence import ACTIVE, WAITING, Phase
@@ -81,10 +82,12 @@ def _plan_admission(
     if not budget.admits:
         return (), 0, 0
     room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.let_go)
-    places = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences)
+    places, begun = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences), set[BlockHash]()
     for view in admission_order(sequences, limits):
         if len(admit) >= places:
             break
+        if not view.is_looked_up or view.next_block in begun:
+            continue
         state = view.takes_over.state if view.takes_over is not None else None
         wanted = view.charge_bytes if state in gone else view.wanted_bytes
         if room is not None and wanted > room:
@@ -92,6 +95,8 @@ def _plan_admission(
                 break
             continue
         admit.append(view.id)
+        if view.next_block is not None:
+            begun.add(view.next_block)
         room, taken = None if room is None else room - wanted, taken + wanted
         if state is not None:
             gone.add(state)
@@ -99,9 +104,21 @@ def _plan_admission(
 
 
 def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
-    """Those that wait, who is admitted first first: where that one finds no room, nobody passes it for ever."""
-    waiting = [sequence for sequence in sequences if sequence.phase in WAITING]
+    """Those that wait and follow nobody, who is admitted first first: where that one finds no room, nobody passes it
+    for ever."""
+    waiting = [
+        sequence for sequence in sequences if sequence.phase in WAITING and not is_following(sequence, sequences)
+    ]
     return sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED))
+
+
+def is_following(view: SequenceView, sequences: Sequence[SequenceView]) -> bool:
+    """Whether one in the queue waits for a running prefill of at least its priority. One that waits for its grammar or
+    for memory does not get on, and one that left the batch does not run."""
+    owner = next((one for one in sequences if one.id == view.follows), None) if view.follows is not None else None
+    if owner is None or owner.phase not in (Phase.RESTORING, Phase.PREFILLING) or owner.is_held:
+        return False
+    return owner.priority is Priority.INTERACTIVE or view.priority is Priority.BATCH
 
 
 def _is_deferred(view: SequenceView, limits: StepLimits) -> bool:
@@ -139,6 +156,7 @@ __all__ = (
     "StepPace",
     "StepPlan",
     "admission_order",
+    "is_following",
     "next_chunk_end",
     "next_prompt_chunk",
     "plan_step",

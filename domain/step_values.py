@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from domain.ids import SequenceId
+from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
 from domain.sequence import Phase
 
@@ -55,7 +55,9 @@ class SequenceView:
     one that prefills, how many turns others have had since its last. `is_scored`: logits of every token of its prompt
     are computed. `is_looked_up`: of one that waits, whether it is known what it starts from. `takes_over`: of one that
     waits or is restored, what it goes on from; of several that wait, whoever is admitted first has it, and it may be
-    let go of before; once admitted, it is the sequence's own.
+    let go of before; once admitted, it is the sequence's own. `follows`: of one that waits, the running sequence that
+    computes more of the same prompt; `next_block`: the hash of the first block that it would compute itself. `is_held`:
+    of one that is restored, that it waits for what the engine does not do: room to fetch into, or its grammar.
     """
 
     id: SequenceId
@@ -70,6 +72,9 @@ class SequenceView:
     is_scored: bool = False
     is_looked_up: bool = True
     takes_over: TakeOver | None = None
+    follows: SequenceId | None = None
+    next_block: BlockHash | None = None
+    is_held: bool = False
 
     @property
     def wanted_bytes(self) -> int:

@@ -3,13 +3,14 @@
 MODEL    its model is not loaded yet (known on the text side, before it queues up)
 PLACE    as many sequences are computed as may be at once
 MEMORY   there are places, and what is computed now leaves too little memory
+PREFIX   its prefix is looked up, or another request computes the beginning of the same prompt
 """
 
 from collections.abc import Sequence
 from enum import Enum
 
 from domain.ids import SequenceId
-from domain.scheduling import SequenceView, StepLimits, StepPlan
+from domain.scheduling import SequenceView, StepLimits, StepPlan, is_following
 from domain.sequence import ACTIVE, Phase
 
 
@@ -17,6 +18,7 @@ class WaitReason(Enum):
     MODEL = "model"
     PLACE = "place"
     MEMORY = "memory"
+    PREFIX = "prefix"
 
 
 def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:
@@ -27,7 +29,11 @@ def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: St
     reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
     admitted = set(plan.admit)
     waiting = (Phase.QUEUED,) if num_active or admitted else (Phase.QUEUED, Phase.PREEMPTED)
-    return {view.id: reason for view in sequences if view.phase in waiting and view.id not in admitted}
+    return {
+        view.id: WaitReason.PREFIX if not view.is_looked_up or is_following(view, sequences) else reason
+        for view in sequences
+        if view.phase in waiting and view.id not in admitted
+    }
 
 
 __all__ = ("WaitReason", "wait_reasons")

@@ -29,12 +29,10 @@ from application.ports.block_store import (
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.record import Namespace, NamespaceInfo, Record, RecordKey
 
 RETRY_S, MAX_RETRY_S = 5.0, 60.0
 """After the first try, and at most; each time twice as long."""
@@ -135,12 +133,6 @@ class _AbsentStore:
     def __init__(self, failure: StoreOpenError, empties: Callable[[], None]) -> None:
         self._failure = failure
         self._empties = empties
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        return [Presence.MISS] * len(keys)
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        return [()] * len(places)
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         return ()

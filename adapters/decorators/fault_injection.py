@@ -11,22 +11,19 @@ from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
 from application.ports.block_store import BlockStore, EraseReport, NoteGone, StoreUsage
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.record import Namespace, NamespaceInfo, Record, RecordKey
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Chances from 0 to 1: that one `get` misses, that a `put` is refused, that one `lookup` misses."""
+    """Chances from 0 to 1: that one `get` misses, that a `put` is refused."""
 
     seed: int = 0
     get_misses: float = 0.0
     put_refusals: float = 0.0
-    lookup_misses: float = 0.0
 
 
 class FaultInjectingBlockStore(ForwardingStore):
@@ -57,13 +54,6 @@ class FaultInjectingBlockStore(ForwardingStore):
     def watch(self, note_gone: NoteGone) -> None:
         self._note_gone = note_gone
         self._store.watch(note_gone)
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        found = self._store.lookup(keys)
-        return [Presence.MISS if self._strikes(self._plan.lookup_misses) else presence for presence in found]
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        return [[] for _ in places] if self.is_down else self._store.find_snapshots(namespace, places)
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         return [] if self.is_down else self._store.followers(namespace, parent, limit)

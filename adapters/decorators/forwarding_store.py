@@ -13,12 +13,10 @@ from application.ports.block_store import (
     StoreUsage,
     nobody_looks,
 )
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.record import Namespace, NamespaceInfo, Record, RecordKey
 
 
 class ForwardingStore:
@@ -26,12 +24,6 @@ class ForwardingStore:
 
     def __init__(self, store: BlockStore) -> None:
         self._store = store
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        return self._store.lookup(keys)
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        return self._store.find_snapshots(namespace, places)
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         return self._store.keys(namespace)

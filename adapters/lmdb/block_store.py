@@ -43,15 +43,13 @@ from application.ports.block_store import (
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
-from domain.snapshot_place import SnapshotPlace
+from domain.record import Namespace, NamespaceInfo, Record, RecordKey, check_ids
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -123,14 +121,6 @@ class LmdbBlockStore:
             lambda why: self._faults.note(faults.ENCODE, why),
             num_threads=options.num_threads,
         )
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        has = self._read(lambda: self._reader.has(keys), [False] * len(keys))
-        return [Presence.HIT if is_here else Presence.MISS for is_here in has]
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        check_ids(namespace)
-        return self._read(lambda: self._reader.find_snapshots(namespace, places), [[] for _ in places])
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         check_ids(namespace)

@@ -19,7 +19,6 @@ from adapters.lmdb.rows import (
     child_prefix,
     identity,
     linked,
-    opened,
     parse_key,
     piece_key,
     record_key,
@@ -30,7 +29,6 @@ from application.ports.state_codec import StateCodec
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import OwnSnapshots, SnapshotPlace
 
 
 class CorruptRecord(Exception):
@@ -57,22 +55,6 @@ class Reader:
         with self._environment.reading() as txn:
             spaces = {namespace: self.space(txn, namespace) for namespace in {key.namespace for key in keys}}
             return [self._row(txn, spaces[key.namespace], key) for key in keys]
-
-    def has(self, keys: Sequence[RecordKey]) -> list[bool]:
-        """Whether each has a row that verifies: of a long prompt's hundreds of blocks nothing else is asked. All from
-        one snapshot."""
-        with self._environment.reading() as txn:
-            spaces = {namespace: self.space(txn, namespace) for namespace in {key.namespace for key in keys}}
-            entries = [self._entry(txn, spaces[key.namespace], key) for key in keys]
-            return [entry is not None and bool(opened(*entry)) for entry in entries]
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
-        with self._environment.reading() as txn:
-            space = self.space(txn, namespace)
-            if space is None:
-                return [[] for _ in places]
-            cursor = txn.cursor(self._trees.rec)
-            return [_own_snapshots(cursor, namespace, space, place) for place in places]
 
     def keys(self, namespace: Namespace) -> list[RecordKey]:
         """Of all records."""
@@ -203,26 +185,6 @@ def _frame(
         position += length
     if check_of(identity(key), span.group, found) != span.check:
         raise CorruptRecord(f"group {span.group} does not match its checksum")
-    return found
-
-
-def _own_snapshots(
-    cursor: "lmdb.Cursor[bytes]", namespace: Namespace, space: int, place: SnapshotPlace
-) -> list[SnapshotKey]:
-    """From one length that occurs at the place to the next: those of other prompts are passed over at once."""
-    prefix = snapshot_prefix(space, place.block_hash)
-    more = cursor.set_range(prefix)
-    if not more or not cursor.key().startswith(prefix):  # as at most places
-        return []
-    own, found = OwnSnapshots(namespace, place), list[SnapshotKey]()
-    while more and (name := cursor.key()).startswith(prefix):
-        there = parse_key(namespace, name)
-        if not isinstance(there, SnapshotKey) or there.num_partial > own.max_partial:
-            break
-        key = own.key(there.num_partial)
-        if key == there or cursor.set_key(record_key(space, key)):
-            found.append(key)
-        more = cursor.set_range(snapshot_prefix(space, place.block_hash, there.num_partial + 1))
     return found
 
 

@@ -19,7 +19,6 @@ from application.ports.block_store import (
     StoreUsage,
     nobody_looks,
 )
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -27,7 +26,6 @@ from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 from domain.record_links import parent_of
 from domain.record_tree import RecordTree
-from domain.snapshot_place import SnapshotPlace
 
 _NO_LIMIT_BYTES = 1 << 62
 _MAX_ANNOUNCED = 1024
@@ -44,15 +42,6 @@ class MemoryBlockStore:
         self._note_gone: NoteGone = lambda _: None
         self._tree = RecordTree(self._gone.append)
         self._closed = False
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        with self._lock:
-            return [Presence.HIT if key in self._tree.nodes else Presence.MISS for key in keys]
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        check_ids(namespace)
-        with self._lock:
-            return [self._tree.links.find_snapshots(namespace, place) for place in places]
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         check_ids(namespace)

@@ -1,6 +1,4 @@
-"""Reading records: what a lookup, a fetch and an explanation ask of a tier that keeps them.
-
-A local store, the queue in front of it and a store that servers share are all read in this way.
+"""Reading records: what a fetch and an explanation ask of a store. What is there is known (`domain/prefix_index`).
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are decoded
@@ -12,42 +10,15 @@ Contract
 """
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
-
-
-class Presence(Enum):
-    """HIT: `get` finds it now, and after a crash. PENDING: `get` finds it now, while it waits to be stored or is being
-    stored; only a queue in front of a store answers so. MISS: it does not."""
-
-    HIT = "hit"
-    PENDING = "pending"
-    MISS = "miss"
-
-    @property
-    def is_readable(self) -> bool:
-        return self is not Presence.MISS
+from domain.record import Namespace, Record, RecordKey
 
 
 class RecordReader(Protocol):
     """See the module docstring."""
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        """Presence of blocks, in the order asked. Does not count as use."""
-        ...
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        """The snapshots of one prompt at each place, ascending by `num_partial`. Does not count as use.
-
-        Costs a few probes a place (at most as many as a block has tokens), however many snapshots of other prompts
-        follow the same block.
-        """
-        ...
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -65,4 +36,4 @@ class RecordReader(Protocol):
         ...
 
 
-__all__ = ("Presence", "RecordReader")
+__all__ = ("RecordReader",)

@@ -17,8 +17,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import Land, StoredTier
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.tiers import Land, PrefixTiers, StoredTier
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
@@ -63,11 +62,11 @@ class CacheTiers:
         self._events, self._clock = events, clock
         self._lanes = StoreLanes(clock, events, timeout_s=read_timeout_s)
         self._hashing = Lane("hash", 1)
-        stored: list[StoredTier] = []
+        stored: StoredTier | None = None
         if store is not None:
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
-            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land))
+            stored = StoredTier("store", self.writer, self._lanes, land)
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
         self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)

@@ -7,20 +7,27 @@ from threading import Event, Thread
 import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey, SnapshotKey
 from tests.support.patience import PATIENCE_S
-from tests.support.stepped_writer import SteppedWriter
-from tests.support.store_records import BLOCK_TOKENS, EventList, chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import (
+    BLOCK_TOKENS,
+    EventList,
+    chain,
+    empty,
+    held,
+    keys_of,
+    namespace_of,
+    same,
+    snapshot,
+)
 
 QUOTA_BYTES = 2 << 20
 ONE = namespace_of("one")
@@ -33,24 +40,11 @@ def open_lmdb(path: Path) -> LmdbBlockStore:
 
 def open_faulty(path: Path) -> FaultInjectingBlockStore:
     store = open_lmdb(path)
-    return FaultInjectingBlockStore(store, FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3, lookup_misses=0.3))
-
-
-class BehindQueue(ForwardingStore):
-    """A store that is read, and emptied, through a queue in which nothing waits; what happens when something does:
-    test_write_behind_store.py."""
-
-    def __init__(self, store: BlockStore) -> None:
-        super().__init__(store)
-        queue = SteppedWriter(store)
-        self.lookup, self.find_snapshots, self.get = queue.lookup, queue.find_snapshots, queue.get  # type: ignore[method-assign]
-        self.touch, self.followers = queue.touch, queue.followers  # type: ignore[method-assign]
-        self.delete, self.erase = queue.delete, queue.erase  # type: ignore[method-assign]
+    return FaultInjectingBlockStore(store, FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3))
 
 
 ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
     "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
-    "memory-behind-a-queue": lambda path: BehindQueue(MemoryBlockStore(QUOTA_BYTES)),
     "lmdb": open_lmdb,
     "lmdb-with-faults": open_faulty,
 }
@@ -92,13 +86,7 @@ def get(store: BlockStore, keys: Sequence[RecordKey]) -> list[Record | None]:
 
 
 def present(store: BlockStore, records: Sequence[Record]) -> list[bool]:
-    keys = [record.key for record in records if isinstance(record.key, BlockKey)]
-    seen = [False] * len(keys)
-    for _ in range(50):
-        seen = [old or new is Presence.HIT for old, new in zip(seen, store.lookup(keys), strict=True)]
-        if all(seen):
-            break
-    return seen
+    return held(store, [record.key for record in records if isinstance(record.key, BlockKey)])
 
 
 def fill(store: BlockStore, count: int, *, size_bytes: int = 100_000) -> list[Record]:
@@ -322,7 +310,7 @@ def test_nothing_known_is_nothing_done(store: BlockStore) -> None:
     assert store.delete([absent.key]) == 0
     assert empty(store, namespace_of("never")) == store.erase(lambda info: info.model == "never").num_records == 0
     assert list(store.get([absent.key])) == [None]
-    assert list(store.get([])) == list(store.lookup([])) == []
+    assert list(store.get([])) == []
     assert put(store, []) is PutOutcome.STORED
 
 

@@ -30,8 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
 LONG, SHORT = b"x" * 600, b"x" * 31
 
 REFUSED: dict[str, Callable[[BlockStore, bytes], object]] = {
-    "lookup": lambda store, hash: store.lookup([BlockKey(ONE.namespace, BlockHash(hash))]),
-    "lookup-namespace": lambda store, hash: store.lookup([BlockKey(Namespace(hash), BlockHash(b"h" * 32))]),
+    "keys": lambda store, hash: store.keys(Namespace(hash)),
     "get": lambda store, hash: store.get([BlockKey(ONE.namespace, BlockHash(hash))]),
     "get-snapshot": lambda store, digest: store.get([SnapshotKey(ONE.namespace, BlockHash(ONE.namespace), 1, digest)]),
     "delete": lambda store, hash: store.delete([BlockKey(ONE.namespace, BlockHash(hash))]),

@@ -1,7 +1,8 @@
-"""From the moment a record is accepted for storing until it is stored it can be read; if it is dropped it is gone.
+"""From the moment a record is accepted for storing until it is stored it can be read, and the index has it; if it is
+dropped it is gone.
 
-Every read is tried while the record waits, while it is being written (before and after the store has it) and when it
-was written, and with the write passing in the middle of the read.
+Reading is tried while the record waits, while it is being written (before and after the store has it) and when it was
+written, and with the write passing in the middle of the read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,19 +14,34 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.record_reader import Presence, RecordReader
 from application.ports.record_writer import PutOutcome
+from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
-from domain.id_row import IdRow
-from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.ids import GroupIndex
+from domain.prefix_index import PERSISTED, QUEUED, STORED
+from domain.record import Record, RecordKey
 from tests.support.gated_store import PATIENCE_S, GatedStore
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 ONE, TWO = namespace_of("one"), namespace_of("two")
-ROOT = BlockHash(ONE.namespace)
+
+
+class View:
+    """What may be read through a writer, and what the indexes know of it."""
+
+    def __init__(self, writer: WriteBehind) -> None:
+        self.writer = writer
+        self.indexes = Indexes(writer.store.keys)
+        self._epochs = [self.indexes.epoch(info) for info in (ONE, TWO)]
+        for epoch in self._epochs:
+            self.indexes.load(epoch)
+        writer.tell(self.indexes)
+
+    def get(self, keys: Sequence[RecordKey]) -> Sequence[Record | None]:
+        found = self.writer.get(keys)
+        assert [record is not None for record in found] == [bool(at & PERSISTED) for at in self.indexes.places(keys)]
+        return found
 
 
 class Setup:
@@ -35,7 +51,7 @@ class Setup:
         self.store = GatedStore()
         self.events = EventList()
         self.writer = WriteBehind(self.store, self.events, FakeClock(), max_bytes=max_bytes)
-        self.view = self.writer
+        self.view = View(self.writer)
 
     def offer_behind_a_write(self, records: Sequence[Record]) -> None:
         """The records wait, because something else is being written."""
@@ -57,27 +73,11 @@ def setup() -> Iterator[Setup]:
     made.writer.close(PATIENCE_S)
 
 
-def block_hash(record: Record) -> BlockHash:
-    assert isinstance(record.key, BlockKey)
-    return record.key.hash
-
-
-def is_there(view: RecordReader, records: Sequence[Record]) -> list[bool]:
-    """Of each record: whether every way of reading finds it. Fails when they disagree."""
-    found = []
-    for record, read in zip(records, view.get(keys_of(records)), strict=True):
-        if isinstance(record.key, SnapshotKey):
-            listed = bool(
-                view.find_snapshots(
-                    record.key.namespace, [SnapshotPlace(record.parent, record.key_ids.followed_by([0]))]
-                )[0]
-            )
-        else:
-            listed = view.lookup([record.key])[0].is_readable
-        assert listed == same(read, record)
-        assert listed == (record.key_ids in view.followers(record.key.namespace, record.parent, 100))
-        found.append(listed)
-    return found
+def is_there(view: View | GatedStore, records: Sequence[Record]) -> list[bool]:
+    """Of each record: whether it is found as it was put."""
+    found = view.get(keys_of(records))
+    assert all(read is None or same(read, record) for record, read in zip(records, found, strict=True))
+    return [read is not None for read in found]
 
 
 def tree() -> list[Record]:
@@ -111,9 +111,6 @@ def test_what_is_stored_and_not_yet_settled_is_there_once(setup: Setup) -> None:
     assert setup.store.stored.wait(PATIENCE_S)
     assert setup.writer.counts().queued == len(records)
     assert is_there(setup.store, records) == is_there(setup.view, records) == [True] * len(records)
-    assert len(setup.view.followers(ONE.namespace, block_hash(records[0]), 100)) == 2
-    place = SnapshotPlace(records[2].key.hash, IdRow((2, 3, 4)))  # type: ignore[union-attr]
-    assert len(setup.view.find_snapshots(ONE.namespace, [place])[0]) == 1
 
 
 def test_what_was_written_is_the_stores(setup: Setup) -> None:
@@ -132,21 +129,6 @@ class PassingStore(ForwardingStore):
         super().__init__(MemoryBlockStore())
         self.writer = SteppedWriter(MemoryBlockStore())
 
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        found = super().lookup(keys)
-        self.writer.pump()
-        return found
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        found = super().find_snapshots(namespace, places)
-        self.writer.pump()
-        return found
-
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
-        found = super().followers(namespace, parent, limit)
-        self.writer.pump()
-        return found
-
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
@@ -155,32 +137,20 @@ class PassingStore(ForwardingStore):
         return found
 
 
-@pytest.mark.parametrize("read", ["lookup", "find_snapshots", "followers", "get"])
-def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
+def test_a_record_written_in_the_middle_of_a_read_is_seen() -> None:
     store = PassingStore()
-    store.writer = view = SteppedWriter(store)
-    block, hanging = chain(ONE, 1)[0], snapshot(ONE, [1])
-    stranger = chain(ONE, 1, seed=5)[0]
-    assert isinstance(block.key, BlockKey)
-    assert isinstance(stranger.key, BlockKey)
+    store.writer = SteppedWriter(store)
+    block, hanging, stranger = chain(ONE, 1)[0], snapshot(ONE, [1]), chain(ONE, 1, seed=5)[0]
     assert store.writer.offer(ONE, [block, hanging])
-    if read == "lookup":
-        assert list(view.lookup([block.key, stranger.key])) == [Presence.PENDING, Presence.MISS]
-    elif read == "find_snapshots":
-        place = SnapshotPlace(ROOT, hanging.key_ids.followed_by([5]))
-        assert [list(keys) for keys in view.find_snapshots(ONE.namespace, [place])] == [[hanging.key]]
-    elif read == "followers":
-        assert set(view.followers(ONE.namespace, ROOT, 5)) == {block.key_ids, hanging.key_ids}
-    else:
-        found = view.get([block.key, stranger.key, hanging.key])
-        assert same(found[0], block)
-        assert found[1] is None
-        assert same(found[2], hanging)
+    found = store.writer.get(keys_of([block, stranger, hanging]))
+    assert same(found[0], block)
+    assert found[1] is None
+    assert same(found[2], hanging)
     assert store.writer.queue.counts().queued == 0
 
 
 def test_queued_and_stored_are_read_together(setup: Setup) -> None:
-    """In the order asked, each limited to the groups asked for; lists are merged."""
+    """In the order asked, each limited to the groups asked for."""
     stored = [*chain(ONE, 2), snapshot(ONE, [1, 2])]
     assert setup.writer.offer(ONE, stored)
     setup.finish()
@@ -188,20 +158,14 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     waiting = [*chain(ONE, 1, seed=3), snapshot(ONE, [9]), snapshot(ONE, [7, 8, 9])]
     setup.offer_behind_a_write(waiting)
     keys = keys_of([waiting[0], stored[0], chain(ONE, 1, seed=4)[0], stored[1]])
-    presences = (Presence.PENDING, Presence.HIT, Presence.MISS, Presence.HIT)
-    assert tuple(setup.view.lookup(keys)) == presences  # type: ignore[arg-type]
+    assert setup.view.indexes.places(keys) == [QUEUED, STORED, 0, STORED]
     some = frozenset({GroupIndex(1)})
-    first, second, third, fourth = setup.view.get(keys, [some, some, None, frozenset()])
+    first, second, third, fourth = setup.writer.get(keys, [some, some, None, frozenset()])
     assert first is not None
     assert second is not None
     assert fourth is not None
     assert (first.groups.keys(), second.groups.keys(), third, fourth.groups.keys()) == (some, some, None, frozenset())
     assert (first.key_ids, second.key_ids) == (waiting[0].key_ids, stored[0].key_ids)
-    places = [SnapshotPlace(ROOT, IdRow(tokens)) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
-    found = setup.view.find_snapshots(ONE.namespace, places)
-    assert [[key.num_partial for key in keys] for keys in found] == [[2], [1], [], [3]]
-    found = setup.view.followers(ONE.namespace, ROOT, 5)
-    assert sorted(map(tuple, found)) == sorted(tuple(record.key_ids) for record in (stored[0], stored[2], *waiting))
 
 
 def test_what_the_full_queue_refused_is_not_there() -> None:
@@ -222,7 +186,8 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
     gated = GatedStore()
     store = FaultInjectingBlockStore(gated, FaultPlan())
     store.is_down = trouble == "down"
-    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
+    view = View(writer)
     blocks = chain(ONE, 3)
     if trouble == "raises":
         gated.defect = RuntimeError("a defect")
@@ -245,7 +210,8 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
 
 def test_a_record_that_waits_twice_is_there_until_the_last_copy_is_settled() -> None:
     store = MemoryBlockStore()
-    writer = view = SteppedWriter(store)
+    writer = SteppedWriter(store)
+    view = View(writer)
     blocks = chain(ONE, 2)
     for _ in range(2):
         assert writer.offer(ONE, blocks[1:])  # an orphan, so that no copy of it is ever stored
@@ -258,10 +224,9 @@ def test_a_record_that_waits_twice_is_there_until_the_last_copy_is_settled() -> 
 def test_deleting_takes_what_waits_and_what_hangs_on_it(setup: Setup) -> None:
     records = tree()
     setup.offer_behind_a_write(records)
-    assert setup.view.delete([records[1].key]) == 3
+    setup.writer.delete([records[1].key])
     left = [True, False, False, True, True, False, True]
     assert is_there(setup.view, records) == left
-    assert setup.view.delete([records[1].key]) == 0
     setup.finish()
     assert is_there(setup.view, records) == is_there(setup.store, records) == left
     counts = setup.writer.counts()
@@ -273,22 +238,20 @@ def test_deleting_takes_what_waits_and_what_hangs_on_it(setup: Setup) -> None:
     assert is_there(setup.view, records[:3]) == [True] * 3
 
 
-@pytest.mark.parametrize("is_offered_again", [False, True])
-def test_deleting_takes_both_what_waits_and_what_is_stored(setup: Setup, is_offered_again: bool) -> None:
-    """Also what waits on something stored that goes because it hangs on what is deleted."""
+def test_what_waits_on_something_stored_that_is_deleted_is_dropped_in_its_turn(setup: Setup) -> None:
     stored = chain(ONE, 2)
     assert setup.writer.offer(ONE, stored)
     setup.finish()
     setup.store.gate.clear()
     waiting = [*chain(ONE, 2, seed=2, after=stored[1]), snapshot(stored[1], [1])]
     other = chain(ONE, 1, seed=3)
-    setup.offer_behind_a_write([*waiting, *other, *(stored[1:] if is_offered_again else ())])
-    assert is_there(setup.view, waiting) == [True] * 3
-    assert setup.view.delete([stored[0].key]) == 5
-    assert is_there(setup.view, [*stored, *waiting, *other]) == [False] * 5 + [True]
+    setup.offer_behind_a_write([*waiting])
+    assert setup.writer.offer(ONE, other)
+    setup.writer.delete([stored[0].key])
     setup.finish()
     assert is_there(setup.view, [*stored, *waiting, *other]) == [False] * 5 + [True]
-    assert setup.writer.counts().queued == 0
+    counts = setup.writer.counts()
+    assert (counts.queued, counts.dropped) == (0, {"orphan": 3})
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -301,15 +264,14 @@ def test_deleting_waits_for_what_is_being_written(setup: Setup, is_stored: bool)
     if is_stored:
         setup.store.gate.set()
         assert setup.store.stored.wait(PATIENCE_S)
-    deleted: list[int] = []
-    deleting = Thread(target=lambda: deleted.append(setup.view.delete([records[0].key])))
+    deleting = Thread(target=lambda: setup.writer.delete([records[0].key]))
     deleting.start()
     # Something else is deleted meanwhile: only what is being written is waited for.
-    assert setup.view.delete([chain(TWO, 1)[0].key]) == 0
-    assert deleted == []
+    setup.writer.delete([chain(TWO, 1)[0].key])
+    assert deleting.is_alive()
     setup.store.open()
     deleting.join(PATIENCE_S)
-    assert deleted == [6]
+    assert not deleting.is_alive()
     left = [record.position < 16 for record in records]
     assert is_there(setup.view, records) == left
     setup.finish()
@@ -319,13 +281,14 @@ def test_deleting_waits_for_what_is_being_written(setup: Setup, is_stored: bool)
 def test_deleting_waits_for_what_hung_on_what_it_took_out_of_the_queue() -> None:
     """A child that was offered before its parent, and is taken before the parent is."""
     store = MemoryBlockStore()
-    writer = view = SteppedWriter(store)
+    writer = SteppedWriter(store)
+    view = View(writer)
     blocks = chain(ONE, 3)
     assert writer.offer(ONE, blocks[2:])
     assert writer.step()
     assert writer.offer(ONE, blocks[:2])
     assert is_there(view, blocks) == [True] * 3
-    assert view.delete([blocks[0].key]) == 2
+    writer.delete([blocks[0].key])
     assert is_there(view, blocks) == [False] * 3
     assert writer.queue.counts().dropped == {"deleted": 2, "orphan": 1}
 
@@ -337,7 +300,7 @@ def test_a_namespace_is_deleted_with_what_waits(setup: Setup) -> None:
     setup.store.gate.clear()
     waiting += chain(ONE, 1, seed=3, after=stored[1])
     setup.offer_behind_a_write(waiting)
-    assert setup.view.erase(lambda info: info == ONE).num_records == 5
+    assert setup.writer.erase(lambda info: info == ONE).num_records == 5
     assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
     setup.finish()
     assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
@@ -357,7 +320,8 @@ def test_after_close_nothing_is_read(setup: Setup) -> None:
 def test_readers_never_miss_what_was_accepted() -> None:
     """Readers run while the writer does; whatever was accepted before a read began is found by it."""
     store = MemoryBlockStore()
-    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
+    indexes = View(writer).indexes
     blocks = chain(ONE, 150, size_bytes=64)
     accepted = 0
     missed: list[int] = []
@@ -367,9 +331,8 @@ def test_readers_never_miss_what_was_accepted() -> None:
         while not done:
             done = accepted == len(blocks) and writer.counts().queued == 0
             known = blocks[:accepted]
-            seen = [presence.is_readable for presence in view.lookup([r.key for r in known])]  # type: ignore[misc]
-            found = view.get(keys_of(known))
-            if not all(seen) or None in found:
+            seen = indexes.places(keys_of(known))
+            if not all(seen) or None in writer.get(keys_of(known)):
                 missed.append(len(known))
 
     readers = [Thread(target=read) for _ in range(2)]

@@ -187,7 +187,7 @@ class UnreliableStore(MemoryBlockStore):
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize("operation", ["lookup", "find_snapshots", "get", "put", "open_namespace", "touch", "delete"])
+@pytest.mark.parametrize("operation", ["keys", "get", "put", "open_namespace", "touch", "delete"])
 def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
     store = UnreliableStore(None)
     bench = FaultBench(store)

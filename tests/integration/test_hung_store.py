@@ -69,18 +69,16 @@ def test_who_waited_for_a_hung_store_computes_after_a_deadline(store: HangingSto
     with restarted(store) as (service, clients):
         store.hang(hanging)
         asked = [clients.submit(ask, service) for _ in range(8)]
-        store.wait_until_entered(hanging[-1] if len(hanging) == 1 else "lookup")
-        service.wait_until(lambda: service.loop.status().num_running == 8, "all to be admitted")
-        # Admitted is not asked: who comes to the store later waits from then on.
+        store.wait_until_entered(hanging[0])
         service.wait_until(lambda: pass_deadline(service) or all(one.done() for one in asked), "all to be answered")
         answers = [one.result() for one in asked]
         assert {text for text, _ in answers} == {plain()}
         headers = sorted(header for _, header in answers)
         assert headers[0] == "reused=0; live=0; hot=0; store=0; computed=700; reason=slow-store"
-        assert set(headers[1:]) == {"reused=699; live=0; hot=699; store=0; computed=1; reason=last-token"}
         assert len(service.events.of("FaultObserved")) > 0
-        # While it hangs nobody waits for it, not even until a deadline.
-        assert ask(service, "x" * 600)[1].endswith("reason=slow-store")
+        # While it hangs nobody waits for it, not even until a deadline; what it has is known without it.
+        reason = "never-seen" if hanging == ("get",) else "slow-store"
+        assert ask(service, "x" * 600)[1].endswith(f"reason={reason}")
         store.recover()
         # What is asked for before the store's reads have ended is computed without it, and known from then on.
         others = (chr(letter) * 600 for letter in count(ord("y")))
@@ -89,7 +87,7 @@ def test_who_waited_for_a_hung_store_computes_after_a_deadline(store: HangingSto
         assert complete(service) == "reused=699; live=0; hot=0; store=699; computed=1; reason=last-token"
 
 
-def test_a_hung_lookup_does_not_hold_those_who_compute(store: HangingStore) -> None:
+def test_a_hung_fetch_does_not_hold_those_who_compute(store: HangingStore) -> None:
     with (
         restarted(store) as (service, clients),
         service.client.stream(
@@ -100,8 +98,8 @@ def test_a_hung_lookup_does_not_hold_those_who_compute(store: HangingStore) -> N
         next(lines)
         store.hang()
         waits: Future[tuple[str, str]] = clients.submit(ask, service)
-        store.wait_until_entered("lookup")
-        # Restoring is not waiting: it has left the queue, and says so, while it is not known yet what is reused.
+        store.wait_until_entered("get")
+        # Restoring is not waiting: it has left the queue, and says so, while it is fetched.
         service.wait_until(lambda: len(service.events.of("RequestAdmitted")) == 2, "it to be admitted")
         assert len(service.events.of("PrefixMatched")) == 1
         for _ in range(50):
@@ -131,7 +129,7 @@ def test_warming_says_that_the_store_does_not_answer(store: HangingStore) -> Non
     with restarted(store, read_timeout_s=SOON_S) as (service, clients):
         store.hang()
         warming = clients.submit(service.client.post, WARM, json={"prompt": PROMPT})
-        store.wait_until_entered("lookup")
+        store.wait_until_entered("keys")
         pass_deadline(service)
         response = warming.result()
         assert response.status_code == 503

@@ -48,7 +48,7 @@ class WatchedStore(ForwardingStore):
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, inbox, events = WatchedStore(), HotTier(1 << 28), Inbox(), RecordingEvents()
     lane = InlineLane()
-    lanes = StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)
+    lanes = StoreLanes(FakeClock(), events, readers=lane, upkeep=lane)
     tiers = prefix_tiers(hot, DirectWriter(store), lanes)
     cache = PrefixCache(tiers=tiers, clock=FakeClock(), events=events, grid=BlockGrid(16, 32), hashing=lane)
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and

@@ -8,7 +8,6 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import RecordsEvicted
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
@@ -16,7 +15,7 @@ from domain.duration import Duration
 from domain.errors import InvalidRequest
 from domain.record import BlockKey, Record
 from interfaces.composition.store import open_lmdb_store
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
+from tests.support.store_records import EventList, chain, held, keys_of, namespace_of, snapshot
 
 INFO = namespace_of("aged")
 DAY_S, HOUR_S = 86_400, 3_600
@@ -52,7 +51,7 @@ class Tried:
 
     def present(self, records: list[Record]) -> int:
         keys = [record.key for record in records if isinstance(record.key, BlockKey)]
-        return self.store.lookup(keys).count(Presence.HIT)
+        return sum(held(self.store, keys))
 
     def num_marks(self) -> int:
         with self.store._environment.reading() as txn:  # pyright: ignore[reportPrivateUsage]

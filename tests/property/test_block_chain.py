@@ -12,7 +12,6 @@ from domain.hashing import BlockChain, block_hash, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.record import Namespace
-from domain.snapshot_place import OwnSnapshots, snapshot_places
 
 ROOT = Namespace(b"r" * 32)
 tokens = st.lists(st.integers(0, 3), max_size=60)
@@ -79,15 +78,6 @@ def test_what_two_prompts_share_is_what_is_equal_in_both(left: list[int], right:
     assert shared == other.num_shared(one)
     assert left[:shared] == right[:shared]
     assert left[shared : shared + 1] != right[shared : shared + 1] or shared == min(len(left), len(right))
-
-
-@given(tokens)
-def test_a_prompts_own_snapshots_are_named_by_its_tokens(token_ids: list[int]) -> None:
-    chain = BlockChain(ROOT, 4, IdRow(token_ids))
-    for index, place in enumerate(snapshot_places(chain, len(chain.hashes))):
-        own = OwnSnapshots(ROOT, place)
-        for num_partial in (*range(own.max_partial + 1), 0):
-            assert own.key(num_partial) == chain.snapshot_key(index * chain.block_size + num_partial)
 
 
 @given(tokens, tokens)

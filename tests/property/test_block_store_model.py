@@ -19,13 +19,12 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
 from tests.support.effort import scaled
 from tests.support.processes import fast_folder
-from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot
 
 SPACES = [namespace_of("one"), namespace_of("two")]
 SIZES = [0, 100, 1500, 110_000, 110_000, 110_000, 110_000]
@@ -163,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
     def has(self, key: RecordKey) -> bool:
         if isinstance(key, SnapshotKey):
             return key in self.store.dependants(key.namespace, key.block_hash)
-        return self.store.lookup([key])[0] is Presence.HIT
+        return held(self.store, [key])[0]
 
     @invariant()
     def is_sound(self) -> None:

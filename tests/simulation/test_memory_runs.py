@@ -90,7 +90,7 @@ class BoundServer:
         outlet.connect(self.inbox.receive)
         self.hot, self.live = HotTier(int(hot_share * room_bytes)), LiveStates(int(live_share * room_bytes))
         self.writer = SteppedWriter(MemoryBlockStore(None))
-        lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        lanes = StoreLanes(clock, outlet, readers=self.lane, upkeep=self.lane)
         self.cache = PrefixCache(
             tiers=prefix_tiers(self.hot, self.writer, lanes, live=self.live),
             clock=clock,

@@ -44,6 +44,7 @@ class Job:
     position: int = -1
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
+    is_admitted: bool = False
     is_done: bool = False
 
     @property
@@ -54,8 +55,8 @@ class Job:
 class CacheDriver:
     """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
 
-    `queue`: what stands in front of the store; without one records are stored at once. `lane` fetches and deletes,
-    `lookups` looks up, `hashing` hashes; by default all do so at once.
+    `queue`: what stands in front of the store; without one records are stored at once. `lane` reads and deletes,
+    `hashing` hashes; by default both do so at once.
     """
 
     def __init__(
@@ -69,7 +70,6 @@ class CacheDriver:
         is_exact: bool = False,
         is_enabled: bool = True,
         lane: Lane | None = None,
-        lookups: Lane | None = None,
         hashing: Lane | None = None,
     ) -> None:
         self.store = store
@@ -77,7 +77,7 @@ class CacheDriver:
         self.hot, self.live = HotTier(hot_bytes), LiveStates(live_bytes)
         self.events, self.clock = RecordingEvents(), FakeClock()
         lane = lane or InlineLane()
-        lanes = StoreLanes(self.clock, self.events, readers=lane, lookups=lookups or InlineLane(), upkeep=lane)
+        lanes = StoreLanes(self.clock, self.events, readers=lane, upkeep=lane)
         self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, live=self.live)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
@@ -115,10 +115,15 @@ class CacheDriver:
         return Job(id, encoded, num_output, cache)
 
     def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:
-        """`submit` a request and admit it at once; it does nothing until stepped."""
+        """`submit` a request and admit it, unless it follows another; it does nothing until stepped."""
         job = self.submit(prompt, *arguments, **options)
-        job.cache.prepare()
+        self._admit(job)
         return job
+
+    def admit(self, job: Job) -> None:
+        """Whomever it would follow."""
+        job.cache.prepare()
+        job.is_admitted = True
 
     def step(self, job: Job) -> bool:
         """One restore, prefill chunk or decode step. False when there was nothing to do (it waits, or is done)."""
@@ -126,7 +131,7 @@ class CacheDriver:
         if job.is_done:
             return False
         if job.position < 0:
-            if not job.cache.poll():
+            if not self._admit(job) or not job.cache.poll():
                 return False
             job.position = job.cache.restore(self.model)
             assert self.model.position(job.id) == job.position
@@ -171,6 +176,14 @@ class CacheDriver:
         assert self.hot.usage().num_pinned == 0
         assert self.model.open_ids() == frozenset()
         assert len(self.model.left_ids()) == self.live.usage().num_states
+
+    def _admit(self, job: Job) -> bool:
+        """As the planner does: nobody who follows a running prefill."""
+        if not job.is_admitted:
+            job.cache.look()
+            if job.cache.is_looked_up and job.cache.follows is None:
+                self.admit(job)
+        return job.is_admitted
 
     def _wake(self) -> None:
         self.num_wakes += 1

@@ -8,8 +8,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import StoredTier
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.tiers import PrefixTiers, StoredTier
 from application.services.prefix.write_behind import WriteBehind
 from domain.block_grid import BlockGrid
 from tests.support.recording import RecordingEvents
@@ -45,8 +44,8 @@ def prefix_tiers(
     live: LiveStates | None = None,
 ) -> PrefixTiers:
     """Memory, and behind it the store that `writer` writes to, if there is one."""
-    stored = [StoredTier("store", writer, lanes, writer)] if writer is not None else []
-    return kind(hot, stored, lanes, live)
+    store = StoredTier("store", writer, lanes) if writer is not None else None
+    return kind(hot, store, lanes, live)
 
 
 __all__ = ("prefix_cache", "prefix_tiers")

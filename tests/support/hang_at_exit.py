@@ -67,7 +67,7 @@ def main() -> None:
     if sys.argv[1] == "memory":
         hanging.hang((*READS, "put", "delete", "touch", "flush", "close"))
     sequence = begin(1)
-    while not (HUNG.is_set() or hanging.entered["lookup"]):
+    while not (HUNG.is_set() or hanging.entered["get"]):
         sequence.poll()
     tiers.close(0.1)
     faults = [event.where for event in events.events if type(event).__name__ == "FaultObserved"]

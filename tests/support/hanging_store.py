@@ -12,7 +12,7 @@ from application.ports.record_writer import PreparedPut
 from domain.record import Record
 from tests.support.patience import PATIENCE_S
 
-READS = ("lookup", "find_snapshots", "followers", "get", "usage")
+READS = ("keys", "followers", "get", "usage")
 
 
 class HangingStore:

@@ -10,7 +10,7 @@ import httpx
 
 from adapters.mlx.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.services.prefix.stored_tier import Land
+from application.services.prefix.tiers import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.cli_process import CairnProcess, cairn_process
@@ -35,11 +35,9 @@ class CachingServer:
         return self.live.service.container.requests().num_read
 
     def num_lookups(self) -> int:
-        """Prompts that are being hashed, or asked for after that."""
+        """Prompts that are being hashed."""
         context = self.live.service.engine._runner._prefix_cache._context  # type: ignore[attr-defined]
-        return sum(
-            lane.num_pending for lane in (context.hashing, *(tier.lanes._lookups for tier in context.tiers.stored))
-        )
+        return int(context.hashing.num_pending)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind.queue import Offer, WriteQueue
 from domain.ids import NOBODY, RequestId
+from domain.prefix_index import STORED
 from domain.record import NamespaceInfo, Record, RecordKey
 from tests.support.recording import RecordingEvents
 
@@ -67,6 +68,8 @@ class DirectWriter(SteppedWriter):
             return False
         self.store.open_namespace(info)
         self.outcomes.append(self.store.put(records))
+        if self.outcomes[-1] is PutOutcome.STORED:
+            self._queue.indexes.add([record.key for record in records], STORED)
         return True
 
 

@@ -98,6 +98,12 @@ def keys_of(records: Iterable[Record]) -> list[RecordKey]:
     return [record.key for record in records]
 
 
+def held(store: BlockStore, keys: Sequence[RecordKey]) -> list[bool]:
+    """Which of them the store has."""
+    there = {key for namespace in {key.namespace for key in keys} for key in store.keys(namespace)}
+    return [key in there for key in keys]
+
+
 def empty(store: BlockStore, info: NamespaceInfo) -> int:
     """Delete all that a namespace holds, as whoever walks it could; returns how many records went."""
     return store.delete(store.dependants(info.namespace, BlockHash(info.namespace)))

@@ -7,11 +7,12 @@ from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved, RecordsRead
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import StoredTier
+from application.services.prefix.tiers import StoredTier
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import Record, RecordKey
 from tests.support.lanes import InlineLane
+from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of
 
 INFO = namespace_of("one")
@@ -43,8 +44,8 @@ def fetched(
     store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
     store.put(BLOCKS)
-    lanes = StoreLanes(FakeClock(), events, readers=InlineLane())
-    read = StoredTier("store", store, lanes, land=backend.land).fetch(keys, groups or [BOTH] * len(keys), lambda: None)
+    lanes, writer = StoreLanes(FakeClock(), events, readers=InlineLane()), SteppedWriter(store)
+    read = StoredTier("store", writer, lanes, land=backend.land).fetch(keys, groups or [BOTH] * len(keys), lambda: None)
     assert read is not None
     return read.answer or ()
 

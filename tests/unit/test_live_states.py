@@ -72,7 +72,7 @@ def test_who_is_admitted_has_it_for_itself_and_it_gives_way_to_nothing() -> None
         job.cache.prepare(ahead=True)
     assert waiting.cache.takes_over == admitted.cache.takes_over
     assert waiting.cache.takes_over is not None, "who waits knows of it"
-    admitted.cache.prepare()
+    driver.admit(admitted)
     assert driver.live.held_bytes == 0
     assert driver.live.shrink(0) == 0
     driver.live.sweep()
@@ -100,11 +100,11 @@ def test_who_is_charged_for_taking_over_does_so_even_if_records_reach_further_by
     prompt = (*next_turn(driver), *range(8_000, 8_100))
     waiting, other = driver.submit(prompt), driver.submit(prompt, restores=False)
     waiting.cache.prepare(ahead=True)
-    other.cache.prepare()
+    driver.admit(other)
     while other.position < len(prompt):
         driver.step(other)
     driver.fail(other)
-    waiting.cache.prepare()
+    driver.admit(waiting)
     driver.finish(waiting)
     assert waiting.explanation.reused.keys() == {"live"}
 
@@ -260,7 +260,7 @@ def test_a_prompt_without_a_block_in_common_is_not_compared_token_by_token() -> 
     of_state, of_prompt = (IdRow((first, *range(1, 4 * size))) for first in (5, 6))
     unused: Any = None
     left = LeftState(4 * size, 1, 1)
-    state = LiveState(SequenceId(1), unused, BlockChain(namespace, size, of_state), unused, left, 1, 4 * size)
+    state = LiveState(SequenceId(1), unused, BlockChain(namespace, size, of_state), unused, "toy", left, 1, 4 * size)
     assert state.reach(Compared(namespace, size, of_prompt), grid) == 0
     with pytest.raises(AssertionError, match="compared"):
         state.reach(Compared(namespace, size, of_state), grid)

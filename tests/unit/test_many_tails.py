@@ -13,7 +13,6 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
@@ -47,11 +46,7 @@ def open_lmdb(path: Path) -> LmdbBlockStore:
     return LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
 
 
-PLACES: dict[str, Callable[[Path], BlockStore | None]] = {
-    "hot": lambda _: None,
-    "memory": lambda _: MemoryBlockStore(),
-    "lmdb": open_lmdb,
-}
+PLACES: dict[str, Callable[[Path], BlockStore | None]] = {"hot": lambda _: None, "lmdb": open_lmdb}
 
 
 def num_calls(work: Callable[[], object]) -> int:
@@ -77,10 +72,11 @@ def cost(layout: StateLayout, store: BlockStore | None, num_strangers: int) -> i
     tail = next(record for record in everything(driver, store) if isinstance(record.key, SnapshotKey))
     records = strangers(tail, num_strangers)
     if store is None:
-        driver.tiers.keep(records)
+        driver.hot.put(records)
     else:
         batches = [records[at : at + 100] for at in range(0, num_strangers, 100)]
         assert {store.put(batch) for batch in batches} == {PutOutcome.STORED}
+        driver = CacheDriver(replace(OPTIONS, layout=layout), store=store, hot_bytes=0)
     calls = num_calls(lambda: driver.cancel(driver.begin(PROMPT)))
     assert driver.run(PROMPT).computed == 0
     return calls

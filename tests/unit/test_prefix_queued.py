@@ -123,6 +123,7 @@ def test_a_record_dropped_between_lookup_and_fetch_is_recomputed(layout: StateLa
     store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
     queue, lane = SteppedWriter(store), HeldLane()
     driver = CacheDriver(options(layout), store=store, queue=queue, lane=lane)
+    lane.run()
     driver.run(PROMPT)
     driver.hot.resize(0)
     job = driver.begin(PROMPT)

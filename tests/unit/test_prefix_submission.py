@@ -1,4 +1,4 @@
-"""Lookups from submission to admission: workers make them, and what came in meanwhile is found all the same."""
+"""Lookups from submission to admission: workers hash and list, and what came in meanwhile is found all the same."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,13 +8,11 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.record_reader import Presence
 from application.services.lane import Lane
 from domain.errors import IllegalTransition
 from domain.explanation import StopReason
 from domain.ids import GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.record import Namespace, Record, RecordKey
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
@@ -31,21 +29,17 @@ KINDS = pytest.mark.parametrize(
 
 
 class WatchedStore(MemoryBlockStore):
-    """Remembers who read it. `num_lookups`: of blocks."""
+    """Remembers who read it. `num_listed`: how often its keys were."""
 
     def __init__(self) -> None:
         super().__init__()
         self.readers: set[int] = set()
-        self.num_lookups = 0
+        self.num_listed = 0
 
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         self.readers.add(get_ident())
-        self.num_lookups += 1
-        return super().lookup(keys)
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        self.readers.add(get_ident())
-        return super().find_snapshots(namespace, places)
+        self.num_listed += 1
+        return super().keys(namespace)
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -65,17 +59,15 @@ def check(driver: CacheDriver, layout: StateLayout, prompt: list[int], output: l
 
 @KINDS
 def test_nothing_of_a_prompt_is_hashed_or_read_but_by_workers(layout: StateLayout) -> None:
-    hashing, lookups, lane = HeldLane(), HeldLane(), HeldLane()
+    hashing, lane = HeldLane(), HeldLane()
     store = WatchedStore()
     CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store, lane=lane, lookups=lookups, hashing=hashing)
-    store.num_lookups = 0
+    store.num_listed = 0
+    driver = CacheDriver(options(layout), store=store, lane=lane, hashing=hashing)
     job = driver.submit(PROMPT)
-    job.cache.prepare()
+    driver.admit(job)
     assert not job.cache.poll()
-    assert (lookups.run(), hashing.run(), store.num_lookups) == (0, 1, 0)
-    assert not job.cache.poll()
-    assert (lane.run(), lookups.run(), store.num_lookups) == (0, 1, 1)
+    assert (hashing.run(), store.num_listed, lane.run(), store.num_listed) == (1, 0, 1, 1)
     assert not job.cache.poll()
     assert lane.run() > 0
     assert job.cache.poll()
@@ -89,9 +81,10 @@ def test_the_threads_that_read_are_not_the_one_that_computes() -> None:
     store = WatchedStore()
     CacheDriver(options(HYBRID), store=store).run(PROMPT)
     store.readers.clear()
-    lanes = [Lane(name, 1) for name in ("restore", "lookup", "hash")]
-    driver = CacheDriver(options(HYBRID), store=store, lane=lanes[0], lookups=lanes[1], hashing=lanes[2])
-    job = driver.begin(PROMPT)
+    lanes = [Lane(name, 1) for name in ("restore", "hash")]
+    driver = CacheDriver(options(HYBRID), store=store, lane=lanes[0], hashing=lanes[1])
+    job = driver.submit(PROMPT)
+    driver.admit(job)
     while not job.cache.poll():
         pass
     assert store.readers
@@ -110,10 +103,10 @@ def test_what_others_left_between_lookup_and_admission_is_found(layout: StateLay
     driver = CacheDriver(options(layout), store=store, hot_bytes=hot_bytes)
     earlier = driver.submit(PROMPT)
     waiting = [driver.submit(PROMPT), driver.submit([*SHARED, *OTHER])]
-    earlier.cache.prepare()
+    driver.admit(earlier)
     driver.finish(earlier)
     for job in waiting:
-        job.cache.prepare()
+        driver.admit(job)
     driver.finish(*waiting)
     assert waiting[0].computed == 0
     assert waiting[1].computed <= len(OTHER) + (BLOCK if not layout.needs_snapshots else len(SHARED))
@@ -128,45 +121,56 @@ def test_what_is_on_its_way_to_the_store_by_then_is_found(layout: StateLayout, n
     queue = SteppedWriter(store)
     driver = CacheDriver(options(layout), store=store, queue=queue, hot_bytes=0)
     earlier, job = driver.submit(PROMPT), driver.submit(PROMPT)
-    earlier.cache.prepare()
+    driver.admit(earlier)
     driver.finish(earlier)
     queue.pump(num_steps)
-    job.cache.prepare()
+    driver.admit(job)
     driver.finish(job)
     assert (job.computed, job.explanation.reused) == (0, {"store": len(PROMPT) - 1})
     check(driver, layout, PROMPT, job.output)
 
 
 @KINDS
-def test_one_that_is_being_computed_at_admission_is_followed(layout: StateLayout) -> None:
+def test_one_that_is_being_computed_is_followed_from_the_queue(layout: StateLayout) -> None:
     driver = CacheDriver(options(layout), store=MemoryBlockStore(), hot_bytes=0)
     earlier, job = driver.submit(PROMPT), driver.submit(PROMPT)
-    earlier.cache.prepare()
+    driver.admit(earlier)
     for _ in range(3):
         driver.step(earlier)
     assert 0 < earlier.position < len(PROMPT)
-    job.cache.prepare()
+    job.cache.look()
+    assert job.cache.follows == earlier.id
     assert len(driver.events.of("PrefixAwaited")) == 1
+    assert driver.cache.flights.held_bytes == 0
     driver.finish(earlier, job)
     assert job.computed == 0
     check(driver, layout, PROMPT, job.output)
 
 
 @KINDS
-def test_one_that_is_admitted_follows_nobody_in_the_queue(layout: StateLayout) -> None:
-    """It may hold what the other waits for. Followed in the queue, the other is left where it is, and finds later what
-    was computed before it."""
+def test_nobody_follows_one_in_the_queue_and_the_next_block_tells_who_shares_it(layout: StateLayout) -> None:
     driver = CacheDriver(options(layout))
-    earlier, job = driver.submit(PROMPT), driver.submit(PROMPT)
-    earlier.cache.prepare(ahead=True)
-    job.cache.prepare(ahead=True)
-    assert len(driver.events.of("PrefixAwaited")) == 1
-    assert not job.cache.poll()
-    job.cache.prepare()
-    driver.finish(job)
-    earlier.cache.prepare()
-    driver.finish(earlier)
-    assert (job.computed, earlier.computed) == (len(PROMPT) - 1, 0)
+    jobs = [driver.submit(prompt) for prompt in (PROMPT, PROMPT, OTHER)]
+    for job in jobs:
+        job.cache.look()
+        assert job.cache.follows is None
+    blocks = [job.cache.next_block for job in jobs]
+    assert blocks[0] == blocks[1] != blocks[2]
+    driver.run(OTHER)
+    jobs[2].cache.look()
+    for job in jobs:
+        driver.fail(job)
+    driver.check_idle()
+
+
+@KINDS
+def test_less_than_a_block_that_both_need_is_not_waited_for(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout))
+    earlier, job = driver.submit(PROMPT), driver.submit([*PROMPT[: BLOCK - 1], *OTHER])
+    driver.admit(earlier)
+    job.cache.look()
+    assert job.cache.follows is None
+    driver.finish(earlier, job)
     driver.check_idle()
 
 
@@ -174,69 +178,46 @@ def test_a_sequence_that_has_passed_what_both_need_and_goes_on_left_it_to_be_fou
     """Nobody to follow any more, and the answer from before it began."""
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore(), hot_bytes=0)
     earlier, job = driver.submit(PROMPT, 1000), driver.submit([*SHARED, *OTHER])
-    earlier.cache.prepare()
+    driver.admit(earlier)
     while earlier.position < len(PROMPT):
         driver.step(earlier)
-    job.cache.prepare()
+    driver.admit(job)
     driver.finish(job)
     assert job.computed <= len(OTHER) + BLOCK
     driver.cancel(earlier)
     driver.check_idle()
 
 
-def test_the_store_is_asked_once_when_nothing_new_came() -> None:
+def test_the_store_is_listed_once_a_namespace() -> None:
     store = WatchedStore()
     driver = CacheDriver(options(ATTENTION), store=store)
+    assert store.num_listed == 1
     driver.run(PROMPT)
-    store.num_lookups = 0
-    again, fresh = driver.submit(PROMPT), driver.submit(list(range(5000, 5100)))
-    driver.run(OTHER)
-    assert store.num_lookups == 3
-    for job in (again, fresh):
-        job.cache.prepare()
-    driver.finish(again, fresh)
-    assert store.num_lookups == 3
-    assert (again.computed, fresh.computed) == (0, 99)
+    assert driver.run(PROMPT).computed == 0
+    assert store.num_listed == 1
+    driver.run(PROMPT, salt="alice")
+    driver.run(PROMPT, salt="alice")
+    assert store.num_listed == 2
     driver.check_idle()
 
 
-def test_news_without_end_delay_nobody() -> None:
-    """Each repeated lookup is overtaken by another arrival at the same place; the second answer is taken as it is."""
-    lookups = HeldLane()
-    driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore(), hot_bytes=0, lookups=lookups)
-    job = driver.submit([*SHARED, *OTHER])
-    assert lookups.run() == 1
-    leave(driver, lookups, [*SHARED[:24], 5, 6])
-    job.cache.prepare()
-    assert not job.cache.poll()  # something came in since it asked, so it asks again
-    leave(driver, lookups, [*SHARED[:24], 7, 8])
-    assert job.cache.poll()
-    driver.finish(job)
-    driver.check_idle()
-
-
-def leave(driver: CacheDriver, lookups: HeldLane, prompt: list[int]) -> None:
-    """Compute a prompt, and look up what waits for that meanwhile."""
-    job = driver.begin(prompt)
-    while not job.is_done:
-        lookups.run()
-        driver.step(job)
-
-
-def test_a_store_that_was_stuck_at_submission_is_asked_at_admission() -> None:
-    store, lookups = MemoryBlockStore(), HeldLane()
+def test_a_store_that_was_stuck_when_a_namespace_was_first_used_is_listed_later() -> None:
+    store, lane = MemoryBlockStore(), HeldLane()
     CacheDriver(options(ATTENTION), store=store).run(PROMPT)
-    driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups)
-    hung = driver.submit(OTHER)
-    lookups.hang()
+    driver = CacheDriver(options(ATTENTION), store=store, lane=lane)
+    lane.hang()
     driver.clock.advance(3600)
-    job = driver.submit(PROMPT)
-    assert lookups.run() == 1  # it is not asked while a read hangs
-    hung.cache.prepare()
-    job.cache.prepare()
-    assert lookups.run() == 1
-    driver.finish(job, hung)
+    late = driver.begin(PROMPT)
+    driver.finish(late)
+    assert (late.computed, late.explanation.reason) == (len(PROMPT) - 1, StopReason.SLOW_STORE)
+    assert lane.run()
+    driver.hot.resize(0)
+    job = driver.begin(PROMPT)
+    while not driver.step(job):
+        assert lane.run()
+    driver.finish(job)
     assert (job.computed, job.explanation.reason) == (0, StopReason.LAST_TOKEN)
+    lane.run()
     driver.check_idle()
 
 
@@ -247,23 +228,21 @@ def test_what_was_looked_up_before_clearing_is_not_used_after_it(layout: StateLa
     driver.run(PROMPT)
     job = driver.submit(PROMPT)
     driver.cache.clear(None, None)
-    job.cache.prepare()
+    driver.admit(job)
     driver.finish(job)
     assert job.computed == len(PROMPT) - 1
     assert driver.run(PROMPT).computed == 0  # computed after clearing, so it was kept
     check(driver, layout, PROMPT, job.output)
 
 
-def test_who_leaves_the_queue_is_not_looked_up_any_more() -> None:
-    hashing, lookups, store = HeldLane(), HeldLane(), WatchedStore()
-    driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups, hashing=hashing)
+def test_who_leaves_the_queue_is_not_hashed_any_more() -> None:
+    hashing = HeldLane()
+    driver = CacheDriver(options(ATTENTION), hashing=hashing)
     unhashed, hashed = driver.submit(PROMPT), driver.submit(PROMPT)
     driver.fail(unhashed)
     hashing.run()
     driver.fail(hashed)
-    lookups.run()
     hashed.cache.abandon()
-    assert store.num_lookups == 0
     driver.check_idle()
 
 

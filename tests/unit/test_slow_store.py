@@ -8,11 +8,10 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.ports.record_reader import Presence
 from application.services.prefix.fetch import RECORDS_PER_READ
 from application.services.prefix.store_lanes import MAX_UPKEEP
 from domain.explanation import StopReason
-from domain.record import BlockKey
+from domain.record import Namespace, RecordKey
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
@@ -27,7 +26,7 @@ KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS[
 class BrokenStore(MemoryBlockStore):
     """Raises what a store never does."""
 
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         raise RuntimeError("a defect")
 
 
@@ -39,7 +38,9 @@ def restarted(layout: StateLayout, num_known: int = len(PROMPT)) -> tuple[CacheD
     """The store knows so much of the prompt. It is read when the test says so."""
     store, lane = MemoryBlockStore(), HeldLane(MAX_UPKEEP)
     CacheDriver(options(layout), store=store).run(PROMPT[:num_known])
-    return CacheDriver(options(layout), store=store, lane=lane), lane
+    driver = CacheDriver(options(layout), store=store, lane=lane)
+    assert lane.run() == 1  # what it has is listed
+    return driver, lane
 
 
 def pass_deadline(driver: CacheDriver) -> None:
@@ -105,7 +106,8 @@ def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: 
     driver.hot.resize(0)
     driver.hot.resize(1 << 30)
     again = driver.begin(PROMPT)
-    lane.run()
+    while not driver.step(again):
+        assert lane.run()
     driver.finish(again)
     assert again.computed == 0
     assert again.explanation.reused.get("store", 0) == len(PROMPT) - 1
@@ -114,64 +116,51 @@ def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: 
 
 
 @KINDS
-def test_a_lookup_that_is_late_is_done_without(layout: StateLayout) -> None:
-    store, lookups = MemoryBlockStore(), HeldLane()
+def test_a_list_of_what_is_stored_that_is_late_is_done_without(layout: StateLayout) -> None:
+    store, lane = MemoryBlockStore(), HeldLane()
     CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store, lookups=lookups)
+    driver = CacheDriver(options(layout), store=store, lane=lane)
     jobs = [driver.begin(PROMPT), driver.begin(PROMPT)]
     assert not driver.step(jobs[0])
-    lookups.hang(1)
+    lane.hang(1)
     pass_deadline(driver)
     driver.finish(*jobs)
     assert [job.computed for job in jobs] == [len(PROMPT) - 1, 0]
     assert [job.output for job in jobs] == [plain_answer(options(layout), PROMPT)] * 2
-    assert lookups.run() == 2
+    assert lane.run()
     assert store.usage().namespaces[0].num_blocks == len(PROMPT) // BLOCK
     driver.check_idle()
 
 
 def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
-    store, lookups = MemoryBlockStore(), HeldLane()
-    CacheDriver(options(ATTENTION), store=store).run(PROMPT)
-    driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups)
-    late = driver.begin(PROMPT)
-    for number in range(3):
-        lookups.hang()
+    driver, lane = restarted(ATTENTION)
+    for _ in range(3):
+        late = driver.begin(PROMPT)
+        lane.hang(1)
         pass_deadline(driver)
         driver.finish(late)
         assert late.explanation.reason is StopReason.SLOW_STORE
-        lookups.run()
+        lane.run()
         driver.hot.resize(0)
         driver.hot.resize(1 << 30)
-        late, other = driver.begin([number, *PROMPT]), driver.begin([9, *PROMPT])
+        first, other = driver.begin([*PROMPT[:400], 1, 2]), driver.begin([*PROMPT[:200], 9, 9])
+        assert not driver.step(first)
         driver.finish(other)
         assert other.explanation.reason is StopReason.SLOW_STORE
-    lookups.run()
-    driver.finish(late)
-    assert late.explanation.reason is StopReason.NEVER_SEEN
-    both = [driver.begin([at, *PROMPT]) for at in (20, 21)]
-    assert lookups.run() == 2
+        while not driver.step(first):
+            assert lane.run()
+        driver.finish(first)
+        driver.hot.resize(0)
+        driver.hot.resize(1 << 30)
+    both = [driver.begin(PROMPT), driver.begin(PROMPT[:300])]
+    assert lane.run()
     driver.finish(*both)
+    assert [job.computed for job in both] == [0, 11]
+    lane.run()
     driver.check_idle()
 
 
-def test_one_that_left_the_leader_with_while_the_store_was_asked_asks_again() -> None:
-    """What the leader has left since may be nowhere but in the store."""
-    store, lookups = MemoryBlockStore(), HeldLane()
-    driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups, hot_bytes=0)
-    leader = driver.begin(PROMPT)
-    lookups.run()
-    driver.step(leader)
-    follower = driver.begin(PROMPT)
-    lookups.run()
-    driver.finish(leader)
-    assert not driver.step(follower)
-    lookups.run()
-    driver.finish(follower)
-    assert follower.computed == 0
-
-
-def test_deletes_and_notes_of_use_that_are_left_undone_or_fail_are_told() -> None:
+def test_deletes_that_are_left_undone_or_fail_are_told() -> None:
     driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
         driver.tiers.lanes.keep_up(list)
@@ -189,5 +178,5 @@ def test_deletes_and_notes_of_use_that_are_left_undone_or_fail_are_told() -> Non
 def test_a_read_that_fails_against_the_contract_is_counted_and_done_without() -> None:
     driver = CacheDriver(options(ATTENTION), store=BrokenStore())
     assert driver.run(PROMPT).output == plain_answer(options(ATTENTION), PROMPT)
-    assert len(driver.events.of("FaultObserved")) == 1
+    assert len(driver.events.of("FaultObserved")) == 2  # when the model was loaded, and when it was looked up
     driver.check_idle()

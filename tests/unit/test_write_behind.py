@@ -10,14 +10,13 @@ from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
 from domain.record import NamespaceInfo, Record
 from tests.support.gated_store import GatedStore
 from tests.support.patience import PATIENCE_S
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
+from tests.support.store_records import EventList, chain, held, keys_of, namespace_of, snapshot
 
 INFO = namespace_of("one")
 WAIT_S = PATIENCE_S
@@ -42,7 +41,7 @@ def test_what_is_offered_is_stored_in_order_and_reported() -> None:
     blocks = chain(INFO, 6)
     assert all(writer.offer(INFO, [record]) for record in blocks)
     assert writer.flush(WAIT_S)
-    assert list(store.lookup(keys_of(blocks))) == [Presence.HIT] * 6
+    assert held(store, keys_of(blocks)) == [True] * 6
     counts = writer.close(WAIT_S)
     assert (counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes) == (6, 6, 0, 0)
     assert counts.dropped == {}
@@ -97,7 +96,7 @@ def test_one_bad_offer_does_not_take_the_others_with_it(gated: GatedStore) -> No
     assert writer.offer(INFO, good[1:])
     gated.gate.set()
     assert writer.flush(WAIT_S)
-    assert list(gated.lookup(keys_of(good))) == [Presence.HIT] * 3
+    assert held(gated, keys_of(good)) == [True] * 3
     assert writer.counts().dropped == {"orphan": 2}
     assert [event.reason for event in events.of(RecordsDropped)] == ["orphan"]
     writer.close(WAIT_S)
@@ -268,7 +267,7 @@ def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_
         *("prepare", "put", "prepare", "put", "prepare", "put", "prepare", "put"),
         *("put", "put"),
     ]
-    assert list(store.lookup(keys_of(blocks))) == [Presence.HIT] * 8
+    assert held(store, keys_of(blocks)) == [True] * 8
     assert store.check_integrity().problems == ()
     assert writer.close(WAIT_S).dropped == {}
     assert writer.held_bytes == 0

@@ -13,11 +13,11 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.lane import Lane
-from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.flights import Flights
-from application.services.prefix.in_flight import InFlight
+from application.services.prefix.lookup import CacheContext
+from application.services.prefix.running import Running
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.step_room import StepRoom
 from application.services.prefix.tiers import PrefixTiers
@@ -31,6 +31,7 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
 from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
+from domain.prefix_index import STORED
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo
 
@@ -61,7 +62,7 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
-        self._open: dict[SequenceId, InFlight] = {}
+        self._open: dict[SequenceId, Running] = {}
         self._on_ready: Callable[[], None] = lambda: None
         self._context = CacheContext(
             tiers,
@@ -84,7 +85,10 @@ class PrefixCache:
         self._models[model.id] = model
         self._model_salts[model.id] = salt
         self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
-        return self.note(model)
+        note = self.note(model)
+        if not note:  # read while the rest of the model is made ready, for requests without a salt
+            self._tiers.load(self._tiers.epoch(self._info(model, self._tenant(model.id, ""))), self._context.on_ready)
+        return note
 
     def detach(self, id: ModelId) -> None:
         """A model is about to be unloaded. What is stored of it stays."""
@@ -153,19 +157,19 @@ class PrefixCache:
             rules,
             self._fingerprint(described, salt),
             info,
-            asks_stores=asks_store,
+            asks_store=asks_store,
         )
 
     def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
         """The position at which the prompt could be resumed with what the store holds by now: what a restart would
         leave of it. None when nothing is persisted. Reads the store and raises as `explain`."""
         described = self._described(model)
-        if not self._tiers.stored or self.note(described):
+        if self._tiers.store is None or self.note(described):
             return None
-        tiers, rules = self._tiers.at_rest(), ReuseRules.of(described.layout, self._grid)
         info = self._info(described, self._tenant(model, salt))
-        chain = BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
-        return tiers.match(chain, rules, tiers.find_all(chain)).match.position
+        epoch, chain = self._tiers.epoch(info), BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
+        self._tiers.indexes.load(epoch)
+        return self._tiers.match(epoch, chain, ReuseRules.of(described.layout, self._grid), place=STORED).position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
@@ -179,7 +183,7 @@ class PrefixCache:
         return reduce(Cleared.plus, cleared)
 
     def _clear(self, choice: NamespaceChoice) -> Cleared:
-        num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
+        num_hot, report = self._tiers.clear(choice)
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
 
     @property

@@ -1,28 +1,26 @@
-"""One sequence's dealings with the prefix cache, from submission to its end: an `approach` to the state that it starts
+"""One sequence's dealings with the prefix cache, from submission to its end: a `lookup` of the state that it starts
 from, and then the capture of what it computes. Compute thread only; see SequenceCache for who calls what.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
 from application.ports.state_access import StateAccess
-from application.services.prefix.approach import Approach
-from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.capture import StateCapture
-from application.services.prefix.explainer import told_from_memory
+from application.services.prefix.explainer import explained
 from application.services.prefix.fetch import Fetched
 from application.services.prefix.keeper import RecordKeeper
 from application.services.prefix.live_states import LIVE, Continuation
+from application.services.prefix.lookup import CacheContext, Lookup
 from application.services.prefix.tiers import HOT
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.explanation import Explanation, StopReason
 from domain.hashing import BlockChain
-from domain.holdings import Found
-from domain.ids import RequestId, SequenceId
+from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix import ReuseRules
+from domain.prefix import PrefixMatch, ReuseRules
+from domain.prefix_index import PERSISTED
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, Record
 from domain.snapshot_policy import BEFORE_ANSWER
@@ -57,12 +55,12 @@ class CachedSequence:
         self._restores = restores
         self._shape = shape or MemoryShape()
         self._expected: set[int] = set()
-        self._approach = Approach(context, id, request_id, prompt, info, rules, restores=restores, shape=self._shape)
+        self._lookup = Lookup(context, id, request_id, prompt, info, rules, restores=restores, shape=self._shape)
         self._capture: StateCapture | None = None
 
     @property
     def chain(self) -> BlockChain | None:
-        return self._capture.chain if self._capture is not None else self._approach.chain
+        return self._capture.chain if self._capture is not None else self._lookup.chain
 
     @property
     def position(self) -> int:
@@ -74,50 +72,56 @@ class CachedSequence:
 
     @property
     def is_looked_up(self) -> bool:
-        return self._approach.is_looked_up
+        return self._lookup.is_looked_up
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._lookup.is_waiting
+
+    @property
+    def follows(self) -> SequenceId | None:
+        return self._lookup.follows
+
+    @property
+    def next_block(self) -> BlockHash | None:
+        return self._lookup.next_block
 
     @property
     def takes_over(self) -> TakeOver | None:
-        return self._approach.takes_over
-
-    @property
-    def is_admitted(self) -> bool:
-        return self._approach.is_admitted
+        return self._lookup.takes_over
 
     @property
     def shares(self) -> bool:
-        """Whether a later sequence may count on finding what this one computes."""
+        """Whether it gets on, and a later sequence may count on finding what it computes."""
         is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)
-        return is_kept and not self._approach.tenure.is_over
+        is_running = self._capture is not None or (self._lookup.is_admitted and not self._lookup.is_waiting)
+        return is_kept and is_running and not self._lookup.epoch.is_over
+
+    def look(self) -> None:
+        self._lookup.look()
 
     def prepare(self, *, ahead: bool = False) -> None:
-        self._approach.prepare(ahead=ahead)
+        self._lookup.prepare(ahead=ahead)
 
     def poll(self) -> bool:
-        return self._approach.poll()
+        return self._lookup.poll()
 
     def restore(self, model: StateAccess) -> int:
-        ready = self._approach.ready()
-        if ready.live is not None and self._take_over(model, ready.live):
-            return self._begin_at(ready.found, ready.live)
-        found, fetched, reason = ready.found, ready.fetched, ready.found.match.reason
-        if fetched is None or not self._put_back(model, found, fetched):
-            if fetched is not None:  # nothing of it counts as there
-                found = replace(found, holdings={})
+        ready = self._lookup.ready()
+        chain, match, live, fetched = ready.found.chain, ready.found.match, ready.found.live, ready.fetched
+        if live is not None and self._take_over(model, live):
+            return self._begin_at(chain, match, live)
+        if fetched is None or not self._put_back(model, fetched):
             fetched = None
-            if found.match.position and reason is not StopReason.NO_ROOM:
-                reason = StopReason.UNREADABLE
-        reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
-        told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
-        self.explanation = told if self._restores else told.scored()
-        self._announce()
-        keeper = RecordKeeper(
-            self._context.tiers, self._info, self._approach.tenure, found, self.request_id, persist=self._persist
-        )
-        start, is_canonical = (fetched.position, fetched.is_canonical) if fetched is not None else (0, True)
-        if fetched is not None:
-            keeper.keep_restored(found.chain, self._rules, fetched)
-        return self._compute(keeper, found, start, is_canonical=is_canonical)
+            if match.position and match.reason is not StopReason.NO_ROOM:
+                match = match.because(StopReason.UNREADABLE)
+        reused = fetched.reused if fetched is not None else {}
+        self._explain(explained(self._context.tiers, chain, match, reused, self._prompt.fork_points))
+        keeper = self._keeper()
+        if fetched is None:
+            return self._compute(keeper, chain, match, 0, is_canonical=True)
+        keeper.keep_restored(match, fetched)
+        return self._compute(keeper, chain, match, fetched.position, is_canonical=fetched.is_canonical)
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
@@ -125,8 +129,7 @@ class CachedSequence:
         capture = twin._capture = self._computing().fork(request_id)
         num_prompt, num_reused = self.explanation.num_prompt, capture.position
         reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
-        twin.explanation = Explanation(num_prompt, reason, {HOT: num_reused}, num_known=num_reused)
-        twin._announce()
+        twin._explain(Explanation(num_prompt, reason, {HOT: num_reused}, num_known=num_reused))
         self._context.open[id] = twin
         return twin
 
@@ -152,7 +155,7 @@ class CachedSequence:
         self._note(self._computing().at_pause(model, self.id, output_ids), started)
 
     def abandon(self) -> None:
-        self._approach.end()
+        self._lookup.end()
         self._capture = None
         self._context.open.pop(self.id, None)
 
@@ -167,16 +170,34 @@ class CachedSequence:
             raise IllegalTransition("prefix cache: nothing was restored, or it has ended")
         return self._capture
 
+    def _keeper(self) -> RecordKeeper:
+        context, epoch = self._context, self._lookup.epoch
+        return RecordKeeper(context.tiers, epoch, self._info, self._rules, self.request_id, persist=self._persist)
+
     def _compute(
-        self, keeper: RecordKeeper, found: Found, start: int, *, is_canonical: bool, first_block: int | None = None
+        self,
+        keeper: RecordKeeper,
+        chain: BlockChain,
+        match: PrefixMatch,
+        start: int,
+        *,
+        is_canonical: bool,
+        first_block: int | None = None,
     ) -> int:
         """From `start` on, and capture what that gives."""
-        forks, rules = self._prompt.fork_points, self._rules
-        capture = StateCapture(keeper, rules, found, forks, start, is_canonical=is_canonical, first_block=first_block)
+        self._capture = StateCapture(
+            keeper,
+            self._rules,
+            chain,
+            match,
+            self._prompt.fork_points,
+            start,
+            is_canonical=is_canonical,
+            first_block=first_block,
+        )
         for expected in self._expected:
-            capture.expect(expected)
-        self._approach.end()
-        self._capture = capture
+            self._capture.expect(expected)
+        self._lookup.end()
         return start
 
     def _take_over(self, model: StateAccess, live: Continuation) -> bool:
@@ -191,20 +212,19 @@ class CachedSequence:
             return False
         return True
 
-    def _begin_at(self, found: Found, live: Continuation) -> int:
+    def _begin_at(self, chain: BlockChain, match: PrefixMatch, live: Continuation) -> int:
         """A state was taken over: tell it, and go on from there."""
-        tiers, rules, chain, position = self._context.tiers, self._rules, found.chain, live.position
-        told = live.told(found, rules.grid)
-        reused = {LIVE: position}
-        self.explanation = told_from_memory(tiers, told, reused, told.match.reason, self._prompt.fork_points)
-        self._announce()
-        keeper = RecordKeeper(tiers, self._info, self._approach.tenure, found, self.request_id, persist=self._persist)
-        first_block = keeper.keep_taken_over(chain, rules, position)
+        tiers, position = self._context.tiers, live.position
+        told = live.told(chain, match, self._rules.grid)
+        self._explain(explained(tiers, chain, told, {LIVE: position}, self._prompt.fork_points))
+        keeper = self._keeper()
+        first_block = keeper.keep_taken_over(chain, match, position)
         is_wanted = keeper.writes or self._shape.state_bytes(position) <= tiers.hot.budget_bytes
-        can_catch_up = rules.is_cut_anywhere and is_wanted
+        can_catch_up = self._rules.is_cut_anywhere and is_wanted
         return self._compute(
             keeper,
-            found,
+            chain,
+            match,
             position,
             is_canonical=live.is_canonical,
             first_block=first_block if can_catch_up else None,
@@ -221,13 +241,14 @@ class CachedSequence:
             model,
             self.id,
             capture.chain,
-            self._approach.tenure,
+            self._lookup.epoch,
+            self._info.model,
             next_turn=self._rules.grid.last_resumable(min(before, default=last)),
             num_canonical=capture.num_canonical,
             size_bytes=self._shape.state_bytes(model.position(self.id)),
         )
 
-    def _put_back(self, model: StateAccess, found: Found, fetched: Fetched) -> bool:
+    def _put_back(self, model: StateAccess, fetched: Fetched) -> bool:
         """False when the state does not fit the model: what does not fit once never will, so it is let go."""
         context = self._context
         fetched_ns = context.clock.now_ns()
@@ -237,8 +258,10 @@ class CachedSequence:
             if self.id not in model.open_ids() or model.position(self.id):
                 raise
             context.events.emit(FaultObserved("cache.restore", str(error), context.clock.now_ns()))
-            self._approach.set_aside()
-            context.tiers.discard([record.key for record in reversed(fetched.records)])
+            self._lookup.set_aside()
+            keys = [record.key for record in reversed(fetched.records)]
+            context.tiers.indexes.remove(keys, PERSISTED)  # at once; the store is told by a worker
+            context.tiers.discard(keys)
             return False
         restored_ns = context.clock.now_ns()
         context.events.emit(
@@ -246,7 +269,7 @@ class CachedSequence:
                 id=self.request_id,
                 position=fetched.position,
                 size_bytes=fetched.size_bytes,
-                started_ns=self._approach.started_ns,
+                started_ns=self._lookup.started_ns,
                 fetched_ns=fetched_ns,
                 at_ns=restored_ns,
                 tier_bytes=fetched.tier_bytes,
@@ -254,9 +277,10 @@ class CachedSequence:
         )
         return True
 
-    def _announce(self) -> None:
+    def _explain(self, told: Explanation) -> None:
+        self.explanation = told if self._restores else told.scored()
         at_ns = self._context.clock.now_ns()
-        self._context.events.emit(PrefixMatched.of(self.request_id, self.explanation, self._approach.started_ns, at_ns))
+        self._context.events.emit(PrefixMatched.of(self.request_id, self.explanation, self._lookup.started_ns, at_ns))
 
     def _note(self, captured: Sequence[Record], started_ns: int) -> None:
         if captured:

@@ -21,10 +21,10 @@ from copy import copy
 from application.ports.state_access import StateAccess
 from application.services.prefix.keeper import RecordKeeper
 from domain.fork_point import ForkKind, ForkPoint
-from domain.holdings import Found
+from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
 from domain.payload import GroupPayloads
-from domain.prefix import ReuseRules
+from domain.prefix import PrefixMatch, ReuseRules
 from domain.record import BlockKey, Provenance, Record
 from domain.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
@@ -33,7 +33,7 @@ CATCH_UP = 2
 
 
 class StateCapture:
-    """`found`: what was there when computing began, at `start`. `is_canonical`: whether the state restored there is.
+    """`match`: what was there when computing began, at `start`. `is_canonical`: whether the state restored there is.
 
     Each method returns the records that it took out and kept.
     """
@@ -42,7 +42,8 @@ class StateCapture:
         self,
         keeper: RecordKeeper,
         rules: ReuseRules,
-        found: Found,
+        chain: BlockChain,
+        match: PrefixMatch,
         forks: Sequence[ForkPoint],
         start: int,
         *,
@@ -50,14 +51,14 @@ class StateCapture:
         first_block: int | None = None,
     ) -> None:
         """`first_block`: from where on blocks are taken out; None: from `start` on."""
-        self.chain = found.chain
+        self.chain = chain
         self.start = self.position = start
         self._keeper = keeper
         self._rules = rules
         self._forks = forks
         self._next_block = start // rules.grid.block_size if first_block is None else first_block
-        known = found.snapshots.items()
-        self._snapshots = {at: key for at, key in known if at <= start or keeper.has_snapshot(at)}
+        known = match.snapshots.items()
+        self._snapshots = {at: key for at, key in known if at <= start or keeper.has_snapshot(key)}
         self._due = set(plan_snapshots(self.chain.num_prompt, start, forks, rules))
         self._mine = {start}
         self._is_canonical = is_canonical
@@ -148,7 +149,7 @@ class StateCapture:
         """Full blocks up to index `end` that are not where they are to be kept already. Where many are to be caught up
         with, no more than chunks would give, so that their copies take no more memory at once."""
         end = min(end, self._next_block + CATCH_UP * max(1, self._rules.grid.step // self._rules.grid.block_size))
-        blocks = [at for at in range(self._next_block, end) if not self._keeper.has_block(at)]
+        blocks = [at for at in range(self._next_block, end) if not self._keeper.has_block(self.chain, at)]
         self._next_block = end
         size = self._rules.grid.block_size
         slices = self._slices(model, id, [(at * size, (at + 1) * size) for at in blocks])
@@ -184,7 +185,7 @@ class StateCapture:
             else:
                 continue
             whole.append(record)
-        if whole and not self._keeper.keep(whole, self._rules.grid.block_size):
+        if whole and not self._keeper.keep(whole):
             self._is_broken = True
             return []
         return whole

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from application.services.prefix.store_lanes import StoreRead
-from application.services.prefix.stored_tier import StoredTier
-from application.services.prefix.tiers import HOT, PrefixTiers
-from domain.holdings import Found
+from application.services.prefix.tiers import HOT, PrefixTiers, StateRead
+from domain.hashing import BlockChain
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads
-from domain.prefix import ReuseRules
+from domain.prefix import PrefixMatch, ReuseRules
 from domain.record import BlockKey, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 4
@@ -25,15 +23,11 @@ RECORDS_PER_READ = 4
 
 @dataclass(slots=True)
 class _Read:
-    """A few records of one tier. `answer`: None when the store was stuck."""
+    """A few records of the store. `answer`: None while it is not begun: a store that was late is tried by one read at a
+    time."""
 
-    tier: StoredTier
     indices: Sequence[int]
-    answer: StoreRead[Sequence[Record | None]] | None
-
-    @property
-    def is_settled(self) -> bool:
-        return self.answer is None or self.answer.is_done or self.answer.is_hopeless
+    answer: StateRead | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -88,12 +82,18 @@ class PrefixFetch:
     """Created, polled and finished on one thread. Pins records in the hot tier until they are released: by `close`, or
     by who got them from `finish`."""
 
-    def __init__(self, tiers: PrefixTiers, found: Found, rules: ReuseRules, on_progress: Callable[[], None]) -> None:
-        """Starts at once. `on_progress` is called from workers whenever something arrived."""
+    def __init__(
+        self,
+        tiers: PrefixTiers,
+        chain: BlockChain,
+        match: PrefixMatch,
+        rules: ReuseRules,
+        on_progress: Callable[[], None],
+    ) -> None:
+        """`on_progress` is called from workers whenever something arrived."""
         self._tiers = tiers
-        self._chain = found.chain
+        self._chain = chain
         self._is_exact = rules.grid.is_exact
-        match = found.match
         self._position = match.position
         self._keys: list[RecordKey] = [need.key for need in match.blocks]
         self._groups = [need.groups for need in match.blocks]
@@ -103,13 +103,24 @@ class PrefixFetch:
         self._records = tiers.hot.acquire(self._keys, self._groups)
         self._pinned = [record.key for record in self._records if record is not None]
         self._sources = [HOT if record is not None else "" for record in self._records]
-        self._reads = self._start_reads(found, on_progress)
+        self._on_progress = on_progress
+        self._reads = self._plan_reads()
         self.missing: frozenset[RecordKey] = frozenset()
 
-    @property
-    def is_settled(self) -> bool:
-        """Everything has arrived, or will not in time."""
-        return all(read.is_settled for read in self._reads)
+    def settle(self) -> bool:
+        """Begin what could not be begun before; True when everything has arrived, or will not in time."""
+        store = self._tiers.store
+        if store is None or not self._reads:
+            return True
+        is_stuck = store.lanes.is_stuck
+        for read in self._reads:
+            if read.answer is None and not is_stuck:
+                keys, groups = [self._keys[at] for at in read.indices], [self._groups[at] for at in read.indices]
+                read.answer = store.fetch(keys, groups, self._on_progress)
+                if read.answer is None:
+                    break
+        has_begun = any(read.answer is not None for read in self._reads)  # otherwise somebody else tries the store
+        return is_stuck or not has_begun or all(read.is_answered for read in self._reads)
 
     @property
     def is_answered(self) -> bool:
@@ -146,20 +157,13 @@ class PrefixFetch:
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _start_reads(self, found: Found, on_progress: Callable[[], None]) -> list[_Read]:
-        names = [tier.name for tier in self._tiers.stored]
-        for index, record in enumerate(self._records):
-            if record is None:
-                # What memory has evicted since may be anywhere.
-                self._sources[index] = found.holder(self._keys[index], index, names) or (names or [""])[0]
-        reads: list[_Read] = []
-        for tier in self._tiers.stored:
-            cold = [index for index, source in enumerate(self._sources) if source == tier.name]
-            for at in range(0, len(cold), RECORDS_PER_READ):
-                indices = cold[at : at + RECORDS_PER_READ]
-                keys, groups = [self._keys[at] for at in indices], [self._groups[at] for at in indices]
-                reads.append(_Read(tier, indices, tier.fetch(keys, groups, on_progress)))
-        return reads
+    def _plan_reads(self) -> list[_Read]:
+        cold = [index for index, record in enumerate(self._records) if record is None]
+        if self._tiers.store is None:
+            return []
+        for index in cold:
+            self._sources[index] = self._tiers.store.name
+        return [_Read(cold[at : at + RECORDS_PER_READ]) for at in range(0, len(cold), RECORDS_PER_READ)]
 
     def _take(self, read: _Read) -> None:
         """Put a read's records in their places."""
@@ -184,7 +188,7 @@ class PrefixFetch:
             for index, record in enumerate(self._records)
             if record is not None and index in cold and self._keys[index] not in self.missing
         ]
-        self._tiers.keep(fresh)
+        self._tiers.hot.put(fresh)
         kept = self._tiers.hot.acquire([record.key for record in fresh], [None] * len(fresh))
         self._pinned += [record.key for record in kept if record is not None]
 

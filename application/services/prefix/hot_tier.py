@@ -16,12 +16,13 @@ from itertools import islice
 from threading import Lock
 
 from application.ports.cache_stats import HotUsage
+from application.services.prefix.indexes import Indexes
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.prefix_index import HOT
+from domain.record import BlockKey, Namespace, Record, RecordKey
 from domain.record_links import parent_of
 from domain.record_tree import Node, RecordTree
-from domain.snapshot_place import SnapshotPlace
 
 RECORD_OVERHEAD_BYTES = 1024
 """What a record costs besides its payload: objects, index entries."""
@@ -38,12 +39,13 @@ def record_bytes(record: Record) -> int:
 
 
 class HotTier:
-    """See the module docstring."""
+    """See the module docstring. `indexes`: told what comes and goes; set before anything is put."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._lock = Lock()
-        self._tree = RecordTree()
+        self.indexes = Indexes()
+        self._tree = RecordTree(lambda key: self.indexes.remove((key,), HOT))
         # Pins of records that were forgotten while somebody held them: their releases are still to come.
         self._forgotten: Counter[RecordKey] = Counter()
 
@@ -99,20 +101,15 @@ class HotTier:
             self._forgotten = +self._forgotten
             self._make_room(0)
 
-    def forget(self, spared: Collection[Namespace] = ()) -> int:
-        """Drop everything but these namespaces, pinned or not; returns how many records went. Who holds a payload goes
-        on with it and releases it as ever."""
+    def forget(self, namespaces: Collection[Namespace]) -> int:
+        """Drop all of these, pinned or not; returns how many records went. Who holds a payload goes on with it and
+        releases it as ever."""
         with self._lock:
-            gone = self._tree.drop({key.namespace for key in self._tree.nodes}.difference(spared))
+            gone = self._tree.drop(namespaces)
             for node in gone:
                 self._forgotten[node.record.key] += node.pins
             self._forgotten = +self._forgotten
             return len(gone)
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
-        """The snapshots of one prompt at each place, ascending by `num_partial`, however many others there are."""
-        with self._lock:
-            return [self._tree.links.find_snapshots(namespace, place) for place in places]
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Token ids of up to `limit` records that follow `parent`, lately used ones first; for explaining."""
@@ -178,6 +175,7 @@ class HotTier:
         if not self._make_room(size_bytes, parent_of(record)):
             return False
         self._tree.insert(record, size_bytes)
+        self.indexes.add((record.key,), HOT)
         return True
 
     def _widen(self, node: Node, record: Record) -> None:

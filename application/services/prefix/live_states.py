@@ -22,14 +22,14 @@ from threading import Lock
 
 from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
+from application.services.prefix.indexes import Epoch
 from application.services.prefix.step_room import StepRoom
-from application.services.prefix.tenure import Tenure
 from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
-from domain.holdings import Found
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
+from domain.prefix import PrefixMatch
 
 LIVE = "live"
 
@@ -45,13 +45,14 @@ DROP_TRIES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveState:
-    """`chain`: the tokens that it covers, and perhaps more. `tenure`: of the sequence that left it. `least`: it is
+    """`chain`: the tokens that it covers, and perhaps more. `epoch`: of the sequence that left it. `least`: it is
     taken over at no earlier position. `num_canonical`: up to where it was computed on the grid, from the start."""
 
     id: SequenceId
     model: StateAccess
     chain: BlockChain
-    tenure: Tenure
+    epoch: Epoch
+    model_name: str
     left: LeftState
     least: int
     num_canonical: int
@@ -88,15 +89,15 @@ class Continuation:
         """Whether the state is there as any other computing of the same tokens would give it."""
         return self.position <= self.state.num_canonical
 
-    def told(self, found: Found, grid: BlockGrid) -> Found:
-        """What the records gave (`found`, no further than here) as an explanation is to have it: what is known of the
+    def told(self, chain: BlockChain, match: PrefixMatch, grid: BlockGrid) -> PrefixMatch:
+        """What the records gave (`match`, no further than here) as an explanation is to have it: what is known of the
         prompt reaches to here at least, and it ends where the two part."""
-        match, size = found.match, found.chain.block_size
+        size = chain.block_size
         reason = match.reason if self.position == match.position else StopReason.NEVER_SEEN
-        if self.position == grid.furthest(found.chain.num_prompt):
+        if self.position == grid.furthest(chain.num_prompt):
             reason = StopReason.OFF_GRID if grid.is_exact else StopReason.LAST_TOKEN
         num_known = max(match.num_known, self.position // size * size)
-        return replace(found, match=replace(match, reason=reason, num_known=num_known))
+        return replace(match, reason=reason, num_known=num_known)
 
 
 class LiveStates:
@@ -135,7 +136,7 @@ class LiveStates:
         best: Continuation | None = None
         with self._lock:
             for state in self._candidates(chain):
-                if state.tenure.is_over or state.tenure.info.model != model:
+                if state.epoch.is_over or state.model_name != model:
                     continue
                 if (position := state.reach(chain, grid)) and (best is None or position >= best.position):
                     best = Continuation(state, position)
@@ -144,7 +145,7 @@ class LiveStates:
     def holds(self, state: LiveState, taker: SequenceId) -> bool:
         """Whether it is still there for this sequence."""
         is_there = self._states.get(state.id) is state or self._claims.get(taker) is state
-        return is_there and not state.tenure.is_over
+        return is_there and not state.epoch.is_over
 
     def has_left(self, id: SequenceId) -> bool:
         """Whether the state that this sequence left is there for anybody."""
@@ -175,7 +176,8 @@ class LiveStates:
         model: StateAccess,
         id: SequenceId,
         chain: BlockChain,
-        tenure: Tenure,
+        epoch: Epoch,
+        model_name: str,
         *,
         next_turn: int,
         num_canonical: int,
@@ -184,7 +186,7 @@ class LiveStates:
         """End an open sequence and keep its state, if there is room and nobody cleared it. `next_turn`: from where on
         whoever goes on from it is expected. `size_bytes`: what it takes, about. False when the sequence is still open.
         """
-        if size_bytes > self.budget_bytes or tenure.is_over:
+        if size_bytes > self.budget_bytes or epoch.is_over:
             return False
         left = model.leave(id, may_copy=self.room.has_at_once(size_bytes))
         if left is None:
@@ -193,7 +195,7 @@ class LiveStates:
         if least > chain.num_tokens:  # it ran ahead of what was taken in, and cannot be cut back
             self._let_go(model, id)
             return True
-        state = LiveState(id, model, chain, tenure, left, least, num_canonical)
+        state = LiveState(id, model, chain, epoch, model_name, left, least, num_canonical)
         self.room.take(left.size_bytes)
         with self._lock:
             self._remember(state)
@@ -224,17 +226,17 @@ class LiveStates:
 
     def drop_model(self, model: str) -> None:
         """It is about to be unloaded."""
-        self._drop_all(lambda state: state.tenure.info.model == model)
+        self._drop_all(lambda state: state.model_name == model)
 
     def note_cleared(self) -> None:
-        """Some tenures were ended: what they left is given to nobody from now on, and goes at the next `sweep`."""
+        """Some namespaces were cleared: their states are given to nobody from now on, and go at the next `sweep`."""
         self._has_cleared = True
 
     def sweep(self) -> None:
         """Let go of what was cleared. Cheap while nothing was."""
         if self._has_cleared:
             self._has_cleared = False
-            self._drop_all(lambda state: state.tenure.is_over)
+            self._drop_all(lambda state: state.epoch.is_over)
 
     def check_integrity(self) -> list[str]:
         """Recount everything; one line for each problem, empty when sound."""

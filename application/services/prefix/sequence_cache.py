@@ -1,7 +1,8 @@
 """What the engine sees of the prefix cache: one of these for each sequence, from submission to its end.
 
-    begin ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon | suspend, abandon
-    (workers look up)     (fetching)                              └► fork, for a further choice
+    begin ──► look ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon
+    (hashing) (in the queue)       (fetching)                             │              └► suspend, abandon
+                                                                          └► fork, for a further choice
 
 Compute thread only.
 """
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from application.ports.state_access import StateAccess
 from domain.explanation import Explanation, StopReason
-from domain.ids import RequestId, SequenceId
+from domain.ids import BlockHash, RequestId, SequenceId
 from domain.step_values import TakeOver
 
 
@@ -29,6 +30,21 @@ class SequenceCache(Protocol):
         ...
 
     @property
+    def is_waiting(self) -> bool:
+        """Admitted, and its prefix waits for room in memory."""
+        ...
+
+    @property
+    def follows(self) -> SequenceId | None:
+        """In the queue: the running sequence that computes more of this prompt than there is yet."""
+        ...
+
+    @property
+    def next_block(self) -> BlockHash | None:
+        """In the queue: the first block that it would compute; of two with the same one the second waits."""
+        ...
+
+    @property
     def takes_over(self) -> TakeOver | None:
         """Until it is restored: the state that it goes on from without a copy. Its own once it is admitted; before, it
         is gone when somebody else takes it."""
@@ -39,9 +55,13 @@ class SequenceCache(Protocol):
         """What was reused and why no more; final once restored."""
         ...
 
+    def look(self) -> None:
+        """In the queue, before each step is planned: find out what to start from and whom it follows. Cheap."""
+        ...
+
     def prepare(self, *, ahead: bool = False) -> None:
-        """The sequence is admitted, or will be soon (`ahead`): compare what workers found with memory and with what is
-        being computed right now, and fetch, if there is room. Cheap; repeating it moves on, as `poll` does."""
+        """The sequence is admitted, or will be soon (`ahead`): look once more, and fetch, if there is room. Cheap;
+        repeating it moves on, as `poll` does."""
         ...
 
     def poll(self) -> bool:
@@ -85,12 +105,18 @@ class UncachedSequence:
 
     stops: tuple[int, ...] = ()
     is_looked_up = True
+    is_waiting = False
+    follows: SequenceId | None = None
+    next_block: BlockHash | None = None
     takes_over: TakeOver | None = None
 
     def __init__(self, num_prompt: int, reason: StopReason, note: str = "", num_reused: int = 0) -> None:
         """`num_reused`: tokens that another choice of the same prompt has computed."""
         self.explanation = Explanation(num_prompt, reason, {"hot": num_reused} if num_reused else {}, note=note)
         self._position = num_reused
+
+    def look(self) -> None:
+        pass
 
     def prepare(self, *, ahead: bool = False) -> None:
         pass

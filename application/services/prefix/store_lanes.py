@@ -1,8 +1,7 @@
 """The lanes that wait for the store, so that nobody else does.
 
-Reads, lookups and upkeep have a lane each: a lookup does not wait for everybody's state to be read, and neither waits
-for deletes and notes of use, which wait for writes. While a read is late none is started (see StoreBreaker), so no more
-threads hang than there are, whoever asks and however often.
+Reads and upkeep have a lane each: nobody who reads waits for deletes and notes of use, which wait for writes. While a
+read is late none is started (see StoreBreaker), so no more threads hang than there are, whoever asks and however often.
 """
 
 from asyncio import wait_for, wrap_future
@@ -82,7 +81,6 @@ class StoreLanes:
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         readers: Lane | None = None,
-        lookups: Lane | None = None,
         upkeep: Lane | None = None,
     ) -> None:
         """`timeout_s`: what a read may take."""
@@ -90,7 +88,6 @@ class StoreLanes:
         self._events = events
         self._timeout_s = timeout_s
         self._readers = readers or Lane("restore", NUM_READERS)
-        self._lookups = lookups or Lane("lookup", 1)
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
         self._breaker = StoreBreaker(timeout_s)
 
@@ -103,12 +100,15 @@ class StoreLanes:
         return is_stuck
 
     def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
-        """Start to read state; None while the store is stuck."""
-        return self._start(self._readers, work, on_done)
-
-    def look_up(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
-        """The same for an index read."""
-        return self._start(self._lookups, work, on_done)
+        """Start to read; None while the store is stuck."""
+        read = StoreRead(self, work, on_done)
+        if self.is_stuck or not self._breaker.admits(read):
+            return None
+        try:
+            self._readers.start(read)
+        except ServerUnavailable:  # stopping: as if the store did not answer
+            read.abandon()
+        return read
 
     async def answer(self, work: Callable[[], T]) -> T:
         """What `work` reads, for somebody on an event loop. Raises StoreUnresponsive after the deadline, by the loop's
@@ -147,13 +147,13 @@ class StoreLanes:
 
     def close(self) -> None:
         """Start nothing more. What runs is not waited for."""
-        for lane in (self._readers, self._lookups, self._upkeep):
+        for lane in (self._readers, self._upkeep):
             lane.close()
 
     def join(self, timeout_s: float) -> bool:
         """After `close`: wait for what runs, at most so long in all. False when something does still."""
         until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
-        lanes = (self._readers, self._lookups, self._upkeep)
+        lanes = (self._readers, self._upkeep)
         return all([lane.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9)) for lane in lanes])
 
     def fault(self, where: str, message: str) -> None:
@@ -185,16 +185,6 @@ class StoreLanes:
         self._breaker.ended(read)
         if error is not None:
             self.fault("store.read", described(error))
-
-    def _start(self, lane: Lane, work: Callable[[], T], on_done: Callable[[], None]) -> StoreRead[T] | None:
-        read = StoreRead(self, work, on_done)
-        if self.is_stuck or not self._breaker.admits(read):
-            return None
-        try:
-            lane.start(read)
-        except ServerUnavailable:  # stopping: as if the store did not answer
-            read.abandon()
-        return read
 
     def _kept_up(self, future: "Future[object]") -> None:
         try:

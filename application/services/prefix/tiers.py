@@ -1,169 +1,145 @@
-"""All tiers as one place to look prompts up in: memory first, then stores, in order.
+"""The tiers of the prefix cache: live states, the hot tier, and the store behind its queue; and the index of them all.
 
-Memory is looked at when the answer is used, by whoever uses it; stores are asked by workers beforehand. So what is in
-memory is never out of date, and what a store says may be: see `is_outdated`.
+What enters or leaves the hot tier, the queue and the store is told to the index by its key, so a lookup asks nobody.
+The store may be slow or hang: its records are only ever read by workers that may be given up on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from application.ports.block_store import EraseReport
-from application.services.prefix.arrivals import Arrivals
+from application.services.faults import described
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.indexes import Epoch, Indexes
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes, StoreRead
-from application.services.prefix.stored_tier import StoredTier
-from application.services.prefix.tenure import Tenures
-from domain.explanation import StopReason
+from application.services.prefix.write_behind import WriteBehind
 from domain.hashing import BlockChain
-from domain.holdings import Found, Holdings, match_holdings, num_leading_blocks
 from domain.ids import GroupIndex
 from domain.namespace_choice import NamespaceChoice
-from domain.prefix import ReuseRules
+from domain.payload import StatePayload
+from domain.prefix import PrefixMatch, ReuseRules
+from domain.prefix_index import ANYWHERE
 from domain.record import NamespaceInfo, Record, RecordKey
-from domain.snapshot_place import by_position, snapshot_places
 
 HOT = "hot"
 
-Answers = Mapping[str, Holdings | None]
-"""What stores said, by tier; None for one that did not answer in time."""
+Land = Callable[[StatePayload], StatePayload]
+"""The same state in the compute backend's memory, or as it is where that is as good. Any thread."""
+
+StateRead = StoreRead[Sequence[Record | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What stores were asked about a prompt. `reads`: by tier; None for one that is stuck. `num_arrivals`: counted when
-    they were asked. Any thread."""
+class StoredTier:
+    """The store with the queue in front of it. What is read is landed by the worker that read it: brought to where
+    restoring takes it from fastest. A record that cannot be landed is given on as it was read: restoring it costs more,
+    and is right all the same. `land`: None where nothing is gained."""
 
-    chain: BlockChain
-    reads: Mapping[str, StoreRead[Holdings] | None]
-    num_arrivals: int
+    name: str
+    writer: WriteBehind
+    lanes: StoreLanes
+    land: Land | None = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Every store has answered, or will not in time."""
-        return all(read is None or read.is_done or read.is_hopeless for read in self.reads.values())
+    def fetch(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]], on_done: Callable[[], None]
+    ) -> StateRead | None:
+        """Read records in a worker; None while the store is stuck."""
+        return self.lanes.read(partial(self._read, keys, groups), on_done)
 
-    def answers(self) -> Answers:
-        return {name: read.answer if read is not None and read.is_done else None for name, read in self.reads.items()}
+    def discard(self, keys: Sequence[RecordKey]) -> None:
+        """Let records go, with all that follows them; a worker does that."""
+        if keys:
+            self.lanes.keep_up(partial(self.writer.delete, keys))
 
-    def abandon(self) -> None:
-        """Nobody waits for what has not come yet."""
-        for read in self.reads.values():
-            if read is not None:
-                read.abandon()
+    def _read(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
+        started_ns = self.lanes.now_ns()
+        found = self.writer.get(keys, groups)
+        self.lanes.read_records(found, started_ns)
+        return found if self.land is None else [record and self._landed(record, self.land) for record in found]
+
+    def _landed(self, record: Record, land: Land) -> Record:
+        try:
+            return replace(record, groups={index: land(payload) for index, payload in record.groups.items()})
+        except Exception as error:  # out of device memory, most likely
+            self.lanes.fault("prefix.land", described(error))
+            return record
 
 
 class PrefixTiers:
-    """Any thread. `stored`: the tiers behind memory, fastest first; none when nothing is persisted. `lanes`: for work
-    that concerns all tiers. `live`: beside them, for it holds no records."""
+    """Any thread. `store`: None when nothing is persisted. `live`: beside the others, for it holds no records."""
 
     def __init__(
-        self, hot: HotTier, stored: Sequence[StoredTier], lanes: StoreLanes, live: LiveStates | None = None
+        self, hot: HotTier, store: StoredTier | None, lanes: StoreLanes, live: LiveStates | None = None
     ) -> None:
+        """`lanes`: for work that concerns the store."""
         self.hot = hot
         self.live = live or LiveStates()
-        self.stored = tuple(stored)
+        self.store = store
         self.lanes = lanes
-        self.arrivals = Arrivals()
-        self.tenures = Tenures()
+        self.indexes = Indexes(store.writer.store.keys if store is not None else None)
+        self._loads: WeakKeyDictionary[Epoch, StoreRead[None]] = WeakKeyDictionary()
+        hot.indexes = self.indexes
+        if store is not None:
+            store.writer.tell(self.indexes)
 
     @property
     def keeps_anything(self) -> bool:
-        """Whether what is captured can be had at once: from memory, or on its way to a store."""
-        return bool(self.hot.budget_bytes) or any(tier.writer is not None for tier in self.stored)
+        """Whether what is captured can be had at once: from memory, or on its way to the store."""
+        return bool(self.hot.budget_bytes) or self.store is not None
 
-    def at_rest(self) -> "PrefixTiers":
-        """What a restart would leave: no memory, and of the stores what is written."""
-        return PrefixTiers(HotTier(0), [tier.at_rest() for tier in self.stored], self.lanes)
+    def epoch(self, info: NamespaceInfo) -> Epoch:
+        """The one that lasts."""
+        return self.indexes.epoch(info)
 
-    def ask(self, chain: BlockChain, on_done: Callable[[], None]) -> Question:
-        """Let workers ask every store about a prompt."""
-        num_arrivals = self.arrivals.count
-        reads = {tier.name: tier.lanes.look_up(partial(self.find, tier, chain), on_done) for tier in self.stored}
-        return Question(chain, reads, num_arrivals)
-
-    def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
-        """What a store has of a prompt. Blocks for its reads."""
-        return tier.find(chain, partial(self._hot_blocks, chain, None))
-
-    def find_all(self, chain: BlockChain) -> Answers:
-        """The same of every store, one after the other."""
-        return {tier.name: self.find(tier, chain) for tier in self.stored}
-
-    def unanswered(self) -> Answers:
-        return dict.fromkeys((tier.name for tier in self.stored), None)
+    def load(self, epoch: Epoch, on_done: Callable[[], None]) -> StoreRead[None] | None:
+        """Have a worker read what the store holds of it; one does so for all that wait. None: there is nothing to wait
+        for. Compute thread."""
+        if epoch.is_known:
+            return None
+        load = self._loads.get(epoch)
+        if load is None or load.is_done:
+            load = self.lanes.read(partial(self.indexes.load, epoch), on_done)
+            if load is not None:
+                self._loads[epoch] = load
+        return load
 
     def match(
-        self, chain: BlockChain, rules: ReuseRules, answers: Answers, absent: frozenset[RecordKey] = frozenset()
-    ) -> Found:
-        """How far the prompt can be restored, leaving `absent` records out of account. No I/O.
-
-        Of a store that did not answer it is assumed that it has what memory has, or all of that would be stored again.
-        """
-        hot = self._hot_blocks(chain, rules)
-        answered = [answer for answer in answers.values() if answer is not None]
-        known = [held.without(chain, absent) for held in (hot, *answered)]
-        places = snapshot_places(chain, num_leading_blocks(chain, known))
-        found = by_position(self.hot.find_snapshots(chain.namespace, places), chain.block_size)
-        hot = replace(hot, snapshots=found)
-        there = {name: answer or Holdings(hot.blocks, hot.snapshots) for name, answer in answers.items()}
-        holdings = {name: held.without(chain, absent) for name, held in {HOT: hot, **there}.items()}
-        outcome = match_holdings(chain, rules, holdings, self.arrivals)
-        if None in answers.values() and outcome.match.position < rules.grid.furthest(chain.num_prompt):
-            return replace(outcome, match=replace(outcome.match, reason=StopReason.SLOW_STORE))
-        return outcome
-
-    def is_outdated(self, question: Question, found: Found, rules: ReuseRules) -> bool:
-        """Whether asking again may find more: a store was stuck, or records of this prompt came in since."""
-        chain, position = found.chain, found.match.position
-        if position >= rules.grid.furthest(chain.num_prompt):
-            return False
-        first = position // chain.block_size
-        places = (chain.parent(index) for index in range(first, chain.num_prompt // chain.block_size + 1))
-        is_refused = None in question.reads.values()
-        return is_refused or self.arrivals.any_since(question.num_arrivals, places)
-
-    def keep(self, records: Sequence[Record]) -> None:
-        """Put records into memory."""
-        self.hot.put(records)
-        self.arrivals.note(records)
+        self,
+        epoch: Epoch,
+        chain: BlockChain,
+        rules: ReuseRules,
+        absent: Collection[RecordKey] = (),
+        place: int = ANYWHERE,
+    ) -> PrefixMatch:
+        """How far the prompt can be restored. No I/O."""
+        return self.indexes.match(epoch, chain, rules, absent, place)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
-        """Let records go, with all that follows them in the stores."""
+        """Let records go, with all that follows them in the store."""
         self.hot.remove(keys)
-        for tier in self.stored:
-            tier.discard(keys)
+        if self.store is not None:
+            self.store.discard(keys)
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Note a use in the stores. Memory notes its own."""
-        for tier in self.stored:
-            tier.touch(keys)
+        """Note a use in the store, from a worker. Memory notes its own."""
+        if self.store is not None and keys:
+            self.lanes.keep_up(partial(self.store.writer.touch, keys))
 
-    def clear(self, choice: NamespaceChoice, known: Iterable[NamespaceInfo]) -> tuple[int, EraseReport]:
-        """Remove everything of these namespaces, for good: from memory, queues and stores. Returns how many records
-        memory had, and what the stores say. `known`: namespaces that may be in memory; what is there of others goes as
-        well. Blocks: not for the compute thread.
+    def clear(self, choice: NamespaceChoice) -> tuple[int, EraseReport]:
+        """Remove everything of these namespaces, for good: from memory, queue and store. Returns how many records
+        memory had, and what the store says. Blocks: not for the compute thread.
 
         What runs and was begun before leaves nothing behind from then on.
         """
-        self.tenures.end(choice.includes)
+        gone = self.indexes.end(choice.includes)
         self.live.note_cleared()
-        written = [tier.writer for tier in self.stored if tier.writer is not None]
-        stored = [usage.info for writer in written for usage in writer.store.usage().namespaces]
-        num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
-        if choice.is_everything:
-            self.arrivals.clear()
-        reports = [writer.erase(None if choice.is_everything else choice.includes) for writer in written]
-        num_records, num_bytes = sum(one.num_records for one in reports), sum(one.num_bytes for one in reports)
-        return num_hot, EraseReport(num_records, num_bytes, "; ".join(one.problem for one in reports if one.problem))
-
-    def _hot_blocks(self, chain: BlockChain, rules: ReuseRules | None) -> Holdings:
-        """The blocks in memory; which of them in part is told only with `rules`."""
-        held = self.hot.held(chain.prompt_keys())
-        whole: frozenset[GroupIndex] = rules.sliced_groups if rules is not None else frozenset()
-        partial_blocks = {index for index, groups in enumerate(held) if groups is not None and not groups >= whole}
-        return Holdings(tuple(groups is not None for groups in held), partial=frozenset(partial_blocks))
+        num_hot = self.hot.forget(gone)
+        if self.store is None:
+            return num_hot, EraseReport(0, 0)
+        return num_hot, self.store.writer.erase(None if choice.is_everything else choice.includes)
 
 
-__all__ = ("HOT", "Answers", "PrefixTiers", "Question")
+__all__ = ("HOT", "Land", "PrefixTiers", "StoredTier")

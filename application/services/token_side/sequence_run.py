@@ -107,6 +107,9 @@ class SequenceRun:
             is_scored=self._told.num_logprobs is not None,
             is_looked_up=self._cache is None or self._cache.is_looked_up,
             takes_over=self._cache.takes_over if self._cache is not None else None,
+            follows=self._cache.follows if self._cache is not None else None,
+            next_block=self._cache.next_block if self._cache is not None else None,
+            is_held=self.phase is Phase.RESTORING and self._is_held(),
         )
 
     def usage(self) -> Usage:
@@ -129,6 +132,10 @@ class SequenceRun:
             persist=asked.persist,
             restores=self._told.num_logprobs is None,
         )
+
+    def look(self) -> None:
+        """In the queue: find out what there is to start from, and whom it follows."""
+        self._begun().look()
 
     def look_ahead(self) -> bool:
         """Near the head of the queue: have its prefix fetched, step by step. True when it was not known what it starts
@@ -262,6 +269,10 @@ class SequenceRun:
             self._outlet.attempt("cache.abandon", self._cache.abandon)
         for _ in range(CLOSE_TRIES):
             self._outlet.attempt("engine.close", self._close)
+
+    def _is_held(self) -> bool:
+        is_constrained = self._constraint is not None and not self._constraint.poll()
+        return is_constrained or self._begun().is_waiting
 
     def _leave_queue(self, phase: Phase) -> None:
         """From here on there may be a state to close."""

@@ -18,6 +18,7 @@ from application.services.token_side.step_guard import StepGuard
 from domain.errors import DomainError
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
+from domain.sequence import WAITING
 
 T = TypeVar("T")
 
@@ -67,6 +68,8 @@ class StepPlanner:
     def anew(self, containment: Containment) -> StepPlan:
         """Ends who has waited too long; room for whoever it admits is promised."""
         self._prefix_cache.tidy()
+        for run in self._runs.in_phase(*WAITING):
+            containment.guarded(run, run.look)
         found = [(run, containment.guarded(run, run.shape)) for run in self._runs.unled()]
         runs = [run for run, _ in found if run in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}

@@ -4,9 +4,9 @@
        │           └──► withdrawn
        └──► refused
 
-From the moment an offer is taken until it is settled its records are found here, also while they are being written:
-by key, by prompt, and by what they follow. Settled as persisted, they are in the store already. So whoever asks here
-first and the store second misses nothing.
+From the moment an offer is taken until it is settled its records are found here by key, also while they are being
+written. Settled as persisted, they are in the store already. So whoever asks here first and the store second misses
+nothing; the prefix indexes are told of each step.
 
 What is offered together is taken, settled or refused together. Every record ends in exactly one counter: persisted or
 dropped (or is still queued). Any thread.
@@ -25,11 +25,11 @@ from dataclasses import dataclass, replace
 from threading import Condition
 
 from application.ports.cache_stats import QueueCounts
-from domain.id_row import IdRow
-from domain.ids import NOBODY, BlockHash, RequestId
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from application.services.prefix.indexes import Indexes
+from domain.ids import NOBODY, RequestId
+from domain.prefix_index import QUEUED, STORED
+from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 from domain.record_links import RecordLinks
-from domain.snapshot_place import SnapshotPlace
 
 QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"
@@ -52,10 +52,12 @@ class Offer:
 
 
 class WriteQueue:
-    """See the module docstring. `max_bytes`: of payload, waiting and being written."""
+    """See the module docstring. `max_bytes`: of payload, waiting and being written. `indexes`: told what is queued, and
+    what is stored."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self.indexes = Indexes()
         self._changed = Condition()
         self._waiting: deque[Offer] = deque()
         self._writing: list[Offer] = []
@@ -121,6 +123,7 @@ class WriteQueue:
             self._writing.remove(offer)
             if reason is None:
                 self._persisted += len(offer.records)
+                self.indexes.add([record.key for record in offer.records], STORED)
             else:
                 self._lose(offer.records, reason)
             self._release(offer.records, offer.raw_bytes)
@@ -197,27 +200,6 @@ class WriteQueue:
         with self._changed:
             return [self._records.get(key) for key in keys]
 
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
-        """The snapshots here of one prompt at each place, ascending by `num_partial`."""
-        with self._changed:
-            return [self._links.find_snapshots(namespace, place) for place in places]
-
-    def followers(self, namespace: Namespace, parent: BlockHash) -> list[IdRow]:
-        """The token ids of what is here and follows `parent`."""
-        with self._changed:
-            return [self._records[key].key_ids for key in self._links.following(BlockKey(namespace, parent))]
-
-    def outer_parents(self) -> list[BlockKey]:
-        """The blocks that something here follows and that are not here themselves. Roots of namespaces are left out."""
-        with self._changed:
-            parents = self._links.parents()
-            return [key for key in parents if key not in self._records and key.hash != BlockHash(key.namespace)]
-
-    def below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Those of `keys` that are here, and everything here that follows any of them."""
-        with self._changed:
-            return self._below(keys)
-
     def chosen(self, includes: Callable[[NamespaceInfo], bool] | None) -> list[RecordKey]:
         """What is here of the namespaces that `includes` says; None: of all."""
         with self._changed:
@@ -253,12 +235,14 @@ class WriteQueue:
         if self._copies[record.key] == 1:
             self._records[record.key] = record
             self._links.add(record)
+            self.indexes.add((record.key,), QUEUED)
 
     def _remove(self, record: Record) -> None:
         self._copies[record.key] -= 1
         if not self._copies[record.key]:
             del self._copies[record.key]
             self._links.discard(self._records.pop(record.key))
+            self.indexes.remove((record.key,), QUEUED)
 
     def _below(self, keys: Iterable[RecordKey]) -> set[RecordKey]:
         found: set[RecordKey] = set()

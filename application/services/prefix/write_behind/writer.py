@@ -1,8 +1,8 @@
 """Stores records from a thread of its own, so that whoever computes them never waits for the store.
 
-From the moment an offer is taken until its records are stored they are read here as if they were stored: PENDING. Reads
-ask the queue first and the store second, and a record leaves the queue only once it is in the store, so there is no
-moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
+From the moment an offer is taken until its records are stored they are read here as if they were stored: reads ask the
+queue first and the store second, and a record leaves the queue only once it is in the store, so there is no moment at
+which one that was accepted is in neither. One that is dropped after all is a miss from then on.
 
 Batches are prepared ahead of the one that is written, one at least however large they are, so that the store encodes
 while it writes.
@@ -12,7 +12,7 @@ and never an error of the one who offered.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
@@ -23,16 +23,13 @@ from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, EraseReport
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
+from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
-from domain.id_row import IdRow
-from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
+from domain.ids import NOBODY, GroupIndex, RequestId
+from domain.record import NamespaceInfo, Record, RecordKey
 
 _EVERYTHING_BYTES = 1 << 62
-_NO_STATE: frozenset[GroupIndex] = frozenset()
 _Result = TypeVar("_Result")
 
 FAILED_FAULT = "contract"
@@ -53,7 +50,7 @@ class _Batch:
 
 
 class WriteBehind:
-    """A RecordReader of what waits and what is stored, and whoever has something to store offers it here. Any thread.
+    """Reads what waits and what is stored, and whoever has something to store offers it here. Any thread.
 
     `store`: what is stored already, and nothing else: what a restart would find.
     """
@@ -85,17 +82,10 @@ class WriteBehind:
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
         self._start()
 
-    # ---- reading -----------------------------------------------------------------------------------------------
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        waits = [record is not None for record in self._queue.get(keys)]
-        stored = iter(self.store.lookup([key for key, is_here in zip(keys, waits, strict=True) if not is_here]))
-        return [Presence.PENDING if is_here else next(stored) for is_here in waits]
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        waiting = self._queue.find_snapshots(namespace, places)
-        stored = self.store.find_snapshots(namespace, places)
-        return [sorted({*here, *there}) if here else there for here, there in zip(waiting, stored, strict=True)]
+    def tell(self, indexes: Indexes) -> None:
+        """Keep these true, of what waits and what is stored. Before anything is offered."""
+        self._queue.indexes = indexes
+        self.store.watch(indexes.note_gone)
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -113,10 +103,6 @@ class WriteBehind:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self.store.touch(keys)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
-        waiting = self._queue.followers(namespace, parent)[:limit]
-        return list(dict.fromkeys([*waiting, *self.store.followers(namespace, parent, limit)]))
-
     # ---- writing and removing ----------------------------------------------------------------------------------
 
     def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
@@ -130,24 +116,17 @@ class WriteBehind:
             self._events.emit(RecordsDropped(len(records), raw_bytes, reason, at_ns, id, was_offered=False))
         return reason is None
 
-    def delete(self, keys: Sequence[RecordKey]) -> int:
-        """Remove records with everything that follows them, waiting or stored; returns how many went. Waits while one
-        of them is being written: that cannot be called back."""
-        waiting = self._withdraw(keys)
-        parents = self._queue.outer_parents()
-        before = self._stored([*waiting, *parents, *self._queue.below(parents)])
-        num_stored = self.store.delete(keys)
-        # What waits may follow something stored that went because it followed one of `keys`.
-        if gone := before.intersection(parents) - self._stored(parents):
-            waiting |= self._withdraw(list(gone))
-        return num_stored + len(waiting - before)
+    def delete(self, keys: Sequence[RecordKey]) -> None:
+        """Remove records with all that follows them, waiting or stored. Blocks while one of them is being written:
+        that cannot be called back. What waits and follows what went with them is dropped as an orphan in its turn."""
+        self._withdraw(keys)
+        self.store.delete(keys)
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         """As the store does, with what waits."""
         waiting = self._withdraw(self._queue.chosen(includes))
-        before = self._stored(waiting)
         report = self.store.erase(includes)
-        return replace(report, num_records=report.num_records + len(waiting - before))
+        return replace(report, num_records=report.num_records + len(waiting))
 
     # ---- waiting -----------------------------------------------------------------------------------------------
 
@@ -285,12 +264,6 @@ class WriteBehind:
 
     def _await_written(self, keys: Sequence[RecordKey]) -> None:
         self._queue.await_written(keys)
-
-    def _stored(self, keys: Iterable[RecordKey]) -> set[RecordKey]:
-        """Those of `keys` that the store holds itself."""
-        asked = list(keys)
-        records = self.store.get(asked, [_NO_STATE] * len(asked)) if asked else ()
-        return {record.key for record in records if record is not None}
 
 
 __all__ = ("FAILED_FAULT", "WriteBehind")

@@ -1,0 +1,156 @@
+"""The prefix indexes of all namespaces, and their epochs: what is kept where, from any thread.
+
+A namespace begins a new epoch when it is cleared. A sequence belongs to the epoch in which it was looked up: records
+are kept only while that one lasts, and clearing ends epochs before it removes anything. So nothing that was cleared
+comes back, not even from a request that runs on.
+
+What the store holds of a namespace is read from its rows by a worker, when a model is loaded or a salt is first used:
+
+    unknown ──load──► loading ──► known ──what is stored may be anything (note_gone(None))──► unknown
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from threading import Lock, RLock
+from weakref import WeakValueDictionary
+
+from domain.hashing import BlockChain
+from domain.prefix import PrefixMatch, ReuseRules
+from domain.prefix_index import ANYWHERE, STORED, PrefixIndex
+from domain.record import Namespace, NamespaceInfo, RecordKey
+
+MAX_NAMESPACES = 1_024
+"""Namespaces whose index is kept though nothing of them is in memory; others are read again at their next use."""
+
+KEYS_AT_ONCE = 2_048
+"""Keys that a load adds in a row; lookups and captures go on in between."""
+
+
+class Epoch:
+    """A namespace since its first use, or since it was last cleared. `infos`: what it is called; equal models have one
+    namespace under several names. `is_over`: it was cleared. `is_known`: whether the index has all that the store
+    holds."""
+
+    __slots__ = ("__weakref__", "gone", "index", "infos", "is_known", "is_over")
+
+    def __init__(self, namespace: Namespace, *, is_known: bool) -> None:
+        self.infos: set[NamespaceInfo] = set()
+        self.index = PrefixIndex(namespace)
+        self.is_over = False
+        self.is_known = is_known
+        self.gone: list[set[RecordKey]] = []  # what left the store, for each load under way
+
+
+class Indexes:
+    """See the module docstring. `read_keys`: what the store holds of a namespace; None: there is no store."""
+
+    def __init__(self, read_keys: Callable[[Namespace], Sequence[RecordKey]] | None = None) -> None:
+        self._read_keys = read_keys
+        # Tiers take the second while they hold their own, and `lasting` holds the first while tiers are called.
+        self._ending, self._lock = RLock(), Lock()
+        self._recent: OrderedDict[Namespace, Epoch] = OrderedDict()
+        self._epochs: WeakValueDictionary[Namespace, Epoch] = WeakValueDictionary()
+        self._num_renewed = 0
+
+    def epoch(self, info: NamespaceInfo) -> Epoch:
+        """The one that lasts."""
+        with self._lock:
+            epoch = self._epochs.get(info.namespace) or Epoch(info.namespace, is_known=self._read_keys is None)
+            epoch.infos.add(info)
+            self._epochs[info.namespace] = self._recent[info.namespace] = epoch
+            self._recent.move_to_end(info.namespace)
+            if len(self._recent) > MAX_NAMESPACES:
+                idle = (name for name, one in self._recent.items() if not one.index.num_in_memory and one is not epoch)
+                if (oldest := next(idle, None)) is not None:
+                    del self._recent[oldest]
+            return epoch
+
+    def load(self, epoch: Epoch) -> None:
+        """Read what the store holds of it. Blocks for the store."""
+        if epoch.is_known or epoch.is_over or self._read_keys is None:
+            return
+        gone: set[RecordKey] = set()
+        with self._lock:
+            number = self._num_renewed
+            epoch.gone.append(gone)
+        try:
+            keys = self._read_keys(epoch.index.namespace)
+            for at in range(0, len(keys), KEYS_AT_ONCE):
+                with self._lock:
+                    if number != self._num_renewed:
+                        return
+                    epoch.index.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
+            with self._lock:
+                epoch.is_known = number == self._num_renewed
+        finally:
+            with self._lock:
+                epoch.gone = [one for one in epoch.gone if one is not gone]
+
+    def add(self, keys: Iterable[RecordKey], place: int) -> None:
+        """These records are there."""
+        with self._lock:
+            for epoch, own in self._by_epoch(keys):
+                epoch.index.add(own, place)
+
+    def remove(self, keys: Iterable[RecordKey], place: int) -> None:
+        """These records are there no longer."""
+        with self._lock:
+            for epoch, own in self._by_epoch(keys):
+                epoch.index.remove(own, place)
+
+    def note_gone(self, keys: Sequence[RecordKey] | None) -> None:
+        """For `StoreAdministration.watch`."""
+        with self._lock:
+            if keys is None:
+                self._num_renewed += 1
+                for epoch in list(self._epochs.values()):
+                    epoch.index.remove_all(STORED)
+                    epoch.is_known = False
+                return
+            for epoch, own in self._by_epoch(keys):
+                epoch.index.remove(own, STORED)
+                for gone in epoch.gone:
+                    gone.update(own)
+
+    def places(self, keys: Sequence[RecordKey]) -> list[int]:
+        """Where each is, as bits of `prefix_index`. All of one namespace."""
+        with self._lock:
+            epoch = self._epochs.get(keys[0].namespace) if keys else None
+            return [epoch.index.places(key) for key in keys] if epoch is not None else [0] * len(keys)
+
+    def match(
+        self,
+        epoch: Epoch,
+        chain: BlockChain,
+        rules: ReuseRules,
+        absent: Collection[RecordKey] = (),
+        place: int = ANYWHERE,
+    ) -> PrefixMatch:
+        """As PrefixIndex."""
+        with self._lock:
+            return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known)
+
+    @contextmanager
+    def lasting(self, epoch: Epoch) -> Generator[bool]:
+        """Whether records may be kept; nobody clears until the block ends. Not for I/O."""
+        with self._ending:
+            yield not epoch.is_over
+
+    def end(self, includes: Callable[[NamespaceInfo], bool]) -> list[Namespace]:
+        """Clear the indexes of these namespaces and end their epochs; returns which ones there were."""
+        with self._ending, self._lock:
+            ended = [epoch for epoch in list(self._epochs.values()) if any(map(includes, epoch.infos))]
+            for epoch in ended:
+                epoch.is_over = True
+                self._epochs.pop(epoch.index.namespace, None)
+                self._recent.pop(epoch.index.namespace, None)
+            return [epoch.index.namespace for epoch in ended]
+
+    def _by_epoch(self, keys: Iterable[RecordKey]) -> list[tuple[Epoch, list[RecordKey]]]:
+        found = [(self._epochs.get(name), list(own)) for name, own in groupby(keys, key=lambda key: key.namespace)]
+        return [(epoch, own) for epoch, own in found if epoch is not None]
+
+
+__all__ = ("MAX_NAMESPACES", "Epoch", "Indexes")
