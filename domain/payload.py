@@ -1,7 +1,7 @@
 """Model state in transit: typed buffers that nobody between the compute adapter and itself looks into."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol, TypeAlias
 
@@ -59,31 +59,7 @@ class HostPayload:
         return self.data
 
 
-@dataclass(frozen=True, slots=True)
-class SplitPayload:
-    """A StatePayload of bfloat16 tensors, still in two planes as a codec stores them. Of each number, in order and
-    tensor after tensor, one has the exponent in a byte, the other the rest: the sign above seven bits of mantissa.
-
-    Who has a faster place for it merges them there. `buffers` has `merge` do it in host memory, each time anew.
-    """
-
-    specs: tuple[TensorSpec, ...]
-    exponent: memoryview
-    rest: memoryview
-    merge: Callable[["SplitPayload"], tuple[memoryview, ...]] = field(repr=False, compare=False)
-
-    @property
-    def size_bytes(self) -> int:
-        return self.exponent.nbytes + self.rest.nbytes
-
-    def buffers(self) -> tuple[memoryview, ...]:
-        return self.merge(self)
-
-
-HOST_KINDS = (HostPayload, SplitPayload)
-"""Payloads that lie in host memory."""
-
 GroupPayloads: TypeAlias = Mapping[GroupIndex, StatePayload]
 """The state of a block or a snapshot, by state group."""
 
-__all__ = ("HOST_KINDS", "ITEM_BYTES", "GroupPayloads", "HostPayload", "SplitPayload", "StatePayload", "TensorSpec")
+__all__ = ("ITEM_BYTES", "GroupPayloads", "HostPayload", "StatePayload", "TensorSpec")

@@ -17,7 +17,7 @@ from typing import NewType, TypeAlias
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HOST_KINDS, GroupPayloads
+from domain.payload import GroupPayloads, HostPayload
 
 Namespace = NewType("Namespace", bytes)
 """32 bytes: the root hash of one fingerprint and tenant salt. Chains of different namespaces share nothing."""
@@ -116,7 +116,7 @@ class Record:
     @property
     def host_bytes(self) -> int:
         """Of these, how many lie in host memory; others are where they were computed, or were brought there."""
-        return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HOST_KINDS))
+        return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HostPayload))
 
     def limited(self, groups: frozenset[GroupIndex] | None) -> "Record":
         """The same with these state groups only, as far as it has them; None: with all."""

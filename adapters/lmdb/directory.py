@@ -22,7 +22,9 @@ from adapters.lmdb.volume import free_bytes, network_file_system
 from adapters.lmdb.writer_lock import WriterLock
 from application.ports.block_store import OpenFailure, StoreOpenError
 
-FORMAT = 1
+FORMAT = 2
+"""1 had smaller pieces, and did not sync each commit everywhere."""
+
 DOCUMENTS_FOLDER = "documents"
 """In a store's folder: what is stored beside its blocks."""
 
@@ -49,14 +51,13 @@ class StoreDirectory:
         self.notes = path / "notes"
         self._format = path / "format"
         self._lock = WriterLock(path / "writer.lock")
-        # Of earlier versions, which did not sync each commit: while they had it open, and what they had synced.
-        self._boot, self._point, self._rates = path / "boot", path / "synced", path / "rates.json"
+        self._of_earlier = tuple(path / name for name in ("boot", "synced", "rates.json"))
 
     @property
     def _files(self) -> tuple[Path, ...]:
         return (
             self.data, self.readers, self.damaged, self.copy, self.quota, self.notes, self._format,
-            self.path / "writer.lock", self._boot, self._point, self._rates,
+            self.path / "writer.lock", *self._of_earlier,
         )  # fmt: skip
 
     def prepare(self) -> None:
@@ -99,8 +100,11 @@ class StoreDirectory:
             if not self.path.is_dir():
                 raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
             self._refuse_others()
-            if not self._is_marked():
+            if (number := self._format_number()) is None:
                 raise self._foreign()
+            if number < FORMAT:
+                message = f"{self.path} has format {number}, of an earlier version: start a server to empty and use it"
+                raise StoreOpenError(OpenFailure.FOREIGN, message)
         except OSError as failure:
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be read: {failure.strerror}") from None
 
@@ -152,7 +156,7 @@ class StoreDirectory:
 
     def empty(self) -> None:
         """Remove all that was stored. Never call it with the database open."""
-        remove_durably(self.readers, self.data, self.damaged, self._boot)
+        remove_durably(self.readers, self.data, self.damaged)
 
     def swap_in(self, copy: Path) -> None:
         """Make a synced copy the database, durably. Never call it with the database open."""
@@ -180,10 +184,6 @@ class StoreDirectory:
         except OSError:
             return False
 
-    def was_left_unsynced(self) -> bool:
-        """Whether an earlier version, which did not sync each commit, had it open when it ended."""
-        return self._boot.exists()
-
     def _refuse_others(self) -> None:
         refuse_folder_of_others(self.path)
         for file in self._files:
@@ -193,34 +193,47 @@ class StoreDirectory:
         """So that a wrong setting neither fills nor closes a folder that is used for something else."""
         ours = {file.name for file in self._files} | {f"{file.name}.new" for file in self._files}
         names = {entry.name for entry in os.scandir(self.path)} - ours - {DOCUMENTS_FOLDER} - _OF_SYSTEM
-        if names and not self._is_marked():
+        if names and self._format_number() is None:
             raise self._foreign()
 
+    def renew(self) -> int | None:
+        """Empty a store of an earlier version and make it one of this. Returns its format; None when it is of this
+        version. After `claim`. Raises OSError."""
+        number = self._format_number()
+        if number is None or number == FORMAT:
+            return None
+        remove_durably(self.readers, self.data, self.damaged, *self._of_earlier)
+        self._mark()
+        return number
+
     def _recognise_or_make(self) -> None:
-        if self._is_marked():
+        if self._format_number() is not None:
             return
         if _size(self.data):
             raise self._foreign()
+        self._mark()
+
+    def _mark(self) -> None:
         replace_durably(self._format, b"%s%d\n" % (_TITLE, FORMAT))
 
-    def _is_marked(self) -> bool:
-        """False: there is no `format`. Raises StoreOpenError when it is of something else or a later format."""
+    def _format_number(self) -> int | None:
+        """None: there is no `format`. Raises StoreOpenError when it is of something else or a later format."""
         try:
             text = read_private(self._format)
         except FileNotFoundError:
-            return False
+            return None
         number = text.removeprefix(_TITLE).strip()
         if not text.startswith(_TITLE) or not number.isdigit():
             raise self._foreign()
         if int(number) > FORMAT:
             message = f"{self.path} has format {number.decode()}; this version reads {FORMAT}"
             raise StoreOpenError(OpenFailure.NEWER, message)
-        return True
+        return int(number)
 
     def _remove_leftovers(self) -> None:
         """Of a process that was killed while it copied or wrote a file."""
         unfinished = (file.with_name(f"{file.name}.new") for file in self._files)
-        remove_durably(self.copy, self._point, self._rates, *unfinished)
+        remove_durably(self.copy, *unfinished)
 
     def _reserve_readers(self) -> None:
         if self.readers.exists() or not hasattr(os, "posix_fallocate"):

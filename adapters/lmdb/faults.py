@@ -20,6 +20,7 @@ LOW_SPACE = "low_space"
 NO_ROOM = "no_room"
 EXPOSED = "exposed"
 READ_ONLY = "read_only"
+OLDER = "older"
 UNREADABLE = "unreadable"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
@@ -100,6 +101,7 @@ __all__ = (
     "LOW_SPACE",
     "MAP_FULL",
     "NO_ROOM",
+    "OLDER",
     "READ_ONLY",
     "UNREADABLE",
     "VOLUME_GONE",

@@ -46,9 +46,8 @@ def open_for_writing(directory: StoreDirectory, environment: Environment, writer
     if opened := directory.claim():
         log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
     try:
-        if directory.was_left_unsynced():
-            log.note(faults.DAMAGED, f"{directory.path} was left open by a version that did not sync each commit")
-            directory.empty()
+        if (number := directory.renew()) is not None:
+            log.note(faults.OLDER, f"{directory.path} was of an earlier version (format {number}) and is emptied")
         _open_or_replace(directory, environment, writer, log)
         # Whatever was made just now, or by a process that was killed before it came to this.
         directory.sync()

@@ -1,14 +1,14 @@
-"""Reading records: rows from one snapshot; payloads checked and decoded where they lie in the map.
+"""Reading records: rows from one snapshot; payloads joined out of the map, checked and decoded.
 
-What lies in the map is read twice, into its decoded form, and never copied in between: first for its check, which
-brings it into the processor's cache, then by the codec. What changes under the second reading is memory the first one
-found sound; a codec reads damaged bytes without harm all the same.
+Whoever touches the map or copies out of it gives up the interpreter's lock and has to win it back, so a group's frame
+is copied into one piece first: the check and the codec take it whole.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import lmdb
+import numpy as np
 
 from adapters.lmdb.environment import Environment, Trees
 from adapters.lmdb.faults import Damaged
@@ -170,10 +170,10 @@ def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: Re
 
 def _frame(
     environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row, span: GroupSpan
-) -> list[memoryview]:
-    """A group's frame as it lies in the map. Raises CorruptRecord."""
+) -> memoryview:
+    """A group's frame: a copy, or where it lies in the map in one piece. Raises CorruptRecord."""
     size = environment.geometry.piece_bytes
-    found: list[memoryview] = []
+    parts: list[memoryview] = []
     position, end = span.offset, span.offset + span.length
     while position < end:
         piece, within = divmod(position, size)
@@ -181,11 +181,12 @@ def _frame(
         length = min(size - within, end - position)
         if value is None or value.nbytes < within + length:
             raise CorruptRecord("a piece is missing or too short")
-        found.append(value[within : within + length])
+        parts.append(value[within : within + length])
         position += length
-    if check_of(identity(key), span.group, found) != span.check:
+    frame = parts[0] if len(parts) == 1 else np.concatenate([np.frombuffer(part, np.uint8) for part in parts]).data
+    if check_of(identity(key), span.group, [frame]) != span.check:
         raise CorruptRecord(f"group {span.group} does not match its checksum")
-    return found
+    return frame
 
 
 def _under(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> Iterator[bytes]:

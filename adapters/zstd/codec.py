@@ -16,9 +16,7 @@ from zstandard import (
 
 from adapters.zstd import frame as layout
 from adapters.zstd import planes
-from adapters.zstd.buffer_pool import POOL, BufferPool
-from adapters.zstd.cursor import FrameCursor
-from adapters.zstd.decoding import decode, decode_split
+from adapters.zstd.decoding import decode
 from adapters.zstd.frame import Plane, Segment
 from adapters.zstd.planes import Bytes
 from application.ports.state_codec import CodecError
@@ -43,13 +41,10 @@ _context = _Context()
 
 
 class ZstdStateCodec:
-    """See the port. `compress` False writes raw planes only; either way every frame can be read. `keeps_planes`:
-    what is decoded and bfloat16 throughout stays in planes, for a device that merges them in no time."""
+    """See the port. `compress` False writes raw planes only; either way every frame can be read."""
 
-    def __init__(self, *, compress: bool = True, keeps_planes: bool = False, pool: BufferPool | None = None) -> None:
+    def __init__(self, *, compress: bool = True) -> None:
         self._compress = compress
-        self._decode = decode_split if keeps_planes else decode
-        self._pool = pool or POOL
 
     def encode(self, payload: StatePayload) -> Sequence[memoryview]:
         segments: list[Segment] = []
@@ -65,8 +60,8 @@ class ZstdStateCodec:
             stored.extend(data)
         return [memoryview(layout.pack(segments)), *(view for view in stored if view.nbytes)]
 
-    def decode(self, frame: Sequence[memoryview]) -> StatePayload:
-        return self._decode(FrameCursor(frame), self._pool)
+    def decode(self, frame: memoryview) -> StatePayload:
+        return decode(frame)
 
     def _encode_run(self, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> tuple[Segment, list[memoryview]]:
         transform = layout.TRANSFORMS.get(specs[0].dtype, layout.IDENTITY) if self._compress else layout.IDENTITY
@@ -74,7 +69,7 @@ class ZstdStateCodec:
             parts = [buffer for buffer in buffers if buffer.nbytes]
             size = sum(part.nbytes for part in parts)
             return Segment(transform, specs, (Plane(layout.RAW, size, size),)), parts
-        raw = _split(transform, specs, buffers, self._pool)
+        raw = _split(transform, specs, buffers)
         encoded = [
             _compress(plane, is_exponent=index == 0 and transform != layout.IDENTITY) for index, plane in enumerate(raw)
         ]
@@ -84,11 +79,11 @@ class ZstdStateCodec:
         return Segment(transform, specs, described), [data for _, data in encoded]
 
 
-def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview], pool: BufferPool) -> list[Bytes]:
+def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:
     sizes = layout.plane_sizes(transform, specs)
     if transform == layout.IDENTITY and len(buffers) == 1:
         return [np.frombuffer(buffers[0], np.uint8)] if sizes[0] else [np.empty(0, np.uint8)]
-    result = [pool.take(size) for size in sizes]
+    result = [np.empty(size, np.uint8) for size in sizes]
     position = 0
     for buffer in buffers:
         if not buffer.nbytes:

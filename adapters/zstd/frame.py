@@ -6,10 +6,9 @@ Parsing trusts nothing: every count is checked against what is there before it i
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from struct import Struct
+from struct import Struct, error
 from typing import NamedTuple
 
-from adapters.zstd.cursor import FrameCursor
 from application.ports.state_codec import CodecError
 from domain.payload import ITEM_BYTES, TensorSpec
 
@@ -93,30 +92,43 @@ def pack(segments: list[Segment]) -> bytes:
     return b"".join(parts)
 
 
-def parse(frame: FrameCursor) -> list[Segment]:
-    """The segments; `frame` stands at the first plane then. Raises CodecError."""
-    magic, version, _, num_tensors, num_segments = _take(frame, _HEAD)
+def parse(frame: memoryview) -> tuple[list[Segment], int]:
+    """The segments, and where the first plane begins. Raises CodecError."""
+    head = _Reading(frame)
+    magic, version, _, num_tensors, num_segments = head.take(_HEAD)
     if magic != MAGIC or version != VERSION:
         raise CodecError("not a state frame, or one of a newer version")
-    specs = list(_tensors(frame, num_tensors))
-    segments = [_segment(frame, specs) for _ in range(num_segments)]
+    specs = list(_tensors(head, num_tensors))
+    segments = [_segment(head, specs) for _ in range(num_segments)]
     stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
-    if specs or stored_bytes != frame.remaining:
+    if specs or stored_bytes != frame.nbytes - head.at:
         raise CodecError("a state frame does not add up")
-    return segments
+    return segments, head.at
 
 
-def _take(frame: FrameCursor, layout: Struct) -> tuple[int, ...]:
-    return layout.unpack(frame.take(layout.size))
+class _Reading:
+    """A position in a frame."""
+
+    def __init__(self, frame: memoryview) -> None:
+        self.frame = frame
+        self.at = 0
+
+    def take(self, layout: Struct) -> tuple[int, ...]:
+        try:
+            values = layout.unpack_from(self.frame, self.at)
+        except error:
+            raise CodecError("a state frame is truncated") from None
+        self.at += layout.size
+        return values
 
 
-def _tensors(frame: FrameCursor, count: int) -> tuple[TensorSpec, ...]:
+def _tensors(head: _Reading, count: int) -> tuple[TensorSpec, ...]:
     """A model's frames all name the same tensors: what was read last is compared first."""
     known = _known.get(count)
-    if known is not None and frame.peek(len(known.packed)) == known.packed:
-        frame.take(len(known.packed))
+    if known is not None and head.frame[head.at : head.at + len(known.packed)] == known.packed:
+        head.at += len(known.packed)
         return known.specs
-    specs = tuple(_tensor(frame) for _ in range(count))
+    specs = tuple(_tensor(head) for _ in range(count))
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
     _known[count] = _Known(_packed(specs), specs)
@@ -131,15 +143,15 @@ def _packed(specs: Iterable[TensorSpec]) -> bytes:
     return b"".join(parts)
 
 
-def _tensor(frame: FrameCursor) -> TensorSpec:
-    dtype, rank = _take(frame, _TENSOR)
+def _tensor(head: _Reading) -> TensorSpec:
+    dtype, rank = head.take(_TENSOR)
     if dtype >= len(DTYPES) or rank >= len(_DIMS):
         raise CodecError(f"a state frame names dtype {dtype} with {rank} dimensions")
-    return TensorSpec(DTYPES[dtype], _take(frame, _DIMS[rank]))
+    return TensorSpec(DTYPES[dtype], head.take(_DIMS[rank]))
 
 
-def _segment(frame: FrameCursor, specs: list[TensorSpec]) -> Segment:
-    transform, num_planes, num_tensors = _take(frame, _SEGMENT)
+def _segment(head: _Reading, specs: list[TensorSpec]) -> Segment:
+    transform, num_planes, num_tensors = head.take(_SEGMENT)
     chosen, specs[:num_tensors] = tuple(specs[:num_tensors]), []
     if len(chosen) != num_tensors or transform not in PLANE_ITEM_BYTES:
         raise CodecError(f"a state frame has a segment of {num_tensors} tensors with transform {transform}")
@@ -148,11 +160,11 @@ def _segment(frame: FrameCursor, specs: list[TensorSpec]) -> Segment:
     sizes = plane_sizes(transform, chosen)
     if len(sizes) != num_planes:
         raise CodecError(f"a state frame has {num_planes} planes where {len(sizes)} belong")
-    return Segment(transform, chosen, tuple(_plane(frame, size) for size in sizes))
+    return Segment(transform, chosen, tuple(_plane(head, size) for size in sizes))
 
 
-def _plane(frame: FrameCursor, raw_bytes: int) -> Plane:
-    encoding, stored_bytes = _take(frame, _PLANE)
+def _plane(head: _Reading, raw_bytes: int) -> Plane:
+    encoding, stored_bytes = head.take(_PLANE)
     if encoding > ZSTD or (encoding == RAW and stored_bytes != raw_bytes):
         raise CodecError(f"a state frame has a plane of {stored_bytes} bytes for {raw_bytes}")
     return Plane(encoding, raw_bytes, stored_bytes)

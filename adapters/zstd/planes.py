@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint16]
 Longs = npt.NDArray[np.uint32]
 
-CHUNK = 1 << 18
+CHUNK = 1 << 20
 """Numbers worked on at a time: few enough to stay in the processor's cache, many enough that threads seldom meet at the
 interpreter's lock."""
 _REST = np.uint16(0x807F)

@@ -21,9 +21,8 @@ class StateCodec(Protocol):
         """The frame as consecutive buffers, not joined, so that the writer copies once."""
         ...
 
-    def decode(self, frame: Sequence[memoryview]) -> StatePayload:
-        """Inverse of `encode`, on the same bytes in consecutive buffers, cut anywhere. The result refers to none of
-        them."""
+    def decode(self, frame: memoryview) -> StatePayload:
+        """Inverse of `encode`, on the same bytes in one buffer. The result does not refer to it."""
         ...
 
 

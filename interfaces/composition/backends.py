@@ -131,12 +131,6 @@ def fake_backend(settings: Settings) -> Backend:
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX."""
     from adapters.system.heap import trim_heap
-    from adapters.zstd.buffer_pool import FRAMES, POOL
-
-    def give_back() -> None:
-        POOL.give_back()
-        FRAMES.give_back()
-        trim_heap()
 
     blas = _prepare_mlx()
     from adapters.mlx.device import on_cpu, preferred_grid, preferred_last_chunk
@@ -148,7 +142,7 @@ def mlx_backend(settings: Settings) -> Backend:
 
     tokenizers = _real_tokenizers(settings)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, give_back),
+        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),

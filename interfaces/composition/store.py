@@ -41,11 +41,11 @@ def num_threads() -> int:
 
 
 def open_lmdb_store(
-    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False, keeps_planes: bool = False
+    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False
 ) -> LmdbBlockStore:
-    """The store on disk. `keeps_planes`: as in the codec. Raises StoreOpenError."""
+    """The store on disk. Raises StoreOpenError."""
     path = store_dir(settings)
-    codec = ZstdStateCodec(keeps_planes=keeps_planes)
+    codec = ZstdStateCodec()
     if read_only:
         return LmdbBlockStore(path, LmdbOptions(0, read_only=True, num_threads=num_threads()), codec, events, clock)
     # Before anything is written into it: the folder may be somebody else's.
@@ -71,18 +71,15 @@ def free_reserve_bytes(path: Path) -> int:
     return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
 
 
-def build_store(
-    settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
-) -> BlockStore | None:
+def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> BlockStore | None:
     """The store of a server. None for `off`, and when the folder holds something else: the server says so and goes on
-    without, for good; or until it can be opened, where another process has it or its volume failed.
-    `keeps_planes`: as in the codec."""
+    without, for good; or until it can be opened, where another process has it or its volume failed."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
         total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
-    opens = partial(open_lmdb_store, settings, events, clock, keeps_planes=keeps_planes)
+    opens = partial(open_lmdb_store, settings, events, clock)
     try:
         return opens()
     except StoreOpenError as failure:

@@ -159,13 +159,32 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store"
     filled(path)
-    (path / "format").write_text("cairn block store\nformat 2\n")
+    (path / "format").write_text("cairn block store\nformat 3\n")
     before = (path / "data.mdb").read_bytes()
     for read_only in (False, True):
         with pytest.raises(StoreOpenError) as refused:
             open_store(path, read_only=read_only)
         assert refused.value.failure is OpenFailure.NEWER
     assert (path / "data.mdb").read_bytes() == before
+
+
+def test_a_store_of_an_earlier_version_is_emptied_and_used(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    (path / "format").write_text("cairn block store\nformat 1\n")
+    for name in ("boot", "synced", "rates.json"):
+        (path / name).write_text("of its own")
+    with pytest.raises(StoreOpenError, match="format 1, of an earlier version") as refused:
+        open_store(path, read_only=True)
+    assert refused.value.failure is OpenFailure.FOREIGN
+    store = open_store(path, events := EventList())
+    assert faults(events) == ["older"]
+    assert store.get(keys_of(chain(INFO, 4, size_bytes=50_000))) == [None] * 4
+    assert store.put(chain(INFO, 2)) is PutOutcome.STORED
+    store.close()
+    assert {file.name for file in path.iterdir()} == {"data.mdb", "format", "lock.mdb", "notes", "writer.lock"}
+    open_store(path, events).close()
+    assert faults(events) == ["older"]
 
 
 def test_a_reader_changes_nothing_about_a_damaged_database(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.support.processes import fast_folder, finish, start
 from tests.support.store_records import EventList, namespace_of
 
 INFO = namespace_of("one")
-FORMAT = b"cairn block store\nformat 1\n"
 
 
 @pytest.fixture
