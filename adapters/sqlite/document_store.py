@@ -22,7 +22,7 @@ MEMORY_BYTES = 32 << 20
 """Of documents in memory."""
 
 RETRY_S = 60.0
-"""How long a volume that failed is left alone."""
+"""How long a database that cannot be opened is left alone."""
 
 _LMDB_FILES = ("data.mdb", "lock.mdb", "data.damaged", "data.compact")
 """Earlier versions kept documents in these. They are not read, and hold prompts in clear."""
@@ -43,7 +43,7 @@ class LowSpace(Exception):
 
 class SqliteDocumentStore:
     """A DocumentStore. Opens nothing before its first use, and never raises: a database that is damaged is set aside,
-    and a volume that fails is tried again after `RETRY_S`; until then documents are kept in memory."""
+    and one that cannot be opened is tried again after `RETRY_S`; until then documents are kept in memory."""
 
     def __init__(
         self,
@@ -93,12 +93,8 @@ class SqliteDocumentStore:
                 return [None] * len(keys)
             now_ns = self._clock.unix_ns()
             found = self._memory.get(keys, now_ns, self._note_damaged)
-            missing = [key for key, one in zip(keys, found, strict=True) if one is None]
-            on_disk: list[Document | None] = []
-            if missing:
-                on_disk = self._on_disk(lambda disk: disk.get(missing, now_ns, self._note_damaged), on_disk)
-            rest = iter(on_disk)
-            return [next(rest, None) if one is None else one for one in found]
+            on_disk = iter(self._read([key for key, one in zip(keys, found, strict=True) if one is None], now_ns))
+            return [next(on_disk) if one is None else one for one in found]
 
     def delete(self, keys: Sequence[DocumentKey]) -> int:
         with self._lock:
@@ -142,6 +138,15 @@ class SqliteDocumentStore:
                 self._memory.close()
                 self._leave()
 
+    def _read(self, keys: Sequence[DocumentKey], now_ns: int) -> list[Document | None]:
+        """From disk; one by one where together they fail, so that a bad sector costs the documents that lie in it."""
+        found = self._on_disk(lambda disk: disk.get(keys, now_ns, self._note_damaged), None) if keys else []
+        if found is not None:
+            return found
+        if len(keys) == 1 or self._path is None or self._clock.now_ns() < self._retry_at_ns:
+            return [None] * len(keys)
+        return [one for key in keys for one in self._read([key], now_ns)]
+
     def _put(self, disk: Database, documents: Sequence[Document], now_ns: int) -> bool:
         if self._path is not None and disk_usage(self._path.parent).free < self._free_reserve_bytes:
             raise LowSpace(f"the volume of {self._path} is below its free reserve")
@@ -168,14 +173,15 @@ class SqliteDocumentStore:
         return self._disk
 
     def _failed(self, path: Path, failure: Exception) -> None:
-        kind = _kind(failure)
+        kind, was_open = _kind(failure), self._disk is not None
         self._note(kind, f"{path}: {failure}")
         if kind == "damaged":
             self._leave()
             self._set_aside(path)
-        elif kind not in ("busy", "disk_full", "low_space"):  # with these the database can still be read
-            self._leave()
+        elif not was_open:
             self._retry_at_ns = self._clock.now_ns() + int(RETRY_S * 1e9)
+        elif kind not in ("busy", "disk_full", "low_space"):  # with these it can still be read
+            self._leave()
 
     def _set_aside(self, path: Path) -> None:
         """A damaged database, for whoever wants to look; one is kept."""

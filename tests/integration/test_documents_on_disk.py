@@ -2,13 +2,16 @@
 
 import sqlite3
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 
 from adapters.fake.clock import FakeClock
+from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
 from application.events import StoreFault
 from domain.document import Document, DocumentKey, Owner
@@ -256,6 +259,26 @@ def test_a_folder_that_is_deleted_is_a_miss_and_then_made_anew(tmp_path: Path) -
     assert faults(events) == ["volume_gone"]
     store.close()
     assert is_in_files(tmp_path / "documents")
+
+
+def test_an_unreadable_sector_costs_the_documents_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, whole = EventList(), Database.get
+    store = open_documents(tmp_path, events)
+    assert store.put([numbered(number) for number in range(5)])
+
+    def get(self: Database, keys: Sequence[DocumentKey], *more: Any) -> list[Document | None]:
+        if numbered(2).key in keys and self._file is not None:
+            failure = sqlite3.OperationalError("disk I/O error")
+            failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            raise failure
+        return whole(self, keys, *more)
+
+    monkeypatch.setattr(Database, "get", get)
+    found = store.get([numbered(number).key for number in range(5)])
+    assert found == [None if number == 2 else numbered(number) for number in range(5)]
+    assert store.get([numbered(3).key]) == [numbered(3)]
+    assert faults(events) == ["io_error"]
+    store.close()
 
 
 def test_a_volume_that_failed_is_tried_again(tmp_path: Path) -> None:

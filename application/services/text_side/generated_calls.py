@@ -6,12 +6,12 @@ Whatever cannot be looked up in time is rendered as the client has it: that cost
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Protocol
 
 from application.ports.output_parser import OutputParser
-from domain.document import Document, DocumentKey, Owner
+from application.services.documents import Documents
+from domain.document import Document, DocumentKey
 from domain.errors import StoreUnresponsive
 from domain.generated_call import GeneratedCall, with_generated
 from domain.ids import ModelId
@@ -29,20 +29,10 @@ MAX_CALLS = 4096
 RECALL_TIMEOUT_S = 2.0
 
 
-class CallStore(Protocol):
-    """What of `services/documents` is needed, whose contract it is."""
-
-    def owner(self, requested_salt: str, key_name: str = "") -> Owner: ...
-    def keep(
-        self, bodies: Mapping[DocumentKey, bytes], model: str, asked_ns: int, *, is_fleeting: bool = False
-    ) -> None: ...
-    async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]: ...
-
-
 class GeneratedCalls:
     """Event loop only. `documents` None: nothing is kept, and prompts are rendered as they come."""
 
-    def __init__(self, documents: CallStore | None = None) -> None:
+    def __init__(self, documents: Documents | None = None) -> None:
         self._documents = documents
 
     async def recalled(self, request: GenerationRequest) -> GenerationRequest:
