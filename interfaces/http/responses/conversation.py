@@ -13,21 +13,31 @@ from msgspec import Raw
 from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
 from interfaces.http.body_limits import check_arguments
+from interfaces.http.json_body import by_type
 from interfaces.http.responses.items import (
+    PARTS,
+    AudioPart,
     CallOutputItem,
+    Content,
     CustomToolCallItem,
+    FilePart,
     FunctionCallItem,
+    ImagePart,
     Item,
     ItemReference,
     MessageItem,
+    Part,
+    Parts,
     ReasoningItem,
+    RefusalPart,
+    TextPart,
     ToolsItem,
     decoded,
     item_of,
     kind_of,
 )
-from interfaces.http.responses.part_text import text_of
 from interfaces.http.responses.tools import template_name
+from interfaces.http.sampling_fields import unseen
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
 
@@ -134,6 +144,33 @@ def _is_answer(item: Item | None) -> bool:
             return role == "assistant"
         case _:
             return isinstance(item, ReasoningItem | FunctionCallItem | CustomToolCallItem)
+
+
+def text_of(content: Content, path: str, *, refuses_media: bool, between: str = "\n") -> str:
+    """Raises InvalidRequest, naming `path[i].field`."""
+    if isinstance(content, str):
+        return content
+    return between.join(text for text in _texts(content, path, refuses_media) if text)
+
+
+def _texts(content: Parts, path: str, refuses_media: bool) -> Iterator[str]:
+    for index, raw in enumerate(content):
+        at = f"{path}[{index}]"
+        part = by_type(raw, PARTS, at)
+        if part is not None:
+            yield _part_text(part, at, refuses_media)
+
+
+def _part_text(part: Part, path: str, refuses_media: bool) -> str:
+    match part:
+        case TextPart(text=text) | RefusalPart(refusal=text):
+            return text
+        case ImagePart():
+            return unseen("image", path, is_refused=refuses_media)
+        case FilePart():
+            return unseen("file", path, is_refused=refuses_media)
+        case AudioPart():
+            return unseen("audio", path, is_refused=refuses_media)
 
 
 __all__ = ("Items", "conversation", "tools_in")

@@ -4,6 +4,8 @@ What was looked up counts among the bodies of open requests until it was sent: a
 share of them at most.
 """
 
+import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from litestar.params import Parameter
 from litestar.response import Response
+from msgspec import Raw, Struct
 
 from domain.document import Owner
 from domain.errors import DocumentNotFound, InvalidRequest
@@ -20,8 +23,7 @@ from interfaces.http.documented import errors
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
-from interfaces.http.responses.input_items import ItemPage, item_page
-from interfaces.http.responses.stored import LookupBudget
+from interfaces.http.responses.stored import LookupBudget, Turn
 from interfaces.http.services import Services
 from interfaces.http.visit import owner_of, requested_salt, visit_of
 
@@ -33,8 +35,40 @@ STORED_LINKS = {
 }
 """From a response to what can be asked of it once it is stored."""
 
+Fields = dict[str, Raw]
 
-class DeletedBody(msgspec.Struct, tag_field="object", tag="response"):
+
+class ItemPage(Struct, tag_field="object", tag="list"):
+    data: list[dict[str, Any]]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class _Listed(Struct):
+    """An item and what stands for its id where it has none."""
+
+    raw: Raw
+    suffix: str
+
+    @property
+    def id(self) -> str:
+        return str(msgspec.json.decode(self.fields()["id"]))
+
+    def fields(self) -> Fields:
+        fields = msgspec.json.decode(self.raw, type=Fields)
+        completed = {"status": _json("completed"), **fields}
+        if "role" not in fields and fields.get("type") != _json("message"):
+            return {**completed, "id": _id(fields) or _json(f"item_{self.suffix}")}
+        return {
+            **completed,
+            "type": _json("message"),
+            "id": _id(fields) or _json(f"msg_{self.suffix}"),
+            "content": _parts(fields),
+        }
+
+
+class DeletedBody(Struct, tag_field="object", tag="response"):
     id: str
     deleted: bool = True
 
@@ -80,7 +114,8 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         if not turns:
             raise _not_found(response_id)
         visit_of(request.scope).hold(budget.num_bytes)
-        page = item_page(turns, after=after, limit=limit, is_descending=order == "desc")
+        is_descending = order == "desc"
+        page = await asyncio.to_thread(item_page, turns, after=after, limit=limit, is_descending=is_descending)
         return _sent(msgspec.json.encode(page), request)
 
     @post(
@@ -96,6 +131,49 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         )
 
     return [get_response, delete_response, list_input_items, cancel_response]
+
+
+def item_page(turns: Mapping[str, Turn], *, after: str | None, limit: int, is_descending: bool) -> ItemPage:
+    """A page of all that was in the prompt of the last of `turns`, which are in order of time. Raises InvalidRequest
+    for an `after` that is not among them."""
+    ordered = _listed(turns)
+    if is_descending:
+        ordered.reverse()
+    start = 0
+    if after is not None:
+        start = next((place for place, item in enumerate(ordered, 1) if item.id == after), 0)
+        if not start:
+            raise InvalidRequest(f"after: there is no item '{after[:100]}'", param="after")
+    data: list[dict[str, Any]] = [item.fields() for item in ordered[start : start + limit]]
+    ids = [str(msgspec.json.decode(fields["id"])) for fields in data]
+    first, last = (ids[0], ids[-1]) if ids else ("", "")
+    return ItemPage(data, first, last, start + limit < len(ordered))
+
+
+def _listed(turns: Mapping[str, Turn]) -> list[_Listed]:
+    found: list[_Listed] = []
+    last = list(turns)[-1]
+    for id, turn in turns.items():
+        found += [_Listed(raw, f"{id}_{at}") for at, raw in enumerate(turn.input)]
+        found += [_Listed(raw, "") for raw in turn.output if id != last]
+    return found
+
+
+def _id(fields: Fields) -> Raw | None:
+    return fields["id"] if fields.get("id") not in (None, _json(None), _json("")) else None
+
+
+def _parts(fields: Fields) -> Raw:
+    content = fields.get("content", _json(None))
+    if not bytes(content).startswith(b'"'):
+        return content
+    if fields.get("role") == _json("assistant"):
+        return Raw(b'[{"type":"output_text","text":%b,"annotations":[]}]' % bytes(content))
+    return Raw(b'[{"type":"input_text","text":%b}]' % bytes(content))
+
+
+def _json(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
 
 
 def _sent(body: bytes, request: Request[Any, Any, Any]) -> Response[Any]:
