@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from domain.memory.ledger import MemoryLedger
+from domain.memory.ledger import MemoryUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMeasured:
     """What the computing process holds. `level`: of pressure, as `domain/memory/pressure` counts them."""
 
-    ledger: MemoryLedger
+    ledger: MemoryUse
     level: int
     at_ns: int
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class LoadRoom:
     busy_bytes: int = 0
 
     @classmethod
-    def of(cls, limits: MemoryLimits | None, ledger: MemoryLedger | None) -> "LoadRoom":
+    def of(cls, limits: MemoryLimits | None, ledger: MemoryUse | None) -> "LoadRoom":
         """As the engine tells them."""
         if limits is None or ledger is None:
             return cls(None if limits is None else limits.hard_bytes)

@@ -14,8 +14,8 @@ is for the prompt that has waited for most turns; before its chunk only a quarte
 that a question never waits for two long chunks. Whoever waits is passed by those only that have waited longer, each of
 which has one turn: so nobody waits for more than `aging` turns for each prompt that is open.
 
-Running streams have their share of the time between turns. And a turn is held, for a few steps at most, while a prompt
-shorter than whoever would have it is still looked up: a few for each such prompt, and a few more for all of them.
+Running streams have their share of the time between turns. And a turn is held, for a few steps at most whoever comes
+and goes meanwhile, while a prompt shorter than whoever would have it is still restored.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,6 @@ from domain.step_values import PrefillChunk, SequenceView, StepLimits, StepPace
 
 MAX_DECODES = 64
 """Decode steps between two turns at most, whatever was measured."""
-
-MAX_HELD = 8
-"""Steps that one turn is held for at most, whoever comes and goes meanwhile."""
 
 SHORT_SHARE = 4
 """In a turn of the prompt that has waited longest, others have this fraction of the budget."""
@@ -63,18 +60,15 @@ def plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: St
     return chunks + _fill([longest], limits, 0)
 
 
-def held_for(
+def holds_turn(
     sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits, pace: StepPace
-) -> tuple[SequenceId, ...]:
-    """For whom the next turn is to be held: shorter than all prompts that are open, and not restored yet."""
-    if pace.num_held >= MAX_HELD:
-        return ()
+) -> bool:
+    """Whether the next turn is held for a prompt that is shorter than all that are open, and not restored yet."""
     rests = [view.num_prompt - view.num_computed for view in sequences if view.phase is Phase.PREFILLING]
-    return tuple(
-        view.id
+    return pace.num_held < limits.max_held and any(
+        view.num_prompt < min(rests, default=0)
         for view in sequences
-        if view.id in admitted or (view.phase is Phase.RESTORING and view.num_waited < limits.max_held)
-        if view.num_prompt < min(rests, default=0)
+        if view.id in admitted or view.phase is Phase.RESTORING
     )
 
 
@@ -102,4 +96,4 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
     return tuple(chunks)
 
 
-__all__ = ("MAX_DECODES", "MAX_HELD", "held_for", "next_chunk_end", "next_prompt_chunk", "plan_prefill")
+__all__ = ("MAX_DECODES", "holds_turn", "next_chunk_end", "next_prompt_chunk", "plan_prefill")

@@ -15,7 +15,7 @@ The chunk that ends a prompt gives the first token, and decoding begins in the n
 from collections.abc import Sequence
 
 from domain.ids import BlockHash, SequenceId
-from domain.prefill_turns import held_for, next_chunk_end, next_prompt_chunk, plan_prefill
+from domain.prefill_turns import holds_turn, next_chunk_end, next_prompt_chunk, plan_prefill
 from domain.priority import Priority
 from domain.sequence import ACTIVE, WAITING, Phase
 from domain.step_values import (
@@ -42,18 +42,17 @@ def plan_step(
     """
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
-    admit, taken, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0, 0)
-    held_for_ids = held_for(staying, admit, limits, pace)
-    prefill = plan_prefill(staying, limits, pace) if not held_for_ids else ()
+    admit, taken = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
+    is_held = holds_turn(staying, admit, limits, pace)
+    prefill = plan_prefill(staying, limits, pace) if not is_held else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited={**_waited(staying, admit, prefill, held_for_ids), **dict.fromkeys(preempt, 0)},
+        num_waited={**_waited(staying, admit, prefill), **dict.fromkeys(preempt, 0)},
         admitted_bytes=taken,
-        room_bytes=room,
-        is_held=bool(held_for_ids),
+        is_held=is_held,
     )
 
 
@@ -77,10 +76,10 @@ def _plan_preemption(
 
 def _plan_admission(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
-) -> tuple[tuple[SequenceId, ...], int, int | None]:
-    """Who is admitted, how many bytes of room they take, and how many are left then."""
+) -> tuple[tuple[SequenceId, ...], int]:
+    """Who is admitted, and how many bytes of room they take."""
     if not budget.admits:
-        return (), 0, 0
+        return (), 0
     room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.let_go)
     places, begun = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences), set[BlockHash]()
     for view in admission_order(sequences, limits):
@@ -100,7 +99,7 @@ def _plan_admission(
         room, taken = None if room is None else room - wanted, taken + wanted
         if state is not None:
             gone.add(state)
-    return tuple(admit), taken, room
+    return tuple(admit), taken
 
 
 def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
@@ -129,7 +128,6 @@ def _waited(
     sequences: Sequence[SequenceView],
     admit: Sequence[SequenceId],
     prefill: Sequence[PrefillChunk],
-    held_for_ids: Sequence[SequenceId],
 ) -> dict[SequenceId, int]:
     """What changes of `num_waited`."""
     served = {chunk.id for chunk in prefill}
@@ -140,8 +138,6 @@ def _waited(
             changes[view.id] = view.num_waited + 1
         elif view.id in admit:
             num_passed += 1
-        elif view.id in held_for_ids:
-            changes[view.id] = view.num_waited + 1
         elif view.phase in WAITING and num_passed:
             changes[view.id] = view.num_waited + num_passed
     return changes

@@ -14,8 +14,8 @@ class StepLimits:
 
     `max_batch`: sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (of the chunk that ends a
     prompt) in tokens. `aging`: of so many prefill turns one is for the prompt that has waited longest. `patience`: so
-    many later ones may be admitted before a waiting sequence. `max_held`: for so many steps the next turn waits for a
-    shorter prompt to be restored. `decode_share`: of the time, for running streams while
+    many later ones may be admitted before a waiting sequence. `max_held`: for so many steps a turn waits for shorter
+    prompts to be restored. `decode_share`: of the time, for running streams while
     prompts prefill. `max_preemptions`: who was preempted so often is spared while there are others.
     """
 
@@ -25,7 +25,7 @@ class StepLimits:
     max_last_chunk: int = 32
     aging: int = 4
     patience: int = 16
-    max_held: int = 2
+    max_held: int = 4
     decode_share: float = 0.25
     max_preemptions: int = 3
 
@@ -50,14 +50,14 @@ class SequenceView:
 
     `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; of a
     sequence that was preempted the prompt includes what it has put out. `charge_bytes`: what it holds at its longest
-    once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: of one that waits, how many
-    later ones were admitted since; of one that is looked up and restored, for how many steps a turn was held for it; of
-    one that prefills, how many turns others have had since its last. `is_scored`: logits of every token of its prompt
-    are computed. `is_looked_up`: of one that waits, whether it is known what it starts from. `takes_over`: of one that
-    waits or is restored, what it goes on from; of several that wait, whoever is admitted first has it, and it may be
-    let go of before; once admitted, it is the sequence's own. `follows`: of one that waits, the running sequence that
-    computes more of the same prompt; `next_block`: the hash of the first block that it would compute itself. `is_held`:
-    of one that is restored, that it waits for what the engine does not do: room to fetch into, or its grammar.
+    once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: how often others went
+    first since it last got on: were admitted though they came later, or had a prefill turn. `is_scored`: logits of
+    every token of its prompt are computed. `is_looked_up`: of one that waits, whether it is known what it starts from.
+    `takes_over`: of one that waits or is restored, what it goes on from; of several that wait, whoever is admitted
+    first has it, and it may be let go of before; once admitted, it is the sequence's own. `follows`: of one that waits,
+    the running sequence that computes more of the same prompt; `next_block`: the hash of the first block that it would
+    compute itself. `is_held`: of one that is restored, that it waits for what the engine does not do: room to fetch
+    into, or its grammar.
     """
 
     id: SequenceId
@@ -125,8 +125,7 @@ class PrefillChunk:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """`preempt`: after their last `decode`. `is_held`: a turn waits for somebody to be restored. `num_waited`: what
-    changes of it, by sequence. `admitted_bytes`: what those who are admitted take of the budget's room, and
-    `room_bytes`: what is left of that for others like them."""
+    changes of it, by sequence. `admitted_bytes`: what those who are admitted take of the budget's room."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
@@ -134,7 +133,6 @@ class StepPlan:
     preempt: tuple[SequenceId, ...] = ()
     num_waited: Mapping[SequenceId, int] = field(default_factory=dict[SequenceId, int])
     admitted_bytes: int = 0
-    room_bytes: int | None = None
     is_held: bool = False
 
     @property

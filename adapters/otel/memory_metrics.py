@@ -7,7 +7,7 @@ from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.metric_spec import counter, gauge
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.services.event_router import Handler
-from domain.memory.ledger import MemoryLedger
+from domain.memory.ledger import MemoryUse
 
 MEMORY_USED = gauge(
     names.CAIRN_MEMORY_USED,
@@ -47,7 +47,7 @@ class MemoryMetrics:
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._ledger: MemoryLedger | None = None
+        self._ledger: MemoryUse | None = None
         self._level = 0
         instruments.observe(MEMORY_USED, self._read_used)
         instruments.observe(MEMORY_LIMIT, self._read_limits)

@@ -30,7 +30,7 @@ from domain.errors import DomainError
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.priority import Priority
 from domain.prompt_content import EncodedPrompt
@@ -198,7 +198,7 @@ class EngineStatus:
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     fault: str = ""
     limits: MemoryLimits | None = None
-    ledger: MemoryLedger | None = None
+    ledger: MemoryUse | None = None
     pressure: str = ""
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
     computing: str = ""

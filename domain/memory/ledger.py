@@ -57,7 +57,7 @@ class MemoryLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLedger:
+class MemoryUse:
     """Bytes by purpose.
 
     Held: `weight_bytes` of loaded models; `state_bytes` of open sequences as far as they are computed; `hot_bytes` and
@@ -97,7 +97,7 @@ class MemoryLedger:
         margin = self.limits.margin_bytes if self.limits is not None else 0
         return max(known, (self.reading_bytes or 0) - margin)
 
-    def without_live(self) -> "MemoryLedger":
+    def without_live(self) -> "MemoryUse":
         """As if no states were left: they give way to everything else."""
         reading = None if self.reading_bytes is None else max(0, self.reading_bytes - self.live_bytes)
         return replace(self, live_bytes=0, reading_bytes=reading)
@@ -113,4 +113,4 @@ class MemoryLedger:
         return None if self.limits is None else max(0, self.limits.hard_bytes - self.used_bytes)
 
 
-__all__ = ("MemoryLedger", "MemoryLimits", "MemoryReading")
+__all__ = ("MemoryLimits", "MemoryReading", "MemoryUse")

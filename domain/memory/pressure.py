@@ -17,7 +17,7 @@ nothing: while no sequence computes, admission does not pause.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 
 HOT_STEPS = 8
 """The hot tier grows back in so many steps."""
@@ -69,16 +69,14 @@ class Relief:
         return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
 
 
-def live_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
+def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
     """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now, and the
     one that is about to be taken over in any case."""
     allowed = _kept_bytes(ledger.without_live(), limits, demand)
     return max(0, allowed - ledger.hot_bytes, _spared_bytes(allowed, demand))
 
 
-def hot_budget(
-    ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int
-) -> int:
+def hot_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
     ledger = ledger.without_live()
     step, kept = demand.step_bytes, _kept_bytes(ledger, limits, demand)
@@ -91,7 +89,7 @@ def hot_budget(
     return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
 
 
-def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
+def _kept_bytes(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
     """What all that is kept for later may hold; negative where even nothing is too much."""
     others, step = ledger.held_bytes - ledger.hot_bytes, demand.step_bytes
     allowed = limits.high_bytes - others - step
@@ -108,7 +106,7 @@ def _spared_bytes(allowed: int, demand: StepDemand) -> int:
     return demand.waiting_has_bytes if demand.waiting_has_bytes <= allowed else 0
 
 
-def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
+def relieve(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
     """What else is done, once the hot tier holds no more than `hot_bytes`."""
     over = ledger.held_bytes + demand.begun_bytes - limits.hard_bytes
     used = ledger.without_live().held_bytes + demand.step_bytes

@@ -129,7 +129,7 @@ def _watch(settings: Settings) -> Iterator[Check]:
     from interfaces.composition.backends import choose_backend
     from interfaces.composition.supervision import stuck_after_s
 
-    after_s = stuck_after_s(choose_backend(settings).holds_host)
+    after_s = stuck_after_s(choose_backend(settings).may_be_cpu)
     yield Check("watch", f"an engine that does not move for {after_s:g} s is replaced")
 
 

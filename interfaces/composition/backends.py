@@ -45,7 +45,7 @@ def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers; None
-    where nothing is gained. `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
+    where nothing is gained. `memory`: reads what it computes in; `host_memory` the host's where that is another one.
     `check`: what is looked at before anything is unloaded to make room for a model. `plan`: what a model would need
     before it is loaded.
     """
@@ -57,7 +57,8 @@ class Backend:
     max_last_chunk: int = 32
     land: Land | None = None
     memory: MemoryProbe = field(default_factory=SystemMemory)
-    holds_host: bool = True
+    host_memory: MemoryProbe | None = None
+    may_be_cpu: bool = True
     check: ModelCheck = _nothing_to_check
     plan: ModelPlanner = _no_plan
 
@@ -133,7 +134,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.system.heap import trim_heap
 
     blas = _prepare_mlx()
-    from adapters.mlx.device import on_cpu, preferred_grid, preferred_last_chunk
+    from adapters.mlx.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.memory_probe import MlxMemory
     from adapters.mlx.payload import land, pays_to_land
@@ -149,7 +150,8 @@ def mlx_backend(settings: Settings) -> Backend:
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,
         memory=MlxMemory(SystemMemory()),
-        holds_host=on_cpu(),
+        host_memory=SystemMemory() if has_cuda() else None,
+        may_be_cpu=on_cpu(),
         check=check_source,
         plan=plan_model,
     )

@@ -58,12 +58,12 @@ def build_guard(
         limits=limits,
         hot=cache.hot,
         live=cache.live,
-        flights=cache.prefix_cache.flights,
+        memory=cache.prefix_cache.memory,
         queued_bytes=cache.queued_bytes,
         steps=steps,
         events=events,
         clock=clock,
-        holds_host=backend.holds_host,
+        host=backend.host_memory,
     )
 
 

@@ -91,7 +91,7 @@ class TokenSide(containers.DeclarativeContainer):
         hold=hold,
         tells_directly=tells_directly,
         computing=providers.Singleton(describe_computing, settings),
-        stuck_after_s=providers.Singleton(stuck_after_s, backend.provided.holds_host),
+        stuck_after_s=providers.Singleton(stuck_after_s, backend.provided.may_be_cpu),
     )
 
 

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from application.ports.engine import EngineStatus
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 
 
 class LimitsBody(Struct):
@@ -73,7 +73,7 @@ def _limits(limits: MemoryLimits) -> LimitsBody:
     return LimitsBody(limits.total_bytes, limits.low_bytes, limits.high_bytes, limits.hard_bytes)
 
 
-def _held(ledger: MemoryLedger) -> HeldBody:
+def _held(ledger: MemoryUse) -> HeldBody:
     return HeldBody(
         weights=ledger.weight_bytes,
         states=ledger.state_bytes,

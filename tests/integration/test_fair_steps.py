@@ -8,7 +8,6 @@ from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
 from application.services.token_side.queue_waits import QueueWaits
 from domain.ids import RequestId, SequenceId
-from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import StepLimits
 from tests.support.stepped_engine import GRID, SteppedEngine
@@ -113,7 +112,7 @@ def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
     engine.submit("long", LONG)
     engine.step(3)
     num_before = len(calls.seen)
-    for number in range(3 * MAX_HELD):
+    for number in range(3 * StepLimits(1, GRID, GRID).max_held):
         engine.submit(str(number), SHORT)
         engine.step()
         engine.runner.cancel(RequestId(str(number)))

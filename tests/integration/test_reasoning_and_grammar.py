@@ -10,8 +10,8 @@ from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart
+from application.services.token_side.constraints import ReasoningConstraint
 from application.services.token_side.model_loads import whole
-from application.services.token_side.reasoning_constraint import ReasoningConstraint
 from domain.grammar import Marker, Reasoning, after_reasoning, choice_grammar
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource

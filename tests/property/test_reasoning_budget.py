@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapters.fake.constraint import FakeConstraint
 from application.ports.token_constraint import AllowedTokens
-from application.services.token_side.reasoning_constraint import ReasoningConstraint
+from application.services.token_side.constraints import ReasoningConstraint
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.reasoning_budget import ReasoningBudget, ReasoningLimit, ReasoningMarks
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
-from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import (
     PrefillChunk,
@@ -115,7 +114,7 @@ class Run:
         plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
         self._check(plan, budget)
         self.num_held = self.num_held + 1 if plan.is_held else 0
-        assert self.num_held <= min(MAX_HELD, (self.limits.max_held + 1) * len(self.lives))
+        assert self.num_held <= self.limits.max_held
         self.num_turns += bool(plan.prefill)
         by_id = {life.view.id: life for life in self.lives}
         for id in plan.decode:
@@ -223,10 +222,9 @@ def test_a_turn_is_held_for_a_shorter_prompt_that_is_looked_up_but_not_for_long(
     long, short = view(0, Phase.PREFILLING, 10_000), view(1, Phase.QUEUED, 4)
     plan = plan_step([long, short], LIMITS)
     assert (plan.admit, plan.prefill, plan.is_held) == ((1,), (), True)
-    held = 0
-    short = replace(short, phase=Phase.RESTORING, num_waited=plan.num_waited[short.id])
-    while (plan := plan_step([long, short], LIMITS)).is_held:
-        held, short = held + 1, replace(short, num_waited=plan.num_waited[short.id])
+    held, short = 1, replace(short, phase=Phase.RESTORING)
+    while (plan := plan_step([long, short], LIMITS, pace=StepPace(num_held=held))).is_held:
+        held += 1
     assert held == LIMITS.max_held
     assert plan.prefill
     longer = view(1, Phase.RESTORING, 20_000)

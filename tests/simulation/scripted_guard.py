@@ -7,7 +7,7 @@ enough for any one sequence.
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from application.services.token_side.step_guard import Unguarded
+from application.services.token_side.memory_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget

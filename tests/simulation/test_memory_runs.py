@@ -16,6 +16,7 @@ from adapters.fake.memory import memory_shape
 from adapters.memory.block_store import MemoryBlockStore
 from application.memory_events import PressureRelieved
 from application.ports.engine import Ended, Submission
+from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
@@ -47,9 +48,6 @@ LONGEST = 360
 
 TOKEN_BYTES = 200
 """For each token and layer: state weighs more than what the hot tier counts for a record's objects."""
-
-TIGHT_SEED = 18
-"""A run in which memory gets short."""
 
 MAX_STEPS = 3_000
 
@@ -106,7 +104,7 @@ class BoundServer:
             limits=limits,
             hot=self.hot,
             live=self.live,
-            flights=self.cache.flights,
+            memory=self.cache.memory,
             queued_bytes=lambda: self.writer.held_bytes,
             steps=steps,
             events=outlet,
@@ -187,7 +185,7 @@ def play(seed: int) -> tuple[BoundServer, Counter[str]]:
     assert server.meter.problems == [], server.meter.problems[:3]
     assert server.hot.check_integrity() == []
     assert server.live.check_integrity() == []
-    assert server.cache.flights.held_bytes == 0
+    assert server.cache.memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD) == 0
     return server, counts
 
 
@@ -228,5 +226,13 @@ def test_a_guard_that_looks_away_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         return StepBudget()
 
     monkeypatch.setattr(SeenGuard, "budget", lax)
-    with pytest.raises(AssertionError, match=r"needs \d+ of \d+"):
-        play(TIGHT_SEED)
+    problems = [_problem(seed) for seed in range(8)]
+    assert any("needs" in problem for problem in problems), problems
+
+
+def _problem(seed: int) -> str:
+    try:
+        play(seed)
+    except AssertionError as error:
+        return str(error)
+    return ""

@@ -29,7 +29,7 @@ from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from tests.support.event_script import OF_THE_TIERS, Script, at, text_script
 from tests.support.otel import clear_otel_variables
 
@@ -82,7 +82,7 @@ EVERYTHING: list[Event] = [
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
-    MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
+    MemoryMeasured(ledger=MemoryUse(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=3, is_first=False),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from application.services.token_side.step_guard import Unguarded
+from application.services.token_side.memory_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget

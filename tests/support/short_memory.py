@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from application.ports.engine import Engine, EngineCache, EngineModel, EngineStatus, StepBatch, Submission
 from domain.ids import ModelId, RequestId
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
 
@@ -37,7 +37,7 @@ class ShortMemory:
             return status
         hard = self._fixed_bytes + self.room_bytes
         limits = MemoryLimits(hard, hard, hard, hard)
-        ledger = MemoryLedger(weight_bytes=self._fixed_bytes, other_bytes=self.other_bytes, limits=limits)
+        ledger = MemoryUse(weight_bytes=self._fixed_bytes, other_bytes=self.other_bytes, limits=limits)
         return replace(status, limits=limits, ledger=ledger)
 
     def submit(self, submission: Submission) -> None:

@@ -33,7 +33,7 @@ from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
@@ -109,7 +109,7 @@ EVENTS: tuple[Event, ...] = (
         diverged_at=5,
     ),
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
-    MemoryMeasured(ledger=MemoryLedger(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
+    MemoryMeasured(ledger=MemoryUse(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
     PressureRelieved("shrink_hot", 1 << 40, 3),
     EngineStuck(
         stuck_in="prefill",
@@ -195,7 +195,7 @@ OTHERS = (
         fault="why",
         loading=LoadProgress(MODEL, 7, 8),
         limits=MemoryLimits.of(1 << 40),
-        ledger=MemoryLedger(weight_bytes=1, state_bytes=2, reading_bytes=3, limits=MemoryLimits(4, 3, 2, 1)),
+        ledger=MemoryUse(weight_bytes=1, state_bytes=2, reading_bytes=3, limits=MemoryLimits(4, 3, 2, 1)),
     ),
     EngineModel(
         ModelDescription(

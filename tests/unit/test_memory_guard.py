@@ -7,11 +7,11 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
-from application.services.prefix.flights import Flights, Leave
+from application.services.memory_ledger import Lease, MemoryLedger, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.held_memory import IDLE_STEPS, READ_EVERY_STEPS
 from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
-from domain.ids import ModelId, SequenceId
+from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
@@ -23,7 +23,6 @@ from domain.sequence import Phase
 from tests.support.sized_state import sized_record
 from tests.support.store_records import EventList
 
-MODEL = ModelId("m")
 SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), step=StepCost(token_bytes=1))
 LIMITS = MemoryLimits(total_bytes=100_000, low_bytes=80_000, high_bytes=90_000, hard_bytes=95_000)
 CHUNK = 512
@@ -39,23 +38,30 @@ class Bench:
         hot_bytes: int = 20_000,
         held_bytes: int = 1_000,
         *,
-        holds_host: bool = True,
+        host: FakeMemory | None = None,
     ) -> None:
         self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), EventList()
-        self.hot, self.flights = HotTier(hot_bytes), Flights()
+        self.hot, self.ledger = HotTier(hot_bytes), MemoryLedger()
         self.queued_bytes = self.num_cleared = 0
         self.guard = MemoryGuard(
             probe=self.memory,
             limits=limits,
             hot=self.hot,
-            flights=self.flights,
+            memory=self.ledger,
             queued_bytes=lambda: self.queued_bytes,
             steps=STEPS,
             events=self.events,
             clock=FakeClock(),
-            holds_host=holds_host,
+            host=host,
         )
         self.guard.clear_with(self.clear)
+
+    def load(self, num_bytes: int, *, expected_bytes: int | None = None) -> Lease:
+        lease = self.ledger.reserve(Purpose.WEIGHTS, expected_bytes or num_bytes)
+        assert isinstance(lease, Lease)
+        lease.resize(num_bytes)
+        self.guard.models_changed(is_loaded=True)
+        return lease
 
     def clear(self) -> None:
         self.num_cleared += 1
@@ -76,7 +82,7 @@ def view(id: int, phase: Phase, num_computed: int, num_prompt: int, num_new: int
 
 def test_without_a_limit_nothing_is_bounded_and_all_the_same_counted():
     bench = Bench(limits=None)
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000))
     assert (budget.room_bytes, budget.admits, budget.preempt_bytes) == (None, True, 0)
     assert bench.guard.ledger.weight_bytes == 900
@@ -85,10 +91,10 @@ def test_without_a_limit_nothing_is_bounded_and_all_the_same_counted():
 
 def test_every_purpose_is_counted():
     bench = Bench(held_bytes=1_500)
-    bench.guard.loaded(MODEL, 1_000)
+    bench.load(1_000)
     bench.hot.put([sized_record(1, 100)])
     bench.queued_bytes = 300
-    bench.flights.begin(SequenceId(9), 700, 700, is_ahead=True)
+    bench.ledger.reserve(Purpose.AHEAD, 700)
     bench.budget(view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.DECODING, 2_050, 2_000))
     ledger = bench.guard.ledger
     assert (ledger.weight_bytes, ledger.other_bytes, ledger.queued_bytes, ledger.flight_bytes) == (1_000, 500, 300, 700)
@@ -105,26 +111,38 @@ def host_record(number: int, size_bytes: int) -> Record:
     return replace(record, groups={group: payload for group in record.groups})
 
 
-@pytest.mark.parametrize("holds_host", [False, True], ids=["of a GPU", "of this machine"])
-def test_state_counts_where_it_lies(holds_host: bool):
+@pytest.mark.parametrize("host", [FakeMemory(), None], ids=["of a GPU", "of this machine"])
+def test_state_counts_where_it_lies(host: FakeMemory | None):
     """On a GPU the hot tier holds both: what was computed there, and what came from the store."""
-    bench = Bench(holds_host=holds_host)
+    bench = Bench(host=host)
     bench.hot.put([sized_record(1, 3_000)])
     bench.budget()
     assert bench.guard.ledger.hot_bytes == bench.hot.usage().used_bytes
     bench.hot.put([host_record(2, 7_000)])
     bench.budget()
-    elsewhere = 0 if holds_host else 7_000
+    elsewhere = 0 if host is None else 7_000
     assert bench.guard.ledger.hot_bytes == bench.hot.usage().used_bytes - elsewhere
 
 
-def test_host_memory_makes_no_room_on_a_gpu():
-    """What a model displaces in the hot tier is what lies on the device, however much lies beside it."""
-    bench = Bench(hot_bytes=60_000, holds_host=False)
-    bench.hot.put([sized_record(1, 30_000), host_record(2, 20_000)])
+def test_host_memory_beside_a_gpu_bounds_kept_prefixes_and_fetches():
+    """What came from the store lies there, and so does what waits for it."""
+    host = FakeMemory(total_bytes=200_000, held_bytes=1_000, available_bytes=99_000)
+    bench = Bench(hot_bytes=60_000, host=host)
+    bench.hot.put([host_record(number, 1_000) for number in range(20)])
+    kept = bench.hot.usage().used_bytes
+    host.hold(85_000)
     bench.budget()
-    assert bench.guard.begin_load(MODEL, 75_000) is None
-    assert bench.hot.held_bytes(with_host=False) + 75_000 <= LIMITS.high_bytes
+    assert bench.hot.usage().used_bytes == kept, "above the low mark it takes nothing more"
+    assert bench.hot.budget_bytes == kept
+    assert isinstance(bench.ledger.reserve(Purpose.FETCHES, 10_000), Lease)
+    assert isinstance(bench.ledger.reserve(Purpose.AHEAD, 1), Refused), "95,000 are the hard mark"
+    host.hold(93_000)
+    bench.budget()
+    assert bench.hot.usage().used_bytes <= kept - 5_000
+    host.hold(10_000)
+    for _ in range(20):
+        bench.budget()
+    assert bench.hot.budget_bytes == 60_000
 
 
 def test_a_prompt_that_is_scored_takes_the_logits_of_all_its_tokens():
@@ -179,7 +197,7 @@ def test_nobody_is_preempted_for_what_an_allocator_only_keeps():
 
 def test_what_was_freed_is_not_taken_for_the_process():
     bench, alone = Bench(), view(1, Phase.DECODING, 500, 400)
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     bench.guard.clear_with(lambda: bench.memory.hold(1_000))
     for _ in range(3):  # in steps that follow each other: a request that ends leaves much behind, and so does the next
         bench.memory.hold(94_000)
@@ -206,7 +224,7 @@ def test_an_idle_engine_gives_back_what_it_freed_once():
 def test_an_idle_engine_gives_back_again_once_less_is_kept():
     """As when the cache is cleared, or a slow store has taken in what waited for it, a piece a look."""
     bench = Bench()
-    bench.guard.loaded(MODEL, 900)
+    lease = bench.load(900)
     bench.hot.put([sized_record(1, 1_000)])
     bench.queued_bytes = 300
     num_cleared = bench.num_cleared
@@ -221,7 +239,8 @@ def test_an_idle_engine_gives_back_again_once_less_is_kept():
     assert rest() == 1
     bench.hot.forget([sized_record(1, 1_000).key.namespace])
     assert rest() == 1
-    bench.guard.unloaded(MODEL)
+    lease.end()
+    bench.guard.models_changed(is_loaded=False)
     assert rest() == 1
     for bench.queued_bytes in (200, 100, 0):
         bench.budget()
@@ -232,7 +251,7 @@ def test_an_idle_engine_gives_back_again_once_less_is_kept():
 
 def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
     bench = Bench()
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     bench.memory.hold(99_000)
     waiting = view(1, Phase.QUEUED, 0, 40_000)
     budget = [bench.budget(waiting) for _ in range(40)][-1]
@@ -242,7 +261,7 @@ def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
 
 def test_a_process_that_did_grow_is_counted_while_nothing_runs():
     bench = Bench()
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     bench.memory.hold(85_000)
     bench.budget(view(1, Phase.QUEUED, 0, 40_000))
     assert bench.guard.ledger.other_bytes == 100 + LIMITS.total_bytes // 8
@@ -251,10 +270,10 @@ def test_a_process_that_did_grow_is_counted_while_nothing_runs():
 def test_a_load_under_traffic_does_not_inflate_the_process():
     """What a step takes for a moment is held while another model is loaded, and by no means the process's own."""
     bench, running = Bench(), view(1, Phase.DECODING, 5_000, 4_000)
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     bench.budget(running)
     bench.memory.hold(40_000)
-    bench.guard.loaded(ModelId("other"), 10_000)
+    bench.load(10_000)
     bench.memory.hold(16_000)
     bench.budget(running)
     bench.budget()
@@ -300,10 +319,10 @@ def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for
     before = bench.hot.usage().used_bytes
     bench.budget()
     if asks == "load":
-        assert bench.guard.begin_load(MODEL, 80_000) is None
+        assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 80_000), Lease)
     else:
-        bench.flights.room.open(0)
-        assert bench.flights.begin(SequenceId(9), 75_000, 75_000, is_ahead=False) is Leave.WAIT
+        bench.ledger.open(0)
+        assert isinstance(bench.ledger.reserve(Purpose.FETCHES, 75_000), Refused)
         bench.budget(view(9, Phase.RESTORING, 0, 100))
     assert bench.actions() == ["shrink_hot"]
     assert bench.hot.usage().used_bytes < before
@@ -330,28 +349,6 @@ def test_a_budget_lasts_while_all_decode_below_the_high_mark():
     assert Bench(held_bytes=LIMITS.high_bytes + 1).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == 0
 
 
-def test_a_budget_lasts_with_a_smaller_hot_tier_and_not_while_admission_pauses():
-    bench, decoding = Bench(hot_bytes=20_000), view(1, Phase.DECODING, 5_000, 4_000)
-    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
-    bench.guard.loaded(MODEL, 75_000)
-    bench.memory.hold(0)
-    assert [bench.budget(decoding).lasts for _ in range(2)] == [LASTING_STEPS] * 2
-    assert bench.guard.level is Level.LEAN
-    bench.guard.loaded(MODEL, 89_000)
-    assert bench.budget(decoding, view(2, Phase.PREFILLING, 100, 600)).lasts == 0
-    assert bench.guard.level > Level.LEAN
-    assert bench.budget(decoding).lasts == 0
-
-
-def test_a_budget_lasts_where_others_leave_less_as_long_as_that_is_enough():
-    bench, decoding = Bench(hot_bytes=0), view(1, Phase.DECODING, 5_000, 4_000)
-    bench.memory.leave(60_000)
-    assert bench.budget(decoding).lasts == LASTING_STEPS
-    bench.memory.leave(4_000)
-    bench.memory.hold(1_001)
-    assert [bench.budget(decoding).lasts for _ in range(READ_EVERY_STEPS)][-1] == 0
-
-
 def test_near_the_marks_every_plan_reads():
     bench, running = Bench(hot_bytes=0), view(1, Phase.DECODING, 5_000, 4_000)
     bench.memory.hold(LIMITS.low_bytes)
@@ -365,11 +362,11 @@ def test_near_the_marks_every_plan_reads():
 def test_look_ahead_ends_while_admission_is_paused():
     bench = Bench()
     bench.budget()
-    assert bench.flights.ahead_bytes == LIMITS.total_bytes // 16
+    assert bench.ledger.ahead_bytes == LIMITS.total_bytes // 16
     bench.memory.hold(96_000)
     budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.DECODING, 5_000, 4_000))
     assert not budget.admits
-    assert bench.flights.ahead_bytes == 0
+    assert bench.ledger.ahead_bytes == 0
     assert "pause" in bench.actions()
 
 
@@ -381,19 +378,19 @@ def test_others_that_leave_less_lower_the_marks():
     assert (budget.room_bytes or 0) <= 10_000
 
 
-def test_a_model_that_does_not_fit_says_by_how_much():
+def test_a_model_has_what_the_others_leave():
     bench = Bench()
-    bench.guard.loaded(MODEL, 60_000)
-    assert bench.guard.refuse_load(30_000) is None
-    refused = bench.guard.refuse_load(40_000)
-    assert refused == "it needs 39.1 KiB, and of 92.8 KiB that may be held 58.6 KiB are taken"
-    bench.guard.unloaded(MODEL)
-    assert bench.guard.refuse_load(40_000) is None
+    lease = bench.load(60_000)
+    assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 30_000), Lease)
+    assert bench.ledger.reserve(Purpose.WEIGHTS, 10_000) == Refused(LIMITS.hard_bytes - 90_000)
+    lease.end()
+    bench.guard.models_changed(is_loaded=False)
+    assert bench.ledger.free_bytes() == LIMITS.hard_bytes - 30_000
 
 
 def test_what_it_holds_is_told_and_so_is_every_change():
     bench = Bench()
-    bench.guard.loaded(MODEL, 900)
+    bench.load(900)
     told = [event for event in bench.events.of(MemoryMeasured) if isinstance(event, MemoryMeasured)]
     assert told[-1].ledger.weight_bytes == 900
     assert told[-1].level == 0

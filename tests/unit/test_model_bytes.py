@@ -4,7 +4,7 @@ import pytest
 
 from domain.ids import ModelId
 from domain.load_room import LoadRoom
-from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.model_turns import LoadModel, ModelTurns, Residence, UnloadModel
 
 A, B, C, D = (ModelId(name) for name in "abcd")
@@ -146,7 +146,7 @@ def test_a_model_may_turn_out_larger_than_was_told() -> None:
 @pytest.mark.parametrize(("hot", "room"), [(0, 25), (500, 25)])
 def test_what_is_kept_for_later_is_no_use(hot: int, room: int) -> None:
     limits = MemoryLimits(1100, 900, 950, 1000)
-    ledger = MemoryLedger(other_bytes=75, state_bytes=300, growth_bytes=200, hot_bytes=hot, weight_bytes=400)
+    ledger = MemoryUse(other_bytes=75, state_bytes=300, growth_bytes=200, hot_bytes=hot, weight_bytes=400)
     found = LoadRoom.of(limits, ledger)
     assert found.available_bytes(400) == 525
     assert found.fits_now(400 + room)

@@ -9,6 +9,7 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.lane import Lane
+from application.services.memory_ledger import Purpose
 from domain.errors import IllegalTransition
 from domain.explanation import StopReason
 from domain.ids import GroupIndex
@@ -141,7 +142,7 @@ def test_one_that_is_being_computed_is_followed_from_the_queue(layout: StateLayo
     job.cache.look()
     assert job.cache.follows == earlier.id
     assert len(driver.events.of("PrefixAwaited")) == 1
-    assert driver.cache.flights.held_bytes == 0
+    assert driver.cache.memory.held_bytes(*Purpose) == 0
     driver.finish(earlier, job)
     assert job.computed == 0
     check(driver, layout, PROMPT, job.output)

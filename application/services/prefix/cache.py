@@ -13,13 +13,12 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.lane import Lane
+from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
-from application.services.prefix.flights import Flights
 from application.services.prefix.lookup import CacheContext
 from application.services.prefix.running import Running
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
-from application.services.prefix.step_room import StepRoom
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
 from domain.errors import ModelNotFound
@@ -71,7 +70,7 @@ class PrefixCache:
             hashing,
             self._open,
             lambda: self._on_ready(),
-            Flights(tiers.live.room),
+            tiers.live.memory,
         )
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
@@ -187,14 +186,9 @@ class PrefixCache:
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
 
     @property
-    def room(self) -> StepRoom:
-        """Of the step, which all share that begin something; compute thread only."""
-        return self._context.flights.room
-
-    @property
-    def flights(self) -> Flights:
-        """What is being fetched; compute thread only."""
-        return self._context.flights
+    def memory(self) -> MemoryLedger:
+        """Where everything that is about to hold memory reserves it; compute thread only."""
+        return self._context.memory
 
     def tidy(self) -> None:
         """Once a step, on the compute thread: let go of the states of what was cleared."""

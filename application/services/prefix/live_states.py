@@ -22,8 +22,8 @@ from threading import Lock
 
 from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
+from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.prefix.indexes import Epoch
-from application.services.prefix.step_room import StepRoom
 from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
@@ -101,12 +101,17 @@ class Continuation:
 
 
 class LiveStates:
-    """`room`: of the step, for copies of rows that leave their batch."""
+    """`memory`: what copies of rows that leave their batch reserve."""
 
-    def __init__(self, budget_bytes: int = 0, fault: Callable[[Exception], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        budget_bytes: int = 0,
+        fault: Callable[[Exception], object] = lambda _: None,
+        memory: MemoryLedger | None = None,
+    ) -> None:
         """`fault`: told of a state that could not be dropped."""
         self.budget_bytes = budget_bytes
-        self.room = StepRoom()
+        self.memory = memory or MemoryLedger()
         self._fault = fault
         self._lock = Lock()
         self._states: OrderedDict[SequenceId, LiveState] = OrderedDict()
@@ -188,7 +193,7 @@ class LiveStates:
         """
         if size_bytes > self.budget_bytes or epoch.is_over:
             return False
-        left = model.leave(id, may_copy=self.room.has_at_once(size_bytes))
+        left = model.leave(id, may_copy=isinstance(self.memory.reserve(Purpose.LIVE, size_bytes), Lease))
         if left is None:
             return True
         least = max(left.first, min(next_turn, (left.position + 1) // 2), 1)
@@ -196,7 +201,6 @@ class LiveStates:
             self._let_go(model, id)
             return True
         state = LiveState(id, model, chain, epoch, model_name, left, least, num_canonical)
-        self.room.take(left.size_bytes)
         with self._lock:
             self._remember(state)
             self._num_left += 1

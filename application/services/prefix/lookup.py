@@ -24,8 +24,8 @@ from application.events import PrefixAwaited
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
+from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.prefix.fetch import Fetched, PrefixFetch
-from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_states import Continuation
 from application.services.prefix.running import Running, find_owner
@@ -48,7 +48,7 @@ MAX_FAILED_FETCHES = 3
 @dataclass(frozen=True, slots=True)
 class CacheContext:
     """What all sequences of one prefix cache share. `hashing`: hashes prompts. `open`: the sequences that have not
-    ended. `on_ready`: wakes the engine loop; called from workers. `flights`: charges what is fetched."""
+    ended. `on_ready`: wakes the engine loop; called from workers. `memory`: what is fetched is reserved there."""
 
     tiers: PrefixTiers
     clock: Clock
@@ -56,7 +56,7 @@ class CacheContext:
     hashing: Lane
     open: dict[SequenceId, Running]
     on_ready: Callable[[], None]
-    flights: Flights
+    memory: MemoryLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class Lookup:
         self.started_ns = context.clock.now_ns()
         self.epoch: Epoch = context.tiers.epoch(info)
         self.is_admitted = False
+        self._lease: Lease | None = None
         self._request_id = request_id
         self._context = context
         self._info = info
@@ -204,7 +205,8 @@ class Lookup:
             self._is_wanted, self.started_ns = True, self._context.clock.now_ns()
         if not ahead:
             self.is_admitted, self._owner = True, None
-            self._context.flights.admitted(self.id)
+            if self._lease is not None:
+                self._lease.admit()
             self._look_again()
         self._advance()
 
@@ -243,7 +245,9 @@ class Lookup:
 
     def _release(self) -> None:
         """Let go of what the present phase holds outside."""
-        self._context.flights.end(self.id)
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
         self._context.tiers.live.unclaim(self.id)
         match self._phase:
             case Hashing(chain):
@@ -258,7 +262,7 @@ class Lookup:
     def _advance(self) -> None:
         if self.epoch.is_over and not isinstance(self._phase, Ended):
             self._start_over()
-        if isinstance(self._phase, Fetching | Ready) and self._context.flights.must_yield(self.id):
+        if isinstance(self._phase, Fetching | Ready) and self._lease is not None and self._lease.is_recalled:
             self._release()
             self._phase = self._phase.found
         while self._moves_on():
@@ -348,13 +352,15 @@ class Lookup:
             return True
         cold_bytes = self._shape.state_bytes(self._num_cold(found))
         span_bytes = self._shape.state_bytes(position)
-        leave = context.flights.begin(self.id, cold_bytes, span_bytes, is_ahead=not self.is_admitted)
-        if leave is Leave.GO:
+        purpose = Purpose.FETCHES if self.is_admitted else Purpose.AHEAD
+        lease = context.memory.reserve(purpose, cold_bytes, span_bytes)
+        if isinstance(lease, Lease):
+            self._lease = lease
             fetch = PrefixFetch(context.tiers, found.chain, found.match, self._rules, context.on_ready)
             self._phase = Fetching(found, fetch)
-        elif leave is Leave.NEVER:
+        elif lease.is_final:
             self._phase = Ready(replace(found, match=found.match.because(StopReason.NO_ROOM)))
-        return leave is not Leave.WAIT
+        return isinstance(lease, Lease) or lease.is_final
 
     def _num_cold(self, found: Found) -> int:
         """Tokens of the match that are to be read."""
@@ -370,7 +376,8 @@ class Lookup:
         if not may_keep:
             self._start_over()
         elif fetched is not None:
-            self._context.flights.landed(self.id, fetched.loose_bytes)
+            if self._lease is not None:
+                self._lease.resize(fetched.loose_bytes)
             self._phase = Ready(found, fetched)
         else:
             self._release()

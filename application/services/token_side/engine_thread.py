@@ -26,11 +26,10 @@ from application.ports.engine import EngineCache, EngineModel, EngineStatus, Ste
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.memory_guard import StepGuard, Unguarded
 from application.services.token_side.model_loads import ModelLoads
-from application.services.token_side.outlet import Outlet
-from application.services.token_side.pulse import Pulse
+from application.services.token_side.outlet import Outlet, Pulse
 from application.services.token_side.queue_waits import QueueWaits
-from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId

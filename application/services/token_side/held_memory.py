@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from application.ports.memory_probe import MemoryProbe
-from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
+from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
 from domain.memory.pressure import StepDemand
 
 READ_EVERY_STEPS = 16
@@ -73,7 +73,7 @@ class HeldMemory:
             return self._limits
         return MemoryLimits.of(held + available)
 
-    def loaded(self, ledger: MemoryLedger) -> MemoryLedger:
+    def loaded(self, ledger: MemoryUse) -> MemoryUse:
         """A model is in memory, and nothing was freed since: what is held beyond all that is known is the process. Not
         while requests run: what their steps take for a moment is known to nobody."""
         known = ledger.held_bytes - self.other_bytes
@@ -82,7 +82,7 @@ class HeldMemory:
             self.other_bytes = self._other_then = max(0, self.reading.used_bytes - known)
         return replace(ledger, other_bytes=self.other_bytes)
 
-    def measured(self, ledger: MemoryLedger, demand: StepDemand, *, is_calm: bool) -> MemoryLedger:
+    def measured(self, ledger: MemoryUse, demand: StepDemand, *, is_calm: bool) -> MemoryUse:
         """A ledger of what is known, with a reading that is new enough, and that no freed buffers are in."""
         known, step = ledger.held_bytes, demand.step_bytes
         is_quiet = demand.num_active and is_calm and self.is_far(step)
@@ -100,7 +100,7 @@ class HeldMemory:
         self.other_bytes = max(self._other_then, self._grown(known, self._limits))
         return replace(ledger, other_bytes=self.other_bytes)
 
-    def rest(self, ledger: MemoryLedger, *, is_idle: bool) -> None:
+    def rest(self, ledger: MemoryUse, *, is_idle: bool) -> None:
         """Give back what was freed once after the last work, and once after each time that less is kept than at the
         look before, as when the cache was cleared, a model unloaded or the store's queue written."""
         kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
@@ -136,4 +136,27 @@ class HeldMemory:
         self.reading, self._known_then, self._read_at = self._probe.read(), known, max(1, self.num_steps)
 
 
-__all__ = ("IDLE_STEPS", "READ_EVERY_STEPS", "HeldMemory")
+class HostMemory:
+    """The host's memory beside a backend that computes in another: kept prefixes that came from the store, records that
+    wait for it and fetches lie there, and nothing else bounds them together. May hold what nobody else held at the
+    start. Compute thread only."""
+
+    def __init__(self, probe: MemoryProbe) -> None:
+        self._probe = probe
+        found = probe.read()
+        free = found.total_bytes if found.available_bytes is None else found.available_bytes + (found.held_bytes or 0)
+        self._limits = MemoryLimits.of(free) if free is not None else None
+        self.room_bytes: int | None = None
+        """Below its hard mark, as it was read last; None where it cannot be read."""
+
+    def hot_budget(self, held_bytes: int, wanted_bytes: int) -> int:
+        """Reads. What the hot tier, which holds so much, may hold: nothing more above the low mark, less above the high
+        one."""
+        held = self._probe.read().held_bytes
+        self.room_bytes = None if self._limits is None or held is None else self._limits.hard_bytes - held
+        if self._limits is None or held is None or held <= self._limits.low_bytes:
+            return wanted_bytes
+        return max(0, held_bytes - max(0, held - self._limits.high_bytes))
+
+
+__all__ = ("IDLE_STEPS", "READ_EVERY_STEPS", "HeldMemory", "HostMemory")

@@ -22,7 +22,7 @@ from application.ports.engine import Ended, Submission, Tokens
 from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.token_side.followed_constraint import FollowedConstraint
+from application.services.token_side.constraints import FollowedConstraint
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.told_prompt import ToldPrompt
 from domain.errors import MemoryBusy, ServerUnavailable

@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 
 from application.events import RequestWaits
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.memory_guard import StepGuard
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
-from application.services.token_side.step_guard import StepGuard
 from domain.errors import DomainError
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
@@ -77,7 +77,7 @@ class StepPlanner:
         budget = self._guard.budget(views, shapes)
         plan = plan_step(views, self._limits, budget, self._clock.pace)
         self._last, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
-        self._prefix_cache.room.promise(plan.admitted_bytes)
+        self._prefix_cache.memory.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self.queue = tuple(view.id for view in admission_order(views, self._limits))

@@ -4,29 +4,27 @@ A failure belongs to the sequence it happened to: that one ends with Failed, the
 raised. What a step decoded is delivered before it prefills, everything else at its end.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 from application.events import StepCompleted
-from application.ports.compute import ComputeEngine
+from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
 from application.ports.engine import Ended, EngineError, EngineModel, LoadProgress, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
+from application.services.memory_ledger import Lease, Purpose
 from application.services.prefix.cache import PrefixCache
-from application.services.token_side.batch_room import BatchRoom
-from application.services.token_side.decode_step import decode_all
-from application.services.token_side.loaded_models import LoadedModels
-from application.services.token_side.outlet import Outlet
-from application.services.token_side.pulse import Pulse
+from application.services.token_side.constraints import constraint_of
+from application.services.token_side.memory_guard import StepGuard, Unguarded
+from application.services.token_side.model_loads import LoadedModels
+from application.services.token_side.outlet import Outlet, Pulse
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
-from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.step_planner import StepPlanner
-from application.services.token_side.submission_constraint import constraint_of
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
@@ -170,12 +168,8 @@ class StepRunner:
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
-        started, num_before = self._outlet.now_ns(), len(self._runs)
-        restoring = self._runs.in_phase(Phase.RESTORING)
-        self._pulse.begin("restore", restoring)
-        if not {run.request_id for run in restoring} <= set(self._outlet.computing):
-            self._computes(())
-        num_restored = sum(bool(self.guarded(run, run.try_restore)) for run in restoring)
+        started_ns, num_before = self._outlet.now_ns(), len(self._runs)
+        num_moved = self._restore()
         self._pulse.begin("plan")
         plan = self._planner.next(self)
         for run in self._runs.of_ids(plan.admit):
@@ -188,14 +182,12 @@ class StepRunner:
         if plan.prefill:
             self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        ahead = [run for run in self._runs.of_ids(self._planner.queue) if run.phase in WAITING][:LOOK_AHEAD]
-        self._pulse.begin("look up", ahead)
-        num_found = sum(bool(self.guarded(run, run.look_ahead)) for run in ahead)
+        num_moved += self._look_ahead()
         if not plan.is_empty:
-            self._tell_step(started, num_prefilled, num_decoded)
+            self._report_step(started_ns, num_prefilled, num_decoded)
         self._outlet.deliver()
-        has_ended = len(self._runs) < num_before  # who waited behind it may go on
-        return bool(num_restored or num_found) or has_ended or not plan.is_empty
+        has_ended = len(self._runs) < num_before  # what waited behind it may go on
+        return num_moved > 0 or has_ended or not plan.is_empty
 
     def rest(self) -> None:
         """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
@@ -217,7 +209,21 @@ class StepRunner:
         """These, and what is being restored, may end the engine now."""
         self._outlet.computes(tuple(run.request_id for run in (*runs, *self._runs.in_phase(Phase.RESTORING))))
 
-    def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
+    def _restore(self) -> int:
+        """Put every state back that has arrived; returns how many."""
+        restoring = self._runs.in_phase(Phase.RESTORING)
+        self._pulse.begin("restore", restoring)
+        if not {run.request_id for run in restoring} <= set(self._outlet.computing):
+            self._computes(())
+        return sum(bool(self.guarded(run, run.try_restore)) for run in restoring)
+
+    def _look_ahead(self) -> int:
+        """Have the prefixes of the next in the queue fetched; returns how many were looked up by this."""
+        ahead = [run for run in self._runs.of_ids(self._planner.queue) if run.phase in WAITING][:LOOK_AHEAD]
+        self._pulse.begin("look up", ahead)
+        return sum(bool(self.guarded(run, run.look_ahead)) for run in ahead)
+
+    def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self._runs.num_running
         self._outlet.emit(
             StepCompleted(
@@ -258,23 +264,23 @@ class StepRunner:
         if not plan.prefill:
             return 0
         num_tokens, started = 0, self._outlet.now_ns()
-        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes, self._prefix_cache.room)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 self._pulse.begin("prefill", (run,))
                 self._computes((run,))
                 if run.ends_prompt(chunk):
-                    self._fork(run, room)
+                    self._fork(run)
                 num_tokens += self.guarded(run, partial(run.prefill, chunk)) or 0
                 if run in self._runs and (finished := run.end_of_prompt()) is not None:
                     self._end(run, Phase.FINISHED, finished)
         self._step_clock.prefilled(self._outlet.now_ns() - started)
         return num_tokens
 
-    def _fork(self, leader: SequenceRun, room: BatchRoom) -> None:
+    def _fork(self, leader: SequenceRun) -> None:
         """Let the choices that wait for this one go on from its state; those that find no room queue up."""
         for run in self._runs.followers(leader):
-            if room.takes(run.charge_bytes):
+            has_place, memory = self.num_running < self._limits.max_batch, self._prefix_cache.memory
+            if has_place and isinstance(memory.reserve(Purpose.SEQUENCES, run.charge_bytes), Lease):
                 self.guarded(run, partial(run.fork_from, leader))
             else:
                 self._queue_up(run)
@@ -320,6 +326,26 @@ class StepRunner:
             self._outlet.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
         for follower in self._runs.followers(run):
             self._queue_up(follower)
+
+
+NOT_TOLD = ComputeFailed("the model did not say what became of this sequence")
+
+
+def decode_all(
+    models: Mapping[ModelId, LoadedModel], runs: Iterable[SequenceRun]
+) -> Iterator[tuple[SequenceRun, DecodeResult | Exception]]:
+    """Model by model. An exception: what the port does not promise, and nothing of that batch is safe then."""
+    by_model: dict[ModelId, dict[SequenceId, SequenceRun]] = {}
+    for run in runs:
+        by_model.setdefault(run.submission.model, {})[run.id] = run
+    for model_id, members in by_model.items():
+        try:
+            told = {result.id: result for result in models[model_id].decode(list(members))}
+        except Exception as error:
+            yield from ((run, error) for run in members.values())
+            continue
+        for id, run in members.items():
+            yield run, told.get(id) or DecodeResult(id, error=NOT_TOLD)
 
 
 __all__ = ("StepRunner",)
