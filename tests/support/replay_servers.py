@@ -81,15 +81,11 @@ def cacheless_server(home: Path, *arguments: str, **variables: str) -> Iterator[
 
 
 def wait_until_written(client: httpx.Client) -> None:
-    """Until as many bytes were persisted as were captured. The server must keep telemetry."""
-
-    def total(text: str, name: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+    """Until the store has everything that was captured."""
 
     def is_written() -> bool:
-        text = client.get("/metrics").text
-        captured = total(text, "cairn_captured_bytes_total")
-        return 0 < captured == total(text, "cairn_store_written_bytes_total")
+        queue = client.get("/v1/cache/stats").json()["queue"]
+        return 0 < queue["enqueued"] == queue["persisted"]
 
     wait_until(is_written, "the store to have everything")
 
