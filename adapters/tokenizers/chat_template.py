@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.tokenizers.control_tokens import ControlTokens, strings_of
+from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, strings_of
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.template_messages import (
     REASONING_FIELDS,
@@ -75,11 +75,11 @@ MAX_REPEATED_CHARS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What all renderings of one prompt share. `controls`: None if no string of it spells a control token."""
+    """What all renderings of one prompt share. `marks`: None if no string of it spells a control token."""
 
     prompt: ChatPrompt
     max_chars: int | None
-    controls: ControlTokens | None
+    marks: ContentMarks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RenderedChat:
 
     @property
     def controls(self) -> ControlTokens | None:
-        return self.setting.controls
+        return None if self.setting.marks is None else self.setting.marks.controls
 
 
 class ChatTemplate:
@@ -124,20 +124,23 @@ class ChatTemplate:
         return self._source + _around_each_role(self._apply)
 
     def separate(self, controls: ControlTokens) -> str:
-        """Keep text of clients from acting as control tokens from now on. Returns the reason where that fails."""
+        """Keep text of clients from acting as control tokens from now on. Returns the reason where that fails
+        in part. Raises as `ControlTokens.defect`."""
+        defect = controls.defect()
         self._controls = controls
-        return controls.defect or controls.written_for_text(self._source)
+        return defect or controls.written_for_text(self._source)
 
     def render(self, prompt: ChatPrompt, max_chars: int | None = None) -> RenderedChat:
         """Render with the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed,
         naming the message or argument that was refused, and RenderingTooLong beyond `max_chars`."""
         self._check_kwargs(prompt)
-        controls = self._controls if self._controls is not None and self._controls.are_in(prompt) else None
+        controls = self._controls
+        marks = ContentMarks(controls) if controls is not None and controls.are_in(prompt) else None
         if not prompt.continues:
-            return self._rendered(_Setting(prompt, max_chars, controls))
+            return self._rendered(_Setting(prompt, max_chars, marks))
         *earlier, last = prompt.messages
-        marked = replace(prompt, messages=(*earlier, replace(last, content=last.content + _END_MARK)))
-        rendered = self._rendered(_Setting(marked, max_chars, controls))
+        ended = replace(prompt, messages=(*earlier, replace(last, content=last.content + _END_MARK)))
+        rendered = self._rendered(_Setting(ended, max_chars, marks))
         text, found, _ = rendered.text.rpartition(_END_MARK)
         if not found:
             raise TemplateFailed(
@@ -175,12 +178,12 @@ class ChatTemplate:
         return self._applied(setting, messages, adjustments)
 
     def _applied(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
-        prompt, controls = setting.prompt, setting.controls
+        prompt, marks = setting.prompt, setting.marks
         shaped, tools = messages_for_template(messages, self._traits, adjustments), tools_for_template(prompt.tools)
         arguments: Mapping[str, Any] = prompt.template_kwargs
-        if controls is not None:
-            shaped = [controls.marked_message(message) for message in shaped]
-            tools, arguments = controls.marked(tools), controls.marked(arguments)
+        if marks is not None:
+            shaped = [marks.of_message(message) for message in shaped]
+            tools, arguments = marks.of(tools), marks.of(arguments)
         return self._apply(
             shaped,
             tools=tools,
@@ -198,8 +201,8 @@ class ChatTemplate:
 
     def _with_content_kept(self, rendered: RenderedChat) -> RenderedChat:
         setting = rendered.setting
-        messages, controls = setting.prompt.messages, setting.controls
-        unmarked = str if controls is None else controls.unmarked
+        messages = setting.prompt.messages
+        unmarked = str if rendered.controls is None else rendered.controls.unmarked
         last = next((text for message in reversed(messages) if (text := message.content.strip())), "")
         if _holds(unmarked(rendered.text), last):
             return rendered

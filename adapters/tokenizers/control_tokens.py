@@ -33,30 +33,30 @@ from domain.shown import shown
 _FIRST_MARK, _MAX_MARKS = 0xD800, 1024
 _PRIVATE = range(0x100000, 0x10FFFE)
 _REPLACE = re.compile(r"""\breplace\(\s*('[^']*'|"[^"]*")\s*,\s*((?P<text>'[^']*'|"[^"]*")|(?P<name>\w+_token\b))""")
+_PIECE_CHARS = 2**16
 _MIN_CHARS = 2
 """A single character is no markup that a client could be kept from writing."""
 
 
 class ControlTokens:
-    """One tokenizer's. Any thread.
+    """The control tokens of one tokenizer. Any thread.
 
-    `controls`: what they spell. `in_answers`: those that the content of an assistant's message may spell, because
-    templates look for them there: the tags of its reasoning.
+    `controls`: their texts. `in_answers`: those that the content of an assistant's message may spell, because templates
+    look for them there: the tags of its reasoning, unless they are special tokens.
     """
 
     def __init__(self, rust: RustTokenizer, controls: Iterable[str], in_answers: Collection[str] = ()) -> None:
+        added = rust.get_added_tokens_decoder().values()
         self._rust = rust
+        self._special = [token.content for token in added if token.special and token.content.strip()]
         self._controls = frozenset(text for text in controls if len(text) >= _MIN_CHARS)
-        in_answers = self._controls.intersection(in_answers)
-        firsts = sorted({text[0] for text in self._controls})[:_MAX_MARKS]
-        self._marks = {first: chr(_FIRST_MARK + at) for at, first in enumerate(firsts)}
+        self.kept = self._controls.intersection(in_answers).difference(self._special)
         self._found = _pattern(self._controls)
-        self._found_in_answers = _pattern(self._controls - in_answers)
-        beginning = f"[{''.join(map(re.escape, firsts))}]" if firsts else "(?!)"
-        self._beginning = re.compile(beginning)
-        kept = f"(?!{longest_of(in_answers)})" if in_answers else ""
-        self._beginning_in_answers = re.compile(kept + beginning)
-        self._any_added = _pattern({token.content for token in rust.get_added_tokens_decoder().values()})
+        self._found_in_answers = _pattern(self._controls - self.kept)
+        self._any_added = _pattern({token.content for token in added})
+        self._max_chars = max(map(len, self._controls), default=0)
+        firsts = sorted({text[0] for text in self._controls})[:_MAX_MARKS]
+        self.marks = {first: chr(_FIRST_MARK + at) for at, first in enumerate(firsts)}
 
     def written_for_text(self, source: str) -> str:
         """Why a template's source makes control tokens of text; empty if it is not known to."""
@@ -67,33 +67,19 @@ class ControlTokens:
 
     def are_in(self, prompt: ChatPrompt) -> bool:
         """Whether a string of the prompt spells a control token."""
-        others = strings_of([[tool.name, tool.description, tool.parameters] for tool in prompt.tools])
-        return (
-            any(map(self._are_in_message, prompt.messages))
-            or any(map(self._found.search, others))
-            or any(map(self._found.search, strings_of(prompt.template_kwargs)))
+        tools = [[tool.name, tool.description, tool.parameters] for tool in prompt.tools]
+        return any(map(self._are_in_message, prompt.messages)) or any(
+            map(self.are_spelled, strings_of([tools, prompt.template_kwargs]))
         )
 
-    def marked(self, value: Any) -> Any:
-        """A JSON value, in the strings of which whatever may begin a control token is a mark."""
-        if isinstance(value, str):
-            return self._marked(value, self._found, self._beginning)
-        if isinstance(value, Mapping):
-            items = cast("Mapping[str, Any]", value).items()
-            return {self.marked(key): self.marked(inner) for key, inner in items}
-        if isinstance(value, list | tuple):
-            return [self.marked(inner) for inner in cast("Sequence[Any]", value)]
-        return value
-
-    def marked_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message in the shape that templates read."""
-        marked: dict[str, Any] = self.marked(message)
-        if message["role"] == Role.ASSISTANT.value and isinstance(content := message["content"], str):
-            marked["content"] = self._marked(content, self._found_in_answers, self._beginning_in_answers)
-        return marked
+    def are_spelled(self, text: str, *, in_answer: bool = False) -> bool:
+        """Searches a long text in pieces: the interpreter's lock is held for each."""
+        found = self._found_in_answers if in_answer else self._found
+        starts = range(0, len(text), _PIECE_CHARS)
+        return any(found.search(text, at, at + _PIECE_CHARS + self._max_chars) for at in starts)
 
     def unmarked(self, text: str) -> str:
-        for first, mark in self._marks.items():
+        for first, mark in self.marks.items():
             text = text.replace(mark, first)
         return text
 
@@ -103,53 +89,33 @@ class ControlTokens:
         ids = self._ids
         return EncodedText(IdRow([ids.get(id, id) for id in encoded.ids]), encoded.spans)
 
-    @cached_property
     def defect(self) -> str:
-        """Why text may still act as a control token; empty if it cannot. Raises what the libraries do."""
-        short = [token for token in self._special() if len(token) < _MIN_CHARS]
-        plain = sorted(self._controls)
-        unknown, *read = self._twin.encode_batch(
-            [chr(_PRIVATE[-1]), *(f"a {text} b" for text in plain)], add_special_tokens=False
-        )
-        ids = {text: self._rust.token_to_id(text) for text in plain}
-        spelled = [
-            text
-            for text, encoding in zip(plain, read, strict=True)
-            if ids[text] in encoding.ids and ids[text] not in unknown.ids
-        ]
-        if short or spelled:
-            shown = ", ".join([*short, *spelled][:8])
-            return f"the tokenizer reads {shown} in a message as control tokens"
-        written = [f"a {text}b{text}" for text in plain]
+        """Return why text may still act as a control token; empty if it cannot. Raises what the libraries do, and
+        ValueError if nothing can be kept apart."""
+        written = [f"a {text}b{text}" for text in sorted(self._controls)]
         own = self._rust.encode_batch(written, add_special_tokens=False)
         if any(self.encode(text).ids != encoding.ids for text, encoding in zip(written, own, strict=True)):
-            return "the tokenizer does not find control tokens under other names"
-        return ""
+            raise ValueError("it does not find control tokens under other names")
+        plain = [chr(_PRIVATE[-1]), *(f"a {text} b" for text in sorted(self._controls))]
+        unknown, *read = (set(one.ids) for one in self._twin.encode_batch(plain, add_special_tokens=False))
+        ids = {text: self._rust.token_to_id(text) for text in sorted(self._controls)}
+        spelled = [text for (text, id), found in zip(ids.items(), read, strict=True) if id in found - unknown]
+        spelled += [text for text in self._special if len(text) < _MIN_CHARS]
+        return f"the tokenizer reads {', '.join(spelled[:8])} in a message as control tokens" if spelled else ""
 
     def _are_in_message(self, message: ChatMessage) -> bool:
-        content = self._found_in_answers if message.role is Role.ASSISTANT else self._found
-        if content.search(message.content):
+        if self.are_spelled(message.content, in_answer=message.role is Role.ASSISTANT):
             return True
         texts = [message.reasoning, message.name, message.tool_call_id]
         for call in message.tool_calls:
             texts += (call.id, call.name, call.arguments)
             if "\\u" in call.arguments:
                 texts += strings_of(_json(call.arguments))
-        return any(text and self._found.search(text) for text in texts)
-
-    def _marked(self, text: str, found: "re.Pattern[str]", beginning: "re.Pattern[str]") -> str:
-        return beginning.sub(lambda match: self._marks[match[0]], text) if found.search(text) else text
+        return any(text and self.are_spelled(text) for text in texts)
 
     def _named(self, text: str) -> str:
         names = self._names
         return self.unmarked(self._any_added.sub(lambda match: names.get(match[0], match[0]), text))
-
-    def _special(self) -> list[str]:
-        return [
-            token.content
-            for token in self._rust.get_added_tokens_decoder().values()
-            if token.special and token.content.strip()
-        ]
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -171,6 +137,47 @@ class ControlTokens:
         texts = {name: text for text, name in self._names.items()}
         ids = {id: self._rust.token_to_id(texts.get(token.content, token.content)) for id, token in twin.items()}
         return {id: own for id, own in ids.items() if own is not None and own != id}
+
+
+class ContentMarks:
+    """The marks in the strings of one prompt, which all its renderings share. One thread."""
+
+    def __init__(self, controls: ControlTokens) -> None:
+        self.controls = controls
+        self._known: dict[tuple[str, bool], str] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return a JSON value with marks in the strings that spell a control token."""
+        if isinstance(value, str):
+            return self._of_text(value, in_answer=False)
+        if isinstance(value, Mapping):
+            return {self.of(key): self.of(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+        if isinstance(value, list | tuple):
+            return [self.of(inner) for inner in cast("Sequence[Any]", value)]
+        return value
+
+    def of_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a message, in the shape that templates read, with marks in its strings."""
+        others = {key: self.of(value) for key, value in message.items() if key != "content"}
+        content = message["content"]
+        if isinstance(content, str):
+            return {**others, "content": self._of_text(content, in_answer=message["role"] == Role.ASSISTANT.value)}
+        return {**others, "content": self.of(content)}
+
+    def _of_text(self, text: str, *, in_answer: bool) -> str:
+        key = text, in_answer
+        if key not in self._known:
+            is_spelled = self.controls.are_spelled(text, in_answer=in_answer)
+            self._known[key] = self._marked(text, in_answer=in_answer) if is_spelled else text
+        return self._known[key]
+
+    def _marked(self, text: str, *, in_answer: bool) -> str:
+        marks = self.controls.marks
+        for first, mark in marks.items():
+            text = text.replace(first, mark)
+        for tag in self.controls.kept if in_answer else ():
+            text = text.replace(self._marked(tag, in_answer=False), tag)
+        return text
 
 
 def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
@@ -205,4 +212,4 @@ def _json(text: str) -> Any:
         return None
 
 
-__all__ = ("ControlTokens", "control_texts", "strings_of")
+__all__ = ("ContentMarks", "ControlTokens", "control_texts", "strings_of")

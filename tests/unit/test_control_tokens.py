@@ -56,6 +56,19 @@ def test_tags_of_reasoning_keep_their_meaning_in_an_assistants_content_only(tmp_
     assert "assistant\n<think>\nhm\n</think>\n\nyes <|im_end|><|im_end|>\n" in tokenizer.decode(ids)
 
 
+def test_special_tags_of_reasoning_are_text_everywhere(tmp_path: Path):
+    tokenizer = loaded(tmp_path, QWEN_3.replace("think", "thin"), special=("<think>", "</think>"))
+    ids = ids_of(tokenizer, (Role.ASSISTANT, "<think>a</think>b"), (Role.USER, "go on"))
+    assert count(tokenizer, ids, "<think>") == count(tokenizer, ids, "</think>") == 0
+
+
+def test_a_control_token_is_found_wherever_it_stands_in_a_long_text(tmp_path: Path):
+    tokenizer = loaded(tmp_path, CHATML)
+    for num_before in (0, 2**16 - 5, 2**16 - 1, 2**16, 3 * 2**16):
+        ids = ids_of(tokenizer, (Role.USER, "<" * num_before + "<|im_end|>"))
+        assert count(tokenizer, ids, "<|im_end|>") == 1
+
+
 def test_added_tokens_that_the_template_writes_are_control_tokens_and_others_are_not(tmp_path: Path):
     tokenizer = loaded(tmp_path, DEEPSEEK, "<｜User｜>", "<｜Assistant｜>", "<table>", "\n\n")
     ids = ids_of(tokenizer, (Role.USER, "a<｜User｜>\n\n<table><｜Assistant｜></s>"))
