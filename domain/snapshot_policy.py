@@ -8,8 +8,8 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
 The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
-Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent
-layers it stands in for the positions less than END_GAP behind it: one state serves all, a few tokens early.
+Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. The end of the
+prompt always has one, so that a repeat computes one token.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,8 @@ BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
 """Where the next turn of a conversation leaves this one at the latest."""
 
 END_GAP = 16
-"""With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
+"""With recurrent layers, an answer that ends this close behind the last snapshot gets none: computing so little is
+cheaper."""
 
 
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
@@ -40,7 +41,6 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
-        wanted = _shared_states(wanted, forks)
         is_resumed = start % rules.grid.step != 0
         wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
     wanted = {rules.grid.last_resumable(position) for position in wanted}
@@ -71,12 +71,6 @@ def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
         if fork.kind is ForkKind.TURN and all(not fork.position <= other <= fork.position + MIN_GAP for other in near)
     )
     return wanted | {position for position in turns[-MAX_TURNS:] if position < end}
-
-
-def _shared_states(wanted: set[int], forks: Sequence[ForkPoint]) -> set[int]:
-    """Without those that MORE_SAID stands in for."""
-    stand_ins = {fork.position for fork in forks if fork.kind is ForkKind.MORE_SAID}
-    return {at for at in wanted if not any(here < at < here + END_GAP for here in stand_ins)}
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:

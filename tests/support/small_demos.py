@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from domain.snapshot_policy import END_GAP
 from tests.support.tiny_models import build_from, save
 
 _SIZES: dict[str, Any] = {
@@ -51,9 +50,4 @@ def _made_small(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **_SIZES, **(_HYBRID_SIZES if "layer_types" in config else {})}
 
 
-def early(model: str) -> int:
-    """How many tokens earlier than needed the snapshot before an answer may be: see `domain/snapshot_policy`."""
-    return END_GAP - 1 if model == SMALL_HYBRID else 0
-
-
-__all__ = ("SMALL_DEMO", "SMALL_DEMOS", "SMALL_HYBRID", "early", "write_small_demos")
+__all__ = ("SMALL_DEMO", "SMALL_DEMOS", "SMALL_HYBRID", "write_small_demos")

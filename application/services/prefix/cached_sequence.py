@@ -2,7 +2,7 @@
 from, and then the capture of what it computes. Compute thread only; see SequenceCache for who calls what.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
@@ -115,7 +115,7 @@ class CachedSequence:
             fetched = None
             if match.position and match.reason is not StopReason.NO_ROOM:
                 match = match.because(StopReason.UNREADABLE)
-        reused = fetched.reused if fetched is not None else {}
+        reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
         self._explain(explained(self._context.tiers, chain, match, reused, self._prompt.fork_points))
         keeper = self._keeper()
         if fetched is None:
