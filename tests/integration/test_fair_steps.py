@@ -6,7 +6,7 @@ from itertools import pairwise
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
 from domain.scheduling import StepLimits

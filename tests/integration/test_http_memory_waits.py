@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from application.settings import ServerSettings
 from tests.support.closed_guard import ClosedGuard
 from tests.support.fake_service import FakeService, fake_service

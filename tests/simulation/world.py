@@ -18,7 +18,7 @@ from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers, StoredTier
 from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed

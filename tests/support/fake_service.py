@@ -37,7 +37,7 @@ from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.memory_guard import StepGuard
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens

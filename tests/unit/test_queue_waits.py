@@ -1,6 +1,6 @@
 """What those in the queue wait for, and when they have waited long enough."""
 
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepBudget, StepLimits, plan_step
 from domain.sequence import Phase

@@ -1,6 +1,6 @@
 """What a prefill turn took, also where the backend returned before it was computed."""
 
-from application.services.token_side.step_clock import StepClock
+from application.services.token_side.step_planner import StepClock
 from domain.step_values import StepPace
 
 MS = 1_000_000

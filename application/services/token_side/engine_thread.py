@@ -29,7 +29,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.token_side.memory_guard import StepGuard, Unguarded
 from application.services.token_side.model_loads import ModelLoads
 from application.services.token_side.outlet import Outlet, Pulse
-from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId

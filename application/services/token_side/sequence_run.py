@@ -14,18 +14,19 @@ who comes from an engine that was lost: it begins as one that was preempted.
 Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
-from application.ports.engine import Ended, Submission, Tokens
+from application.ports.engine import Ended, EngineItem, ResumedChoice, Submission, Tokens
 from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.constraints import FollowedConstraint
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.told_prompt import ToldPrompt
 from domain.errors import MemoryBusy, ServerUnavailable
+from domain.explanation import Explanation
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
@@ -33,6 +34,7 @@ from domain.preemption import Preemptions
 from domain.request import FinishReason, Usage, choice_id, choice_seed
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
@@ -330,6 +332,48 @@ class SequenceRun:
         if self._model is None:
             raise ServerUnavailable(f"model {self.submission.model} was unloaded")
         return self._model
+
+
+class ToldPrompt:
+    def __init__(
+        self,
+        num_prompt: int,
+        num_logprobs: int | None,
+        send: Callable[[EngineItem], None],
+        before: ResumedChoice | None = None,
+    ) -> None:
+        """`num_logprobs`: the reader wants the prompt's log probabilities, each with so many alternatives. `before`:
+        what another engine told."""
+        self._num_prompt = num_prompt
+        self._num_logprobs = num_logprobs
+        self._send = send
+        self._num_done = before.num_prompt_done if before is not None else 0
+        self._explanation = before.explanation if before is not None else None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How the rest of the prompt is to be scored; None when nothing is, or all of it was told."""
+        return self._num_logprobs if self._num_done < self._num_prompt else None
+
+    def usage(self, num_output: int) -> Usage:
+        if self._explanation is None:
+            return Usage(self._num_prompt, num_output)
+        return Usage.of(self._explanation, num_output)
+
+    def admitted(self, explanation: Explanation) -> None:
+        if self._explanation is None:
+            self._explanation = explanation
+            self._send(Admitted(explanation))
+
+    def computed(self, chunk: PrefillChunk, scores: PromptScores) -> None:
+        """`scores`: of the chunk's tokens, if they were to be scored."""
+        num_before = self._num_done
+        if chunk.end <= num_before or num_before == self._num_prompt:
+            return
+        self._num_done = chunk.end
+        if self._num_logprobs is not None:
+            self._send(PromptLogprobs(tuple(scores[max(0, num_before - chunk.start) :])))
+        self._send(PrefillProgress(chunk.end, self._num_prompt))
 
 
 __all__ = ("SequenceRun",)

@@ -1,24 +1,115 @@
-"""What the next step does: the pure plan (`domain/scheduling`), made of the sequences as they are now and of what
-memory allows, and what follows from a plan for who is in the queue. Compute thread only; nothing is computed here.
+"""What the next step does: the pure plan (`domain/scheduling`), made of the sequences as they are now, of what memory
+allows and of what the last steps took, and what follows from a plan for the queue. Nothing is computed here.
 
-A plan that only decodes stands for as many steps as its budget lasts, or until somebody comes or ends.
+A plan that only decodes stands for as many steps as its budget lasts, or until a sequence comes or ends.
+
+Waiting for a place ends by itself: those that are computed come to an end. Memory may be held for as long as a stream
+goes on, so that this waiting has an end of its own, an error that says when to come back. Time spent waiting for a
+place in between counts too: it is the same client that waits. Compute thread only, but for `QueueWaits.counts`.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from application.events import RequestWaits
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.memory_guard import StepGuard
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
-from application.services.token_side.step_clock import StepClock
-from domain.errors import DomainError
+from domain.errors import DomainError, MemoryBusy
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
 from domain.sequence import WAITING
+from domain.step_values import StepPace
+from domain.wait_reason import WaitReason, wait_reasons
+
+MEMORY_WAIT_S = 120.0
+"""How long a request may wait in the queue for memory that others hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a step changed: who waits for something else than before, and who has waited too long."""
+
+    changed: Mapping[SequenceId, WaitReason]
+    overdue: tuple[SequenceId, ...]
+
+
+class QueueWaits:
+    def __init__(self, memory_wait_s: float = MEMORY_WAIT_S) -> None:
+        self._memory_wait_s = memory_wait_s
+        self._reasons: dict[SequenceId, WaitReason] = {}
+        self._since_ns: dict[SequenceId, int] = {}
+        self.counts: Mapping[str, int] = {}
+        """By the value of the reason; none that is 0. Any thread."""
+
+    def look(self, sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan, now_ns: int) -> Waits:
+        """After each step was planned. `sequences`: as the planner saw them."""
+        before, self._reasons = self._reasons, wait_reasons(sequences, limits, plan)
+        self.counts = Counter(reason.value for reason in self._reasons.values())
+        self._since_ns = {
+            id: self._since_ns.get(id, now_ns)
+            for id, reason in self._reasons.items()
+            if id in self._since_ns or reason is WaitReason.MEMORY
+        }
+        most_ns = self._memory_wait_s * 1e9
+        return Waits(
+            {id: reason for id, reason in self._reasons.items() if before.get(id) is not reason},
+            tuple(
+                id
+                for id, since_ns in self._since_ns.items()
+                if self._reasons[id] is WaitReason.MEMORY and now_ns - since_ns >= most_ns
+            ),
+        )
+
+    def error(self) -> MemoryBusy:
+        """For who is overdue."""
+        return MemoryBusy(
+            f"what is being computed left no room in memory for {self._memory_wait_s:g} s; try again later, with a"
+            " shorter prompt or fewer requests at once"
+        )
+
+
+class StepClock:
+    def __init__(self) -> None:
+        self._num_turns = self._num_decodes = self._num_held = 0
+        self._turn_ns = self._late_ns = self._decode_ns = self._step_ns = 0
+
+    @property
+    def pace(self) -> StepPace:
+        turn_ns = self._turn_ns + self._late_ns
+        return StepPace(
+            self._num_turns,
+            turn_ns / 1e9,
+            self._decode_ns / 1e9,
+            self._num_decodes,
+            self._step_ns / 1e9,
+            self._num_held,
+        )
+
+    def decoded(self, duration_ns: int) -> None:
+        """A decode step took so long."""
+        if self._num_decodes == 0 and self._num_turns:
+            own_ns = self._step_ns = min(duration_ns, self._step_ns)
+            self._late_ns = duration_ns - own_ns
+        else:
+            own_ns = self._step_ns = duration_ns
+        self._decode_ns += own_ns
+        self._num_decodes += 1
+
+    def prefilled(self, duration_ns: int) -> None:
+        """A prefill turn took so long."""
+        self._turn_ns, self._decode_ns = duration_ns, 0
+        self._num_turns += 1
+        self._num_decodes = self._num_held = 0
+
+    def held(self) -> None:
+        """The next turn was held for a step."""
+        self._num_held += 1
+
 
 T = TypeVar("T")
 
@@ -97,4 +188,4 @@ class StepPlanner:
             containment.fail(run, self._waits.error())
 
 
-__all__ = ("StepPlanner",)
+__all__ = ("MEMORY_WAIT_S", "QueueWaits", "StepClock", "StepPlanner", "Waits")

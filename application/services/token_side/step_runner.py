@@ -20,11 +20,9 @@ from application.services.token_side.constraints import constraint_of
 from application.services.token_side.memory_guard import StepGuard, Unguarded
 from application.services.token_side.model_loads import LoadedModels
 from application.services.token_side.outlet import Outlet, Pulse
-from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
-from application.services.token_side.step_clock import StepClock
-from application.services.token_side.step_planner import StepPlanner
+from application.services.token_side.step_planner import QueueWaits, StepClock, StepPlanner
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
