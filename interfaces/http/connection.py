@@ -120,7 +120,7 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._problem or MALFORMED)
             return
-        if (problem := self._meter.fed(min(len(piece), PIECE_BYTES))) is not None:
+        if (problem := self._meter.fed(len(piece))) is not None:
             self._refuse(problem)
 
     def _discards(self, num_bytes: int) -> bool:

@@ -13,7 +13,10 @@ from typing import Protocol
 from interfaces.http.errors import Problem
 
 MAX_HEADER_BYTES = 32 * 2**10
-"""Bound on all headers together, trailers included, and on input that completes no part of a request."""
+"""Bound on all input before a body but its target, and on all within a body but its bytes (chunk lines, trailers)."""
+
+CHUNK_OVERHEAD = 8
+"""Bytes of input for each byte of a body, where it comes in chunks of one: `1`, CR, LF, the byte, CR, LF."""
 
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 2**10
@@ -77,57 +80,50 @@ class Phase(Enum):
 
 class MessageMeter:
     """Counts the input of one request; sans-io, fed by the parser's callbacks, which return the problem that ends the
-    connection.
+    connection. `new_body_bytes`: body since `spend_body`. `rest_bytes`: what is still to come of a body whose length
+    was announced."""
 
-    Input that completes nothing (half a header, an endless chunk extension) shows in no callback: `fed` counts it, anew
-    after each thing that was completed. `rest_bytes`: what is still to come of a body whose length was announced.
-    """
-
-    __slots__ = ("_announced_bytes", "_header_bytes", "_num_headers", "_silent_bytes", "_target_bytes",
+    __slots__ = ("_announced_bytes", "_body_bytes", "_num_headers", "_other_bytes", "_target_bytes",
                  "new_body_bytes", "phase", "rest_bytes")  # fmt: skip
 
     def __init__(self) -> None:
+        self.begin()
         self.complete()
-        self._clear()
-
-    def _clear(self) -> None:
-        self.new_body_bytes = self._announced_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
 
     def begin(self) -> None:
-        self.complete()
-        self._clear()
         self.phase = Phase.HEAD
+        self.new_body_bytes = self.rest_bytes = self._announced_bytes = self._body_bytes = 0
+        self._num_headers = self._other_bytes = self._target_bytes = 0
 
     def fed(self, num_bytes: int) -> Problem | None:
-        """After each piece of input, whether it completed anything or not."""
-        self._silent_bytes += num_bytes
-        if self._silent_bytes <= MAX_HEADER_BYTES:
+        """After each piece of input. All that is neither target nor body counts, whether the parser made anything of it
+        or not; a body may come in chunks of one byte."""
+        self._other_bytes += num_bytes
+        allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
+        if self._other_bytes <= allowed_bytes:
             return None
         return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
 
     def target(self, num_bytes: int) -> Problem | None:
-        self._silent_bytes = 0
         self._target_bytes += num_bytes
         return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
 
     def header(self, name: bytes, value: bytes) -> Problem | None:
         """For trailers, too."""
-        self._silent_bytes = 0
         self._num_headers += 1
-        self._header_bytes += len(name) + len(value) + len(b": \r\n")
         if self.phase is Phase.HEAD and name.lower() == b"content-length" and value.isdigit():
             self._announced_bytes = int(value[:MAX_LENGTH_DIGITS])
-        if self._num_headers <= MAX_HEADERS and self._header_bytes <= MAX_HEADER_BYTES:
+        if self._num_headers <= MAX_HEADERS:
             return None
         return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
 
     def headers_complete(self) -> None:
-        self._silent_bytes = 0
-        self.rest_bytes = self._announced_bytes
         self.phase = Phase.BODY
+        self.rest_bytes = self._announced_bytes
+        self._other_bytes = 0
 
     def body(self, num_bytes: int) -> None:
-        self._silent_bytes = 0
+        self._body_bytes += num_bytes
         self.new_body_bytes += num_bytes
         self.rest_bytes = max(0, self.rest_bytes - num_bytes)
 
@@ -137,8 +133,8 @@ class MessageMeter:
         return more_time_s(num_bytes, most_s)
 
     def complete(self) -> None:
-        self._silent_bytes = self.rest_bytes = 0
         self.phase = Phase.BETWEEN
+        self.rest_bytes = self._other_bytes = 0
 
 
 class Deadline:
@@ -277,6 +273,7 @@ def is_health_check(path: str) -> bool:
 
 
 __all__ = (
+    "CHUNK_OVERHEAD",
     "FULL",
     "HEADERS_TOO_LARGE",
     "HEALTH_PATHS",

@@ -1,39 +1,8 @@
-"""Limits of one connection: time for a body that arrives, and places."""
+"""Limits of one connection: the rest of a body, and places."""
 
 import pytest
 
 from interfaces.http.connection_limits import RESERVED_CONNECTIONS, MessageMeter, Place, Places, shared_address
-
-
-def test_a_body_has_a_second_more_for_each_kibibyte_that_came_since() -> None:
-    meter = MessageMeter()
-    meter.begin()
-    meter.headers_complete()
-    meter.body(3 * 1024)
-    meter.body(1024)
-    assert meter.spend_body(30.0) == 4.0
-    assert meter.spend_body(30.0) == 0.0
-    meter.body(512)
-    assert meter.spend_body(30.0) == 0.5
-
-
-def test_what_came_fast_buys_no_silence() -> None:
-    meter = MessageMeter()
-    meter.begin()
-    meter.headers_complete()
-    meter.body(16 << 20)
-    assert meter.spend_body(30.0) == 30.0
-    assert meter.spend_body(30.0) == 0.0
-
-
-def test_a_request_does_not_spend_what_came_of_the_one_before() -> None:
-    meter = MessageMeter()
-    meter.begin()
-    meter.headers_complete()
-    meter.body(1024)
-    meter.complete()
-    meter.begin()
-    assert meter.spend_body(30.0) == 0.0
 
 
 def test_what_is_still_to_come_of_an_announced_body_is_counted_down() -> None:
