@@ -150,9 +150,11 @@ class Database:
     def _prepare(self) -> None:
         for pragma in (
             "journal_mode = WAL",
-            "synchronous = FULL",
-            "secure_delete = ON",
             "journal_size_limit = 4194304",
+            "synchronous = FULL",
+            "fullfsync = ON",  # macOS: fsync alone leaves it in the disk's cache
+            "checkpoint_fullfsync = ON",
+            "secure_delete = ON",
         ):
             self._sql.execute(f"PRAGMA {pragma}").close()
         with self._transaction():

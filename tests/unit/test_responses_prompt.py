@@ -1,14 +1,17 @@
 """What a body of /v1/responses becomes: the conversation, the tools and their names back, and what is refused."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
+from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
 from domain.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
 from domain.request import ChatPrompt
 from interfaces.http.json_body import body_decoder
+from interfaces.http.responses.items import ITEMS, LEFT_OUT
 from interfaces.http.responses.prompt import chat_prompt, tools_of
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import WireTool
@@ -157,6 +160,20 @@ def test_what_is_wrong_is_named(input: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         chat_prompt(body_of(input))
     assert error.value.param == param
+
+
+def test_every_type_of_item_that_openai_s_package_knows_is_read_or_left_out() -> None:
+    hints = [get_type_hints(kind) for kind in get_args(ResponseInputItemParam)]
+    known = {name for hint in hints if "type" in hint for name in _literals(hint["type"])}
+    assert {"message", "web_search_call"} <= known
+    assert known <= set(ITEMS) | LEFT_OUT
+    for name in LEFT_OUT:
+        assert prompt_of(HELLO, {"type": name, "whatever": [[], {}]}) == prompt_of(HELLO)
+
+
+def _literals(hint: Any) -> Iterator[str]:
+    for argument in get_args(hint):
+        yield from (argument,) if isinstance(argument, str) else _literals(argument)
 
 
 def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:

@@ -133,8 +133,8 @@ ITEMS: Mapping[str, type[Item]] = {
 LEFT_OUT = frozenset(
     {
         "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction", "compaction_summary",
-        "compaction_trigger", "computer_call", "computer_call_output", "context_compaction", "file_search_call",
-        "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output",
+        "compaction_trigger", "computer_call", "computer_call_output", "configuration_update", "context_compaction",
+        "file_search_call", "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output",
         "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "other", "program",
         "program_output", "shell_call", "shell_call_output", "tool_search_call", "web_search_call",
     }
