@@ -37,7 +37,6 @@ class HfTokenizer:
         self,
         codec: TextCodec,
         *,
-        vocab_size: int,
         eos_token_ids: frozenset[int],
         template: ChatTemplate | None,
         token_bytes: TokenBytes | None,
@@ -46,7 +45,6 @@ class HfTokenizer:
     ) -> None:
         self.note = note
         self._codec = codec
-        self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._template = template
         self._token_bytes = token_bytes
@@ -59,7 +57,7 @@ class HfTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        return self._vocab_size
+        return self._codec.vocab_size
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -76,7 +74,7 @@ class HfTokenizer:
     def vocabulary(self) -> Vocabulary | None:
         if self._token_bytes is None:
             return None
-        tokens = tuple(self._token_bytes.of(id) for id in range(self._vocab_size))
+        tokens = tuple(self._token_bytes.uncached(id) for id in range(self.vocab_size))
         return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
     @property

@@ -83,7 +83,6 @@ def _load(folder: Path, family: Family | None) -> HfTokenizer:
     output = choose_format(source, codec.added_tokens, family=family)
     return HfTokenizer(
         codec,
-        vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
         template=template,
         token_bytes=token_bytes,

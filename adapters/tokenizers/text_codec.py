@@ -84,7 +84,9 @@ class TextCodec:
     def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._rust = rust
-        self.reach = token_reach(rust) if rust is not None else None
+        vocabulary = tokenizer.get_vocab()  # holds the interpreter's lock, a tenth of a second for a large one: once
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.reach = token_reach(rust, vocabulary) if rust is not None else None
         self._encoder = TextEncoder(rust, self.reach) if rust is not None else None
 
     @property

@@ -51,9 +51,13 @@ class TokenBytes:
         """Empty for ids that the tokenizer does not have (padding rows of an embedding)."""
         known = self._known.get(token_id)
         if known is None:
-            token = self._rust.id_to_token(token_id)
-            known = self._known[token_id] = b"" if token is None else self._bytes(token)
+            known = self._known[token_id] = self.uncached(token_id)
         return known
+
+    def uncached(self, token_id: int) -> bytes:
+        """As `of`, for a look at all of them."""
+        token = self._rust.id_to_token(token_id)
+        return b"" if token is None else self._bytes(token)
 
     def of_first(self, token_id: int) -> bytes:
         """Bytes of the token that opens a text."""

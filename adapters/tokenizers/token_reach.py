@@ -14,7 +14,7 @@ separators, an unknown-token that stands for a whole word or run, a model that s
 tokens that take the spaces beside them along.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Any, cast
 
@@ -27,8 +27,8 @@ _KEEPING_PRE_TOKENIZERS = frozenset({"ByteLevel", "Metaspace", "Digits", "Unicod
 _SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
 
 
-def token_reach(rust: RustTokenizer) -> int | None:
-    """Return the most characters that one token covers; None where no such number can be proven."""
+def token_reach(rust: RustTokenizer, tokens: Iterable[str]) -> int | None:
+    """Return the most characters that one of `tokens` covers; None where no such number can be proven."""
     try:
         shrinking, keeps_all = _shrinking(part_state(rust.normalizer)), _keeps_all(part_state(rust.pre_tokenizer))
     except Exception:  # a part that a class of transformers brings as Python code cannot be looked into
@@ -39,7 +39,7 @@ def token_reach(rust: RustTokenizer) -> int | None:
     if any(token.lstrip or token.rstrip for token in added):
         return None
     normalize = _normalize_with(rust.normalizer)
-    longest = max((len(token) for token in rust.get_vocab(with_added_tokens=True)), default=0)
+    longest = max(map(len, tokens), default=0)
     longest_added = max((max(len(token.content), len(normalize(token.content))) for token in added), default=0)
     return ceil(max(longest, longest_added, 1) * shrinking)
 

@@ -37,7 +37,6 @@ class _Counted:
         assert isinstance(plain, HfTokenizer)
         made = HfTokenizer(
             self._codec,
-            vocab_size=plain.vocab_size,
             eos_token_ids=plain.eos_token_ids,
             template=plain._template,
             token_bytes=plain._token_bytes,

@@ -85,7 +85,7 @@ _made: dict[str, tuple[Tokenizer, int | None]] = {}
 def test_no_text_has_fewer_tokens_than_its_length_proves(name: str, text: str) -> None:
     if name not in _made:
         made = KNOWN[name]()
-        _made[name] = made, token_reach(made)
+        _made[name] = made, token_reach(made, made.get_vocab())
     tokenizer, reach = _made[name]
     assert reach is not None
     assert len(tokenizer.encode(text, add_special_tokens=False)) * reach >= len(text)
@@ -93,12 +93,13 @@ def test_no_text_has_fewer_tokens_than_its_length_proves(name: str, text: str) -
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_nothing_is_claimed_where_text_may_vanish(name: str) -> None:
-    assert token_reach(UNKNOWN[name]()) is None
+    tokenizer = UNKNOWN[name]()
+    assert token_reach(tokenizer, tokenizer.get_vocab()) is None
 
 
 def test_the_reach_of_the_embedded_model_is_its_longest_token() -> None:
     tokenizer = KNOWN["demo"]()
-    assert token_reach(tokenizer) == max(len(token) for token in tokenizer.get_vocab())
+    assert token_reach(tokenizer, tokenizer.get_vocab()) == max(len(token) for token in tokenizer.get_vocab())
 
 
 def test_no_character_decomposes_into_more_than_is_assumed() -> None:
