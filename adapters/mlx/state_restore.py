@@ -101,9 +101,15 @@ def _tokens(
     if any(have < want or (exact and have != want) for have, want in zip(covered, needed, strict=True) if want):
         raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
     used.reverse()
-    columns = _Columns(used)
+    columns, link = _Columns(used), find_link()
     spare = _by_tensor(group, caches, lambda cache: spare_tokens(cache, position))
-    return [columns.join(index, want, spare[index]) for index, want in enumerate(needed)]
+    tensors: list[mx.array | None] = []
+    for index, want in enumerate(needed):
+        tensors.append(columns.join(index, want, spare[index]))
+        if link is not None:  # or all parts that crossed would be held beside the tensors that they make
+            link.settle()
+            evaluate([tensor for tensor in tensors[-1:] if tensor is not None])
+    return tensors
 
 
 def _needed_tokens(cache: Any, position: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.mlx import payload, state_restore
 from adapters.mlx.arrays import byte_view
-from tests.support.state_replay import capture, continue_greedy, open_at, prompt_of, whole_state
+from tests.support.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
 from tests.support.tiny_models import names, tiny_model
 
 FAMILIES = {
@@ -31,16 +31,19 @@ class HostLink:
     def __init__(self) -> None:
         self.uploaded: list[int] = []
         self.num_settled = 0
+        self.most_bytes = self._unsettled_bytes = 0
         self._packs: list[mx.array] = []
 
     def upload(self, pieces: Sequence[np.ndarray[Any, Any]], axis: int, dtype: mx.Dtype) -> mx.array:
         assert sum(piece.nbytes for piece in pieces) <= state_restore.HALF_BYTES
         joined = np.concatenate(pieces, axis=axis)
         self.uploaded.append(joined.nbytes)
+        self._unsettled_bytes += joined.nbytes
+        self.most_bytes = max(self.most_bytes, self._unsettled_bytes)
         return mx.array(joined).view(dtype) if joined.size else mx.zeros(joined.shape, dtype)
 
     def settle(self) -> None:
-        self.num_settled = len(self.uploaded)
+        self.num_settled, self._unsettled_bytes = len(self.uploaded), 0
 
     def address_of(self, array: mx.array) -> mx.array:
         self._packs.append(array)
@@ -89,6 +92,7 @@ def test_long_columns_cross_in_parts(link: HostLink, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(state_restore, "HALF_BYTES", limit)
         restored = open_at(model, PROMPT, captured)
         assert set(link.uploaded) == sizes
+        assert link.most_bytes == AT_GRID // BLOCK * block_bytes, "parts of one tensor at a time"
         assert whole_state(model, restored) == expected
         model.close([restored])
     model.close([cold])
