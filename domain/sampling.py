@@ -128,4 +128,4 @@ class StopRules:
             require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
 
 
-__all__ = ("MAX_SEED", "MAX_TOP_LOGPROBS", "SamplingParams", "StopRules")
+__all__ = ("MAX_LOGIT_BIAS", "MAX_SEED", "MAX_TOP_LOGPROBS", "SamplingParams", "StopRules")

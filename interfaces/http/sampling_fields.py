@@ -14,12 +14,12 @@ from typing import Annotated
 from msgspec import Struct
 
 from domain.chat import Json
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.priority import Priority
 from domain.request import THINKING_SWITCHES, GenerationRequest, Prompt
-from domain.sampling import SamplingParams, StopRules
+from domain.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
 from interfaces.http.dialect import Asked
 from interfaces.http.parameters import supported
 
@@ -94,6 +94,7 @@ def _sampling(fields: SamplingFields, num_logprobs: int | None) -> SamplingParam
 
 
 def _logit_bias(biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    require(len(biases) <= MAX_LOGIT_BIAS, "logit_bias", f"has more than {MAX_LOGIT_BIAS} entries")
     return tuple((_token_id(key), bias) for key, bias in biases.items())
 
 

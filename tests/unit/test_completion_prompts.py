@@ -1,13 +1,17 @@
 """Token ids as a client sends them: rows from the parser on, and errors that name the field."""
 
 import json
+from typing import Any, cast
 
 import pytest
 
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
+from domain.ids import RequestId
+from domain.request import TextPrompt
 from interfaces.http.json_body import body_decoder
 from interfaces.http.openai.completion_request import CompletionRequest, plain_prompts
+from interfaces.http.sampling_fields import generation_request
 
 decode = body_decoder(CompletionRequest)
 
@@ -54,3 +58,17 @@ def test_what_has_no_form_of_a_prompt_is_refused_by_the_parser(prompt: object, f
     with pytest.raises(InvalidRequest) as refused:
         decode(json.dumps({"model": "m", "prompt": prompt}).encode())
     assert refused.value.param == field
+
+
+def test_too_many_prompts_are_refused_before_they_are_looked_at() -> None:
+    """Half a million of them stopped the event loop for a second."""
+    with pytest.raises(InvalidRequest, match="prompts times n exceed 128"):
+        plain_prompts(body_of(["text"] * 200 + [5]))
+
+
+def test_too_many_biases_are_refused_before_they_are_looked_at() -> None:
+    body = decode(
+        json.dumps({"model": "m", "prompt": "x", "logit_bias": dict.fromkeys(map(str, range(-1, 2_000)), 1)}).encode()
+    )
+    with pytest.raises(InvalidRequest, match="logit_bias has more than 1024 entries"):
+        generation_request(body, cast(Any, None), RequestId("r"), TextPrompt("x"), max_tokens=1)

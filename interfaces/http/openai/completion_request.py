@@ -33,12 +33,15 @@ class CompletionRequest(CompletionFields, kw_only=True):
 
 def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     """Every prompt of the body, in order. Raises InvalidRequest."""
-    prompts = _prompts(body.prompt)
-    if not prompts:
+    prompt = body.prompt
+    if not isinstance(prompt, str | IdRow) and prompt and all(isinstance(item, int) for item in prompt):
+        raise _no_token_id("prompt")
+    num_prompts = 1 if isinstance(prompt, str | IdRow) else len(prompt)
+    if not num_prompts:
         raise InvalidRequest("prompt must not be empty", param="prompt")
-    if len(prompts) * (body.n or 1) > MAX_CHOICES:
-        raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if len(prompts) == 1 else "prompt")
-    return prompts
+    if num_prompts * (body.n or 1) > MAX_CHOICES:
+        raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if num_prompts == 1 else "prompt")
+    return _prompts(prompt)
 
 
 def check_combination(body: CompletionRequest) -> None:
@@ -72,8 +75,6 @@ def _prompts(prompt: WirePrompt) -> list[PlainPrompt]:
         return [TextPrompt(prompt)]
     if isinstance(prompt, IdRow):
         return [TokenPrompt(prompt)]
-    if prompt and all(isinstance(item, int) for item in prompt):
-        raise _no_token_id("prompt")
     return [_prompt(item, f"prompt[{index}]") for index, item in enumerate(prompt)]
 
 
