@@ -19,6 +19,7 @@ async def run_all(base_url: str, requests: list[dict[str, Any]]) -> list[Timelin
     """Each request: {"path", "body", "at_s" (offset), "cancel_after_s"}."""
 
     async with new_client(None, is_local=True) as client:
+        await client.get(base_url + "/health")  # the first request of a process imports and connects
 
         async def one(request: dict[str, Any]) -> Timeline:
             await asyncio.sleep(request.get("at_s", 0.0))
