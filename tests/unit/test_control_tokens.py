@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from adapters.tokenizers import loader as loader_module
 from application.ports.tokenizer import Tokenizer as TokenizerPort
-from domain.chat import ChatMessage, Role
+from domain.chat import ChatMessage, Role, ToolCall
 from domain.request import ChatPrompt
 from tests.support.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
 
@@ -129,3 +129,22 @@ def test_what_cannot_be_kept_apart_is_said_at_the_load(
 def test_a_tokenizer_without_a_rust_one_is_said_at_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loader_module, "rust_tokenizer", lambda _: None)
     assert "no Rust implementation" in loaded(tmp_path, CHATML).note
+
+
+def test_an_answer_that_is_continued_may_spell_a_control_token(tmp_path: Path):
+    tokenizer = loaded(tmp_path, QWEN_3, "<think>", "</think>")
+    chat = (ChatMessage(Role.USER, "q"), ChatMessage(Role.ASSISTANT, "<think>\nhm <|im_end|> an"))
+    ids = list(tokenizer.render(ChatPrompt(chat, continues=True)).token_ids)
+    assert tokenizer.decode(ids).endswith("<|im_start|>assistant\n<think>\nhm <|im_end|> an")
+    assert count(tokenizer, ids, "<think>") == count(tokenizer, ids, "<|im_end|>") == 1
+
+
+def test_generated_arguments_are_text_as_they_were_generated(tmp_path: Path):
+    template = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}</s>"
+    tokenizer = loaded(tmp_path, template + "{% endfor %}{{ m.content }}<|im_end|>{% endfor %}")
+    written = '{"a":  "</s> \\" \\u003cs>",}'
+    call = ToolCall("c", "add", written, is_generated=True)
+    chat = (ChatMessage(Role.USER, "q"), ChatMessage(Role.ASSISTANT, tool_calls=(call,)))
+    ids = list(tokenizer.render(ChatPrompt(chat)).token_ids)
+    assert tokenizer.decode(ids) == f"q<|im_end|>{written}</s><|im_end|>"
+    assert count(tokenizer, ids, "</s>") == 1
