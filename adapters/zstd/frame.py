@@ -125,7 +125,7 @@ class _Reading:
 def _tensors(head: _Reading, count: int) -> tuple[TensorSpec, ...]:
     """A model's frames all name the same tensors: what was read last is compared first."""
     known = _known.get(count)
-    if known is not None and head.frame[head.at : head.at + len(known.packed)] == known.packed:
+    if known is not None and bytes(head.frame[head.at : head.at + len(known.packed)]) == known.packed:
         head.at += len(known.packed)
         return known.specs
     specs = tuple(_tensor(head) for _ in range(count))
