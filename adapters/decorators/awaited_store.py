@@ -166,9 +166,6 @@ class _AbsentStore:
     def flush(self) -> None:
         return
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        return ()
-
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         if includes is not None:
             return EraseReport(0, 0, f"nothing was removed from the store: {self._failure}")

@@ -58,9 +58,6 @@ class FaultInjectingBlockStore(ForwardingStore):
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         return [] if self.is_down else self._store.followers(namespace, parent, limit)
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        return [] if self.is_down else self._store.dependants(namespace, parent)
-
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:

@@ -58,9 +58,6 @@ class ForwardingStore:
     def flush(self) -> None:
         self._store.flush()
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        return self._store.dependants(namespace, parent)
-
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         return self._store.erase(includes)
 

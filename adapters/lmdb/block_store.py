@@ -12,7 +12,6 @@ import lmdb
 
 from adapters.lmdb import faults
 from adapters.lmdb.ages import AgeLimit
-from adapters.lmdb.announced import AnnouncedNamespaces
 from adapters.lmdb.compaction import erase, shrink
 from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
@@ -25,8 +24,7 @@ from adapters.lmdb.probe import verify_payloads
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
 from adapters.lmdb.rows import Row
-from adapters.lmdb.usage import read_usage
-from adapters.lmdb.uses import RecordUses
+from adapters.lmdb.uses import AnnouncedNamespaces, RecordUses
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
@@ -169,10 +167,6 @@ class LmdbBlockStore:
     def flush(self) -> None:
         self._write(self._flush, None)
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        check_ids(namespace, parent)
-        return self._read(lambda: self._reader.dependants(namespace, parent), [])
-
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
         return self._write(lambda: self._erase(includes), refused)
@@ -235,7 +229,6 @@ class LmdbBlockStore:
             return
         self._writer.forget_names()
         open_for_writing(self._directory, self._environment, self._writer, self._faults)
-        self._directory.drop_damaged_beyond(self._options.quota_bytes)
         self._writer.note_gone(None)
 
     def _age(self) -> None:
@@ -268,7 +261,6 @@ class LmdbBlockStore:
             begun = begun or self._begin(records)
             outcome = self._put_once(records, begun) if begun is not None else PutOutcome.UNAVAILABLE
             if outcome is not None:
-                self._directory.drop_damaged_beyond(self._options.quota_bytes)
                 return outcome
             begun = None
         return PutOutcome.UNAVAILABLE
@@ -326,7 +318,7 @@ class LmdbBlockStore:
                 self._writer.note_gone(None)
 
     def _usage(self) -> StoreUsage:
-        return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)
+        return self._reader.usage(None if self._options.read_only else self._options.quota_bytes)
 
     def _flush(self) -> None:
         self._flush_touches()

@@ -134,8 +134,6 @@ def erase(
                 compact(directory, environment)
             except StoreOpenError as failure:
                 problem = f"the records are gone, but what they were may be left in free pages of the file: {failure}"
-    # It may hold anything that ever was stored.
-    directory.drop_damaged()
     return EraseReport(num_records, num_bytes, problem)
 
 

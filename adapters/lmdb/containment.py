@@ -2,7 +2,7 @@
 
 open ──the volume failed──► paused: writes are refused for a while ──► open
   └──damaged, or the volume is gone──► broken: reads miss; the next write opens again ──► open
-  └──► closed                          (a damaged database is set aside before that)
+  └──► closed                          (a damaged database is emptied before that)
 """
 
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class Containment:
                 return
             self._environment.close()
             if broken == faults.DAMAGED:
-                self._directory.set_aside()
+                self._directory.empty()
             self._directory.release()
             self._reopen()
             self.broken = None

@@ -45,18 +45,17 @@ class StoreDirectory:
         self.path = path
         self.data = path / "data.mdb"
         self.readers = path / "lock.mdb"
-        self.damaged = path / "data.damaged"
         self.copy = path / "data.compact"
         self.quota = path / "quota"
         self.notes = path / "notes"
         self._format = path / "format"
         self._lock = WriterLock(path / "writer.lock")
-        self._of_earlier = tuple(path / name for name in ("boot", "synced", "rates.json"))
+        self._of_earlier = tuple(path / name for name in ("boot", "synced", "rates.json", "data.damaged"))
 
     @property
     def _files(self) -> tuple[Path, ...]:
         return (
-            self.data, self.readers, self.damaged, self.copy, self.quota, self.notes, self._format,
+            self.data, self.readers, self.copy, self.quota, self.notes, self._format,
             self.path / "writer.lock", *self._of_earlier,
         )  # fmt: skip
 
@@ -144,19 +143,9 @@ class StoreDirectory:
         finally:
             self.release()
 
-    def set_aside(self) -> None:
-        """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
-        what was lost. Never call it with the database open."""
-        self.readers.unlink(missing_ok=True)
-        if self.size_bytes < _size(self.damaged):
-            self.data.unlink(missing_ok=True)
-        elif self.data.exists():
-            self.data.replace(self.damaged)
-        self.sync()
-
     def empty(self) -> None:
         """Remove all that was stored. Never call it with the database open."""
-        remove_durably(self.readers, self.data, self.damaged)
+        remove_durably(self.readers, self.data)
 
     def swap_in(self, copy: Path) -> None:
         """Make a synced copy the database, durably. Never call it with the database open."""
@@ -164,14 +153,6 @@ class StoreDirectory:
         # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)
         self.sync()
-
-    def drop_damaged(self) -> None:
-        self.damaged.unlink(missing_ok=True)
-
-    def drop_damaged_beyond(self, quota_bytes: int) -> None:
-        """The set-aside database counts against the quota: it goes as soon as both do not fit."""
-        if self.damaged.exists() and _size(self.damaged) + self.size_bytes > quota_bytes:
-            self.damaged.unlink(missing_ok=True)
 
     @property
     def size_bytes(self) -> int:
@@ -202,7 +183,7 @@ class StoreDirectory:
         number = self._format_number()
         if number is None or number == FORMAT:
             return None
-        remove_durably(self.readers, self.data, self.damaged, *self._of_earlier)
+        remove_durably(self.readers, self.data, *self._of_earlier)
         self._mark()
         return number
 

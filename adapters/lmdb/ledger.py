@@ -79,23 +79,6 @@ class Ledger:
         row.model, row.fingerprint = info.model, info.fingerprint
         return row
 
-    def sweep_namespaces(self, start: bytes, limit: int) -> bytes | None:
-        """Forget those without records among the next `limit` from `start` on: earlier versions left them.
-
-        Returns where to go on, None at the end.
-        """
-        cursor = self._txn.cursor(self._trees.ns)
-        more = cursor.set_range(start) if start else cursor.first()
-        for _ in range(limit):
-            if not more:
-                return None
-            namespace = Namespace(cursor.key())
-            row = NamespaceRow.unpack(namespace, cursor.value())
-            if row.is_empty:
-                self._rows.setdefault(namespace, row)  # `finish` forgets it, unless something is stored in it now
-            more = cursor.next()
-        return cursor.key() if more else None
-
     def row(self, key: bytes) -> Row | None:
         value = self._txn.get(key, db=self._trees.rec)
         return Row.unpack(key, value) if value is not None else None

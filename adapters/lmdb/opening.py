@@ -42,7 +42,7 @@ def open_for_reading(directory: StoreDirectory, environment: Environment) -> Non
 
 
 def open_for_writing(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
-    """Claims the directory; a damaged database is set aside and replaced by an empty one. Raises StoreOpenError."""
+    """Claims the directory; a damaged database is emptied. Raises StoreOpenError."""
     if opened := directory.claim():
         log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
     try:
@@ -77,9 +77,9 @@ def _open_or_replace(directory: StoreDirectory, environment: Environment, writer
     except (Damaged, lmdb.Error) as failure:
         if classify(failure) != faults.DAMAGED:
             raise
-        log.note(faults.DAMAGED, f"{directory.path}: {failure}; set aside, starting empty")
+        log.note(faults.DAMAGED, f"{directory.path}: {failure}; emptied")
         environment.close()
-        directory.set_aside()
+        directory.empty()
         environment.notes.clear()
         environment.open()
 

@@ -12,11 +12,9 @@ from domain.id_row import ID_BYTES, IdRow
 from domain.ids import GroupIndex
 from domain.record import Record
 
-_TOKENS = Struct("<BI")
+_TOKENS = Struct("<I")
 _COUNT = Struct("<H")
 _GROUP = Struct("<HQQQ")
-_NARROW_BYTES = 2
-"""Of an id where all of a record's fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +69,24 @@ class Head:
         return [span for span in self.groups if wanted is None or span.group in wanted]
 
     def pack(self, key: bytes) -> bytes:
-        ids = self.token_ids.to_bytes()
-        fits = not any(ids[2::ID_BYTES]) and not any(ids[3::ID_BYTES])
-        width, tokens = (_NARROW_BYTES, _resized(ids, ID_BYTES, _NARROW_BYTES)) if fits else (ID_BYTES, ids)
         spans = b"".join(_GROUP.pack(span.group, span.offset, span.length, span.check) for span in self.groups)
-        return sealed(key, _TOKENS.pack(width, len(self.token_ids)) + tokens + _COUNT.pack(len(self.groups)) + spans)
+        tokens = _TOKENS.pack(len(self.token_ids)) + self.token_ids.to_bytes()
+        return sealed(key, tokens + _COUNT.pack(len(self.groups)) + spans)
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> "Head":
         """Raises Damaged when the check fails, ValueError when the content makes no sense all the same."""
         body = opened(key, value)
         try:
-            width, count = _TOKENS.unpack_from(body)
-            offset = _TOKENS.size + width * count
-            tokens = body[_TOKENS.size : offset]
-            if width not in (_NARROW_BYTES, ID_BYTES):
-                raise ValueError("a head has ids of no known width")
-            token_ids = IdRow.of_bytes(tokens if width == ID_BYTES else _resized(tokens, width, ID_BYTES))
+            (count,) = _TOKENS.unpack_from(body)
+            offset = _TOKENS.size + ID_BYTES * count
+            token_ids = IdRow.of_bytes(body[_TOKENS.size : offset])
             (num_groups,) = _COUNT.unpack_from(body, offset)
             offset += _COUNT.size
             spans = [_GROUP.unpack_from(body, offset + index * _GROUP.size) for index in range(num_groups)]
         except error:
             raise ValueError("a head cannot be read") from None
         return cls(token_ids, tuple(GroupSpan(*span) for span in spans))
-
-
-def _resized(ids: bytes, old_width: int, new_width: int) -> bytes:
-    """Little endian ids in more bytes each, or in fewer where they fit."""
-    resized = bytearray(len(ids) // old_width * new_width)
-    for place in range(_NARROW_BYTES):
-        resized[place::new_width] = ids[place::old_width]
-    return bytes(resized)
 
 
 def check_of(key: bytes, group: GroupIndex, buffers: Iterable[memoryview]) -> int:

@@ -25,6 +25,7 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_prefix,
 )
+from application.ports.block_store import NamespaceUsage, StoreUsage
 from application.ports.state_codec import StateCodec
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -64,13 +65,6 @@ class Reader:
                 return []
             return [parse_key(namespace, name) for name in _under(txn.cursor(self._trees.rec), space_prefix(space))]
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> list[RecordKey]:
-        with self._environment.reading() as txn:
-            space = self.space(txn, namespace)
-            if space is None:
-                return []
-            return [*self._snapshots(txn, namespace, space, parent), *self._blocks(txn, namespace, space, parent)]
-
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Records whose head does not verify are left out."""
         with self._environment.reading() as txn:
@@ -81,6 +75,25 @@ class Reader:
             keys += islice(self._snapshots(txn, namespace, space, parent), limit)
             found = [self._tokens(txn, space, key) for key in keys]
             return [tokens for tokens in found if tokens is not None]
+
+    def usage(self, quota_bytes: int | None) -> StoreUsage:
+        """From the sums of the namespaces, without evictions and faults. `quota_bytes` None: what the writer set."""
+        environment = self._environment
+        with environment.reading() as txn:
+            rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(self._trees.ns)]
+            used_bytes = self._trees.used_pages(txn) * environment.geometry.page_bytes
+        namespaces = tuple(
+            NamespaceUsage(
+                info=row.info(key),
+                num_blocks=row.num_blocks,
+                num_snapshots=row.num_snapshots,
+                raw_bytes=row.raw_bytes,
+                stored_bytes=row.stored_bytes,
+            )
+            for key, row in rows
+        )
+        quota_bytes = environment.info()[1] if quota_bytes is None else quota_bytes
+        return StoreUsage(quota_bytes=quota_bytes, stored_bytes=used_bytes, namespaces=namespaces)
 
     def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
         """The record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged.

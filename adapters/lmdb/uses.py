@@ -1,20 +1,21 @@
-"""Which records this process is reading now, and which it has used since the last write transaction. Any thread.
+"""What waits for the next write transaction: uses of records, and names of namespaces. Any thread.
 
-Uses are written with the next transaction; a crash loses recency only.
+A crash loses recency, and the names of namespaces without a record. Both are bounded.
 """
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
-from domain.record import RecordKey
+from domain.record import Namespace, NamespaceInfo, RecordKey
 
 _MAX_HELD_TOUCHES = 1 << 16
+_MAX_NAMESPACES = 1024
 
 
 class RecordUses:
-    """See the module docstring."""
+    """Which records this process is reading now, and which it has used since the last write transaction."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -52,4 +53,30 @@ class RecordUses:
             return list(self._read)
 
 
-__all__ = ("RecordUses",)
+class AnnouncedNamespaces:
+    """Model name and fingerprint of namespaces that have no record yet, and so no row; the oldest is forgotten.
+
+    Every batch announces its namespace again, so what is forgotten costs a name in a report at most.
+    """
+
+    """Any thread."""
+
+    def __init__(self, capacity: int = _MAX_NAMESPACES) -> None:
+        self._capacity = capacity
+        self._lock = Lock()
+        self._infos: dict[Namespace, NamespaceInfo] = {}
+
+    def note(self, info: NamespaceInfo) -> None:
+        with self._lock:
+            self._infos.pop(info.namespace, None)
+            self._infos[info.namespace] = info
+            while len(self._infos) > self._capacity:
+                del self._infos[next(iter(self._infos))]
+
+    def of(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, NamespaceInfo]:
+        """Those of them that are known."""
+        with self._lock:
+            return {namespace: self._infos[namespace] for namespace in namespaces if namespace in self._infos}
+
+
+__all__ = ("AnnouncedNamespaces", "RecordUses")

@@ -23,7 +23,6 @@ _DELETE_RECORDS = 512
 _DELETE_BYTES = 64 << 20
 _TOUCHES = 4096
 _ROOM_ROUNDS = 3
-_SWEPT_NAMESPACES = 64
 
 
 @dataclass(slots=True)
@@ -56,7 +55,6 @@ class Writer:
         self._on_evicted = on_evicted
         self.note_gone: NoteGone = lambda _: None
         self._spaces: dict[int, Namespace] = {}
-        self._swept_to: bytes | None = b""
 
     @property
     def quota(self) -> Quota:
@@ -144,13 +142,12 @@ class Writer:
             with self._environment.writing() as txn:
                 ledger = self._ledger(txn)
                 self._touch(ledger, batch.touched)
-                swept_to = self._sweep(ledger)
                 evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
                 fits = ledger.used_pages <= max_used
                 wait = evicted > 0 and self.quota.is_large(needed)
                 outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
                 ledger.finish()
-            batch.touched, self._swept_to = (), swept_to
+            batch.touched = ()
             self._report(ledger, evicted, "room")
             if fits and not wait:
                 return outcome
@@ -158,10 +155,6 @@ class Writer:
                 return PutOutcome.FULL
             if wait:
                 self._advance()
-
-    def _sweep(self, ledger: Ledger) -> bytes | None:
-        """Once in the life of a process, over all namespaces, a few in each transaction."""
-        return None if self._swept_to is None else ledger.sweep_namespaces(self._swept_to, _SWEPT_NAMESPACES)
 
     def _insert(self, ledger: Ledger, batch: Batch) -> PutOutcome | None:
         """Looks before it writes, so that an outcome other than STORED leaves the transaction unchanged."""

@@ -67,9 +67,11 @@ class MemoryBlockStore:
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         with self._lock:
-            keys = self.dependants(namespace, parent)
-            blocks = [key for key in keys if isinstance(key, BlockKey)]
-            chosen = [*blocks[:limit], *keys[: min(limit, len(keys) - len(blocks))]]
+            keys = sorted(self._tree.links.following(BlockKey(namespace, parent)), key=repr)
+            chosen: Sequence[RecordKey] = (
+                *[key for key in keys if isinstance(key, BlockKey)][:limit],
+                *[key for key in keys if isinstance(key, SnapshotKey)][:limit],
+            )
             return [self._tree.nodes[key].record.key_ids for key in chosen]
 
     def open_namespace(self, info: NamespaceInfo) -> None:
@@ -113,13 +115,6 @@ class MemoryBlockStore:
 
     def flush(self) -> None:
         """Nothing is held back."""
-
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        above = BlockKey(namespace, parent)
-        with self._lock:
-            keys = self._tree.links.following(above)
-            snapshots = sorted(key for key in keys if isinstance(key, SnapshotKey))
-            return [*snapshots, *sorted(key for key in keys if isinstance(key, BlockKey))]
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         with self._lock:

@@ -19,7 +19,6 @@ from typing import Protocol, TypeAlias
 
 from application.ports.record_reader import RecordReader
 from application.ports.record_writer import RecordWriter
-from domain.ids import BlockHash
 from domain.record import Namespace, NamespaceInfo, RecordKey
 
 
@@ -103,7 +102,7 @@ def nobody_looks(_num_bytes: int) -> None:
 
 NoteGone: TypeAlias = Callable[[Sequence[RecordKey] | None], object]
 """Called with the keys of records that left the store (evicted, deleted, quarantined), once that is committed; with
-None when anything may be different (erased, set aside, opened anew), so that `keys` has to be read again. Called by the
+None when anything may be different (erased, damaged, opened anew), so that `keys` has to be read again. Called by the
 thread that removed them: it must return at once and not call the store."""
 
 
@@ -120,15 +119,10 @@ class StoreAdministration(Protocol):
         caller knows."""
         ...
 
-    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
-        """All that directly follows a block (or the namespace's root): snapshots ascending by `num_partial`, then
-        blocks. Costs as much as there is: for walking a store, not for lookups."""
-        ...
-
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         """Remove everything of the namespaces that `includes` says (None: of all), for good: no file of the store holds
-        any of it afterwards, neither in freed pages nor in a database that was set aside. What is put meanwhile may go
-        as well. May take as long as copying what stays."""
+        any of it afterwards, nor do freed pages. What is put meanwhile may go as well. May take as long as copying what
+        stays."""
         ...
 
     def usage(self) -> StoreUsage: ...

@@ -15,7 +15,7 @@ from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import (
     BLOCK_TOKENS,
@@ -168,21 +168,6 @@ def test_a_batch_may_repeat_a_record(store: BlockStore) -> None:
     assert sum(space.num_blocks for space in store.usage().namespaces) == 2
 
 
-def test_snapshots_are_listed_by_block_in_ascending_order(store: BlockStore) -> None:
-    blocks = chain(ONE, 2)
-    hanging = [snapshot(blocks[1], tokens) for tokens in ([9, 9, 9], [], [5], [4])]
-    assert put(store, [*blocks, snapshot(ONE, [3]), *hanging]) is PutOutcome.STORED
-    places = [BlockHash(ONE.namespace), blocks[0].key.hash, blocks[1].key.hash]  # type: ignore[union-attr]
-    at_root, at_first, at_second = (
-        [key for key in store.dependants(ONE.namespace, place) if isinstance(key, SnapshotKey)] for place in places
-    )
-    assert [key.num_partial for key in at_root] == [1]
-    assert list(at_first) == []
-    assert [key.num_partial for key in at_second] == [0, 1, 1, 3]
-    assert list(store.dependants(ONE.namespace, places[0]))[1:] == keys_of(blocks[:1])
-    assert set(at_second) == {record.key for record in hanging}
-
-
 def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     trunk = chain(ONE, 2)
     branches = [chain(ONE, 1, seed=seed, after=trunk[-1])[0] for seed in range(5)]
@@ -193,7 +178,6 @@ def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     assert sorted(map(tuple, found)) == sorted(tuple(record.key_ids) for record in (*branches, *tails))
     assert sorted(len(tokens) for tokens in store.followers(ONE.namespace, end, 1)) == [1, BLOCK_TOKENS]
     assert len(store.followers(ONE.namespace, end, 3)) == 3 + len(tails)
-    assert set(store.dependants(ONE.namespace, end)) == set(keys_of([*branches, *tails]))
     assert list(store.followers(ONE.namespace, BlockHash(ONE.namespace), 10)) == [trunk[0].key_ids]
     assert list(store.followers(TWO.namespace, BlockHash(TWO.namespace), 10)) == []
 
@@ -329,7 +313,6 @@ def test_after_close_reads_miss_and_writes_are_refused(store: BlockStore) -> Non
     assert list(store.get(keys_of(blocks))) == [None, None]
     assert store.put(blocks) is PutOutcome.UNAVAILABLE
     assert store.delete(keys_of(blocks)) == 0
-    assert list(store.dependants(ONE.namespace, blocks[0].parent)) == []
     assert list(store.followers(ONE.namespace, blocks[0].parent, 5)) == []
     store.touch(keys_of(blocks))
     store.flush()

@@ -24,7 +24,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
     store.close()
     assert problems == ()
     assert faults <= {"injected"}
-    assert not (tmp_path / "store" / "data.damaged").exists()
 
 
 LONG, SHORT = b"x" * 600, b"x" * 31
@@ -34,8 +33,6 @@ REFUSED: dict[str, Callable[[BlockStore, bytes], object]] = {
     "get": lambda store, hash: store.get([BlockKey(ONE.namespace, BlockHash(hash))]),
     "get-snapshot": lambda store, digest: store.get([SnapshotKey(ONE.namespace, BlockHash(ONE.namespace), 1, digest)]),
     "delete": lambda store, hash: store.delete([BlockKey(ONE.namespace, BlockHash(hash))]),
-    "dependants": lambda store, hash: store.dependants(ONE.namespace, BlockHash(hash)),
-    "dependants-namespace": lambda store, name: store.dependants(Namespace(name), BlockHash(ONE.namespace)),
     "followers": lambda store, hash: store.followers(ONE.namespace, BlockHash(hash), 1),
     "followers-namespace": lambda store, name: store.followers(Namespace(name), BlockHash(ONE.namespace), 1),
     "open-namespace": lambda store, name: store.open_namespace(NamespaceInfo(Namespace(name), "m", "{}")),

@@ -161,7 +161,7 @@ def test_a_kill_while_reading_costs_nothing(store: Path) -> None:
     assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
 
-def test_an_index_that_ends_process_after_process_is_set_aside(library: Path, store: Path) -> None:
+def test_an_index_that_ends_process_after_process_is_emptied(library: Path, store: Path) -> None:
     """Its pages cannot be left alone as a record's can."""
     bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(index_page(store))}
     assert [dies(READ, store, bad) for _ in range(2)] == [True, True]

@@ -1,4 +1,4 @@
-"""A damaged, cut, foreign or newer store: detected, set aside or left alone, and never a wrong byte or a crash."""
+"""A damaged, cut, foreign or newer store: detected, emptied or left alone, and never a wrong byte or a crash."""
 
 import json
 import mmap
@@ -98,7 +98,7 @@ store.close()
 @pytest.mark.parametrize(
     "content", [b"x" * 100, bytes(8192), b"SQLite format 3\0" * 1000, b""], ids=["short", "zeros", "other", "empty"]
 )
-def test_an_unusable_database_is_set_aside_and_replaced(tmp_path: Path, content: bytes) -> None:
+def test_an_unusable_database_is_emptied(tmp_path: Path, content: bytes) -> None:
     filled(tmp_path / "store")
     (tmp_path / "store" / "data.mdb").write_bytes(content)
     events = EventList()
@@ -107,37 +107,6 @@ def test_an_unusable_database_is_set_aside_and_replaced(tmp_path: Path, content:
     blocks = chain(INFO, 2)
     assert store.put(blocks) is PutOutcome.STORED
     assert store.usage().faults == ({"damaged": 1} if content else {})
-    store.close()
-    if content:
-        assert (tmp_path / "store" / "data.damaged").read_bytes() == content
-
-
-def test_what_was_set_aside_is_never_replaced_by_something_smaller(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    filled(path)
-    for content, expected in (
-        (b"y" * 2_000_000, 2_000_000),
-        (b"z" * 100_000, 2_000_000),
-        (b"w" * 2_500_000, 2_500_000),
-    ):
-        (path / "data.mdb").write_bytes(content)
-        store = open_store(path)
-        assert store.put(chain(INFO, 1)) is PutOutcome.STORED
-        store.close()
-        assert (path / "data.damaged").stat().st_size == expected
-
-
-def test_what_was_set_aside_goes_when_the_quota_needs_its_room(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    filled(path)
-    (path / "data.mdb").write_bytes(b"y" * (3 << 20))
-    store = open_store(path)
-    assert (path / "data.damaged").exists()
-    for seed in range(30):
-        assert store.put(chain(INFO, 1, seed=seed, size_bytes=100_000)) is PutOutcome.STORED
-        aside = (path / "data.damaged").stat().st_size if (path / "data.damaged").exists() else 0
-        assert aside + (path / "data.mdb").stat().st_size <= 4 << 20
-    assert not (path / "data.damaged").exists()
     store.close()
 
 
@@ -172,7 +141,7 @@ def test_a_store_of_an_earlier_version_is_emptied_and_used(tmp_path: Path) -> No
     path = tmp_path / "store"
     filled(path)
     (path / "format").write_text("cairn block store\nformat 1\n")
-    for name in ("boot", "synced", "rates.json"):
+    for name in ("boot", "synced", "rates.json", "data.damaged"):
         (path / name).write_text("of its own")
     with pytest.raises(StoreOpenError, match="format 1, of an earlier version") as refused:
         open_store(path, read_only=True)

@@ -51,7 +51,6 @@ def path(tmp_path: Path) -> Path:
             assert store.put([record]) is PutOutcome.STORED
     assert traces(path, content(ALICE))
     store.close()
-    (path / "data.damaged").write_bytes((path / "data.mdb").read_bytes())
     return path
 
 
@@ -60,7 +59,6 @@ def test_a_cleared_store_holds_nothing_of_what_it_held(path: Path) -> None:
     report = clear_store(store, EVERYTHING)
     assert (report.num_records, report.problem) == (240, "")
     assert traces(path, [*content(ALICE), *content(BOB)]) == []
-    assert not (path / "data.damaged").exists()
     assert ALICE.fingerprint.encode() not in (path / "data.mdb").read_bytes()
     assert store.put(content(BOB)) is PutOutcome.STORED
     assert store.check_integrity(payloads=True).problems == ()
@@ -75,7 +73,6 @@ def test_one_tenant_goes_without_a_trace_and_the_other_stays_whole(path: Path) -
     report = clear_store(store, NamespaceChoice.of(None, "alice", ""))
     assert (report.num_records, report.problem) == (120, "")
     assert traces(path, content(ALICE)) == []
-    assert not (path / "data.damaged").exists()
     assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))
     assert store.check_integrity(payloads=True).problems == ()
     store.close()

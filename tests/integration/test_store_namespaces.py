@@ -3,17 +3,14 @@
 import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb.announced import AnnouncedNamespaces
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.ledger import Ledger
-from adapters.lmdb.rows import NamespaceRow
+from adapters.lmdb.uses import AnnouncedNamespaces
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
@@ -108,34 +105,6 @@ def test_a_namespace_emptied_by_the_eviction_for_its_own_record_stays(path: Path
         put(store, KEPT, chain(KEPT, 1, seed=seed, size_bytes=250_000))
         assert [space.info for space in store.usage().namespaces] == [KEPT]
         check(store)
-    store.close()
-
-
-def test_rows_that_earlier_versions_left_are_swept_a_few_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(path)
-    put(store, KEPT, chain(KEPT, 1))
-    with store._environment.writing() as txn:
-        for number in range(300):
-            row = NamespaceRow(1000 + number, "model", FINGERPRINT)
-            name = tenant(number).namespace
-            txn.put(name, row.pack(name), db=store._environment.trees.ns)
-    assert num_rows(store) == 301
-    assert [space.info for space in store.usage().namespaces] == [KEPT]
-    check(store)
-    store.close()
-
-    store = open_store(path)
-    counts = [301]
-    for seed in range(1, 8):
-        put(store, KEPT, chain(KEPT, 1, seed=seed))
-        counts.append(num_rows(store))
-    assert counts[-1] == 1
-    assert max(before - after for before, after in pairwise(counts)) <= 64
-    sweeps = []
-    monkeypatch.setattr(Ledger, "sweep_namespaces", lambda *_: sweeps.append(1))
-    put(store, KEPT, chain(KEPT, 1, seed=9))
-    assert sweeps == []
-    check(store)
     store.close()
 
 

@@ -199,7 +199,7 @@ def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
     assert not (path / "data.compact").exists()
 
 
-def test_damage_found_while_shrinking_is_set_aside(tmp_path: Path) -> None:
+def test_damage_found_while_shrinking_empties(tmp_path: Path) -> None:
     path, events = tmp_path / "store", EventList()
     fill(path, LARGE_BYTES)
     data = bytearray((path / "data.mdb").read_bytes())

@@ -21,7 +21,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 from tests.support.effort import scaled
 from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot
@@ -160,8 +160,6 @@ class StoreMachine(RuleBasedStateMachine):
             del self.model[key]
 
     def has(self, key: RecordKey) -> bool:
-        if isinstance(key, SnapshotKey):
-            return key in self.store.dependants(key.namespace, key.block_hash)
         return held(self.store, [key])[0]
 
     @invariant()

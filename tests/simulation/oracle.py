@@ -14,15 +14,8 @@ NO_GROUPS: frozenset[GroupIndex] = frozenset()
 
 
 def stored_records(store: BlockStore, namespace: Namespace) -> list[Record]:
-    """Every record of a namespace, found by walking down from its root."""
-    found: list[Record] = []
-    parents = [BlockHash(namespace)]
-    while parents:
-        parent = parents.pop()
-        keys = store.dependants(namespace, parent)
-        parents += [key.hash for key in keys if isinstance(key, BlockKey)]
-        found += [record for record in store.get(keys) if record is not None]
-    return found
+    """Every record of a namespace."""
+    return [record for record in store.get(store.keys(namespace)) if record is not None]
 
 
 def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:

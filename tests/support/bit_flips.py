@@ -64,8 +64,8 @@ def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
             found = store.get([record.key])[0]
             assert found is None or same(found, record), f"{record.key} came back wrong"
             missing += found is None
+        store.keys(INFO.namespace)
         for record in records[:6]:
-            store.dependants(INFO.namespace, record.key.hash)  # type: ignore[union-attr]
             store.followers(INFO.namespace, record.parent, 100)
         store.usage()
         store.put(extra)

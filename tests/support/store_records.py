@@ -106,7 +106,7 @@ def held(store: BlockStore, keys: Sequence[RecordKey]) -> list[bool]:
 
 def empty(store: BlockStore, info: NamespaceInfo) -> int:
     """Delete all that a namespace holds, as whoever walks it could; returns how many records went."""
-    return store.delete(store.dependants(info.namespace, BlockHash(info.namespace)))
+    return store.delete(store.keys(info.namespace))
 
 
 def same(stored: Record | None, record: Record) -> bool:

@@ -18,7 +18,6 @@ from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
 from domain.hashing import snapshot_key
 from domain.id_row import IdRow
-from domain.ids import BlockHash
 from domain.record import Record, SnapshotKey
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
@@ -86,9 +85,7 @@ def everything(driver: CacheDriver, store: BlockStore | None) -> Sequence[Record
     if store is None:
         return [node.record for node in driver.hot._tree.nodes.values()]
     namespace = store.usage().namespaces[0].info.namespace
-    (first,) = store.dependants(namespace, BlockHash(namespace))
-    (second,) = store.dependants(namespace, first.hash)  # type: ignore[union-attr]
-    tails = store.dependants(namespace, second.hash)  # type: ignore[union-attr]
+    tails = [key for key in store.keys(namespace) if isinstance(key, SnapshotKey)]
     return [record for record in store.get(tails) if record is not None]
 
 

@@ -11,7 +11,7 @@ from application.events import PrefixAwaited, PrefixMatched, StateCaptured, Stat
 from application.ports.tokenizer import EncodedPrompt
 from domain.explanation import Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
-from domain.ids import BlockHash, ModelId
+from domain.ids import ModelId
 from domain.record import BlockKey, Provenance
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
@@ -134,12 +134,9 @@ def test_only_what_was_computed_on_the_grid_is_called_prefill() -> None:
     driver.run(PROMPT)
     assert driver.store is not None
     namespace = driver.store.usage().namespaces[0].info.namespace
-    parent, found = BlockHash(namespace), list[Provenance]()
-    while blocks := [key for key in driver.store.dependants(namespace, parent) if isinstance(key, BlockKey)]:
-        record = driver.store.get(blocks)[0]
-        assert record is not None
-        found.append(record.provenance)
-        parent = blocks[0].hash
+    blocks = [key for key in driver.store.keys(namespace) if isinstance(key, BlockKey)]
+    records = [record for record in driver.store.get(blocks) if record is not None]
+    found = [record.provenance for record in sorted(records, key=lambda record: record.position)]
     on_grid = 99 // GRID * GRID // BLOCK
     assert found == [Provenance.PREFILL] * on_grid + [Provenance.DECODE] * (len(PROMPT) // BLOCK - on_grid)
 
