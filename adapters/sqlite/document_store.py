@@ -115,7 +115,7 @@ class SqliteDocumentStore:
             if erased is None and choice.is_everything:
                 self._remove_files(self._path)
                 erased = self._on_disk(lambda disk: disk.erase(None, None, now_ns), None)
-            self._beside(self._path, ".damaged").unlink(missing_ok=True)  # it may hold anything that was ever stored
+            self._remove(_beside(self._path, ".damaged"))  # it may hold anything that was ever stored
             if erased is None:
                 return Erased(gone.num_documents, gone.num_bytes, f"{self._path} cannot be written now; see its faults")
             return Erased(gone.num_documents + erased.num_documents, gone.num_bytes + erased.num_bytes, erased.problem)
@@ -169,7 +169,7 @@ class SqliteDocumentStore:
         if self._disk is None:
             self._disk = Database(path, self._quota_bytes, self._max_age_ns)
             for name in _LMDB_FILES:
-                path.with_name(name).unlink(missing_ok=True)
+                self._remove(path.with_name(name))
         return self._disk
 
     def _failed(self, path: Path, failure: Exception) -> None:
@@ -186,7 +186,7 @@ class SqliteDocumentStore:
     def _set_aside(self, path: Path) -> None:
         """A damaged database, for whoever wants to look; one is kept."""
         try:
-            path.replace(self._beside(path, ".damaged"))
+            path.replace(_beside(path, ".damaged"))
         except OSError as failure:
             self._note(_kind(failure), f"{path} cannot be set aside: {failure}")
         self._remove_files(path)
@@ -196,10 +196,13 @@ class SqliteDocumentStore:
         self._leave()
         self._retry_at_ns = 0
         for suffix in ("", "-wal", "-shm"):
-            try:
-                self._beside(path, suffix).unlink(missing_ok=True)
-            except OSError as failure:
-                self._note(_kind(failure), f"{path} cannot be removed: {failure}")
+            self._remove(_beside(path, suffix))
+
+    def _remove(self, file: Path) -> None:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as failure:
+            self._note(_kind(failure), f"{file} cannot be removed: {failure}")
 
     def _leave(self) -> None:
         if self._disk is not None:
@@ -218,9 +221,9 @@ class SqliteDocumentStore:
         if self._faults[kind] == 1:
             self._events.emit(StoreFault(kind, message, self._clock.now_ns()))
 
-    @staticmethod
-    def _beside(path: Path, suffix: str) -> Path:
-        return path.with_name(path.name + suffix)
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def _kind(failure: Exception) -> str:

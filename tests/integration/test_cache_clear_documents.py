@@ -81,7 +81,7 @@ def test_the_command_clears_what_is_meant(path: Path, arguments: tuple[str, ...]
 def test_the_command_asks_where_there_are_only_documents(path: Path) -> None:
     refused = CliRunner().invoke(cache_app, ["clear", "--store", str(path)], input="n\n")
     assert refused.exit_code == 1
-    assert "3 stored responses" in refused.output
+    assert "3 documents (stored responses" in refused.output
     assert left(path) == [True, True, True]
 
 

@@ -157,10 +157,15 @@ def test_what_is_erased_is_in_no_file(tmp_path: Path, choice: NamespaceChoice) -
 
 def test_what_an_earlier_version_kept_in_lmdb_goes(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(SECRET)
-    store = open_documents(tmp_path)
+    (tmp_path / "lock.mdb").mkdir()
+    events = EventList()
+    store = open_documents(tmp_path, events)
     assert store.get([secret().key]) == [None]
-    assert not is_in_files(tmp_path)
+    assert not (tmp_path / "data.mdb").exists()
+    assert faults(events) == ["io_error"]  # of the folder in a file's place, which costs nothing else
+    assert store.put([numbered(1)])
     store.close()
+    assert open_documents(tmp_path).get([numbered(1).key]) == [numbered(1)]
 
 
 def test_a_flipped_bit_is_a_miss_that_is_counted(tmp_path: Path) -> None:

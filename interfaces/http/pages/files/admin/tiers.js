@@ -88,7 +88,7 @@ async function clear(model) {
   if (!isSure) return;
   try {
     const cleared = await ask("/v1/cache/clear", { body: model === null ? {} : { model }, deadlineMs: 120_000 });
-    const gone = `Cleared ${count(cleared.records)} stored records (${bytes(cleared.bytes)}), ${count(cleared.hot_records)} in memory, ${count(cleared.documents)} responses.`;
+    const gone = `Cleared ${count(cleared.records)} stored records (${bytes(cleared.bytes)}), ${count(cleared.hot_records)} in memory, ${count(cleared.documents)} documents of responses and tool calls.`;
     tell(cleared.problem === null ? gone : `${gone} Something may be left: ${cleared.problem}`);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
