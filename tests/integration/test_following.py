@@ -57,20 +57,20 @@ def test_requests_that_come_together_compute_what_they_share_once(layout: str) -
 
 
 @KINDS
-def test_who_follows_one_that_is_preempted_goes_on_at_once(layout: str) -> None:
+def test_who_follows_one_that_is_preempted_goes_on_without_its_answer(layout: str) -> None:
     """It waited for the whole answer of the one that it followed: 416 steps instead of 13."""
-    engine = engine_of(layout)
-    engine.submit("owner", (*SHARED, 1), 400)
-    engine.step(4)
-    engine.submit("other", (*SHARED, 2), 4)
-    engine.submit("running", QUESTION, 400)
-    engine.step(3)
-    assert not engine.tokens("other")
-    engine.guard.preempts = lambda _step, active: any(view.id == 0 for view in active) and len(active) > 1
-    engine.guard.charges = lambda _num_prompt, _num_new: 1 << 60
+    engine = engine_of(layout, places=2)
+    engine.submit("running", QUESTION, 40)
+    engine.submit("owner", (*SHARED, 1), 400, priority=Priority.BATCH)
+    engine.submit("other", (*SHARED, 2), 4, priority=Priority.BATCH)
+    engine.step(8)
+    engine.guard.preempts = lambda _step, active: len(active) > 1
     steps_until(engine, lambda: bool(engine.events(RequestPreempted)), 4)
     engine.guard.preempts = lambda _step, _active: False
-    assert steps_until(engine, lambda: bool(engine.tokens("other"))) < 30
+    assert [one.id for one in engine.events(RequestPreempted)] == ["owner"]
+    steps_until(engine, lambda: len(engine.tokens("running")) == 40)
+    assert steps_until(engine, lambda: bool(engine.tokens("other"))) < 20
+    assert len(engine.tokens("owner")) < 100
     engine.run()
 
 

@@ -113,7 +113,7 @@ class CachedSequence:
             return self._begin_at(chain, match, live)
         if fetched is None or not self._put_back(model, fetched):
             fetched = None
-            if match.position and match.reason is not StopReason.NO_ROOM:
+            if match.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
                 match = match.because(StopReason.UNREADABLE)
         reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
         self._explain(explained(self._context.tiers, chain, match, reused, self._prompt.fork_points))

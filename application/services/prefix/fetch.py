@@ -17,8 +17,8 @@ from domain.payload import GroupPayloads
 from domain.prefix import PrefixMatch, ReuseRules
 from domain.record import BlockKey, Provenance, Record, RecordKey
 
-RECORDS_PER_READ = 4
-"""Records one worker reads and decodes in a row; a long prefix is spread over all workers."""
+RECORDS_PER_READ = 8
+"""Records of one read: the store decodes as many at a time as it has threads, and each read has its own deadline."""
 
 
 @dataclass(slots=True)
