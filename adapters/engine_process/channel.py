@@ -1,8 +1,8 @@
 """One end of a connected pair of sockets, on an event loop that never waits for the other end.
 
-What the socket does not take is kept and sent by the loop when it can be; `num_unsent_bytes` says how much that is, and
-`moved` is called when it became less. The end of the connection is told once, whoever caused it, and never from inside
-`send`.
+Messages are framed: the length comes first, four bytes, most significant first. Bytes that the socket does not take are
+kept, and sent by the loop when it can be; `num_unsent_bytes` says how many, and `moved` is called when there are fewer.
+The end of the connection is reported once, whichever side caused it, and never from inside `send`.
 
 Event loop only, but for `send`, which any thread may call: it wakes the loop only where something is to be kept. A lock
 is held while ready bytes are sent or kept, and for nothing else, so that no frame gets into another and none goes to a
@@ -11,16 +11,55 @@ descriptor that was closed, and is another's now.
 
 import asyncio
 import socket
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from adapters.engine_process.frames import BrokenStream, Deframer, framed
+MAX_FRAME_BYTES = 1 << 30
+"""A longer announcement is no message of this protocol."""
 
 READ_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 22
 """What is asked of the kernel, which may give less: a long prompt then passes in one piece."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class BrokenStream(Exception):
+    """The bytes received are no sequence of frames."""
+
+
+def framed(payload: bytes) -> bytes:
+    """A payload as it is sent. Raises BrokenStream for one that is too long."""
+    if len(payload) > MAX_FRAME_BYTES:
+        raise BrokenStream(f"a message of {len(payload)} bytes")
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Deframer:
+    """Takes bytes as they come. Memory: one frame, and what was read behind it."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that are whole by now. Raises BrokenStream."""
+        held, payloads, at = self._held, list[bytes](), 0
+        held += data
+        while len(held) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(held, at)
+            if length > MAX_FRAME_BYTES:
+                raise BrokenStream(f"a message of {length} bytes is announced")
+            end = at + _LENGTH.size + length
+            if len(held) < end:
+                break
+            payloads.append(bytes(memoryview(held)[at + _LENGTH.size : end]))
+            at = end
+        if at:
+            del held[:at]
+        return payloads
 
 
 class Channel:
@@ -133,4 +172,4 @@ class Channel:
         self._ended(why)
 
 
-__all__ = ("Channel",)
+__all__ = ("MAX_FRAME_BYTES", "BrokenStream", "Channel", "Deframer", "framed")

@@ -3,37 +3,46 @@
     waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, and all that was told before it
                              └──end of file: nobody is left, so only the store is seen to──┘
 
-Whatever goes wrong here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes
-past it, through `teller`.
+Any failure here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes past
+it, through `reports`.
+
+The process minds no terminal and does not outlive its parent: SIGINT, SIGTERM and SIGHUP are ignored, for they are the
+server's, which stops its engine; Linux kills this process with its parent, and everywhere end of file on the socket
+ends it. A crash writes every thread's stack to standard error.
 """
 
 import asyncio
+import ctypes
+import faulthandler
 import logging
+import os
+import signal
+import socket
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from adapters.engine_process.asking import NO_VALUE
 from adapters.engine_process.channel import Channel
-from adapters.engine_process.lifeline import take_up
 from adapters.engine_process.messages import (
+    NO_VALUE,
     QUESTIONS,
     Answer,
     Ask,
     Begin,
     Broken,
     Cancel,
+    SentError,
     Stop,
     Stopped,
     Submit,
     ToChild,
     Withdraw,
+    decoded,
     raw,
 )
-from adapters.engine_process.reader_gate import ReaderGate
-from adapters.engine_process.teller import Teller
-from adapters.engine_process.values import SentError, decoded
+from adapters.engine_process.reports import ReaderGate, Reports
 from application.ports.engine import Engine, EngineStatus
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
@@ -100,7 +109,7 @@ class EngineHost:
         self._is_last_sent = False
         self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)
         self._gate.connect(lambda: self._channel.num_unsent_bytes)
-        self._teller = Teller(self._channel, self._status_now, self._hole)
+        self._reports = Reports(self._channel, self._status_now, self._hole)
         try:
             return await self._status
         finally:
@@ -139,7 +148,7 @@ class EngineHost:
     def _begin(self, message: Begin) -> None:
         try:
             hosted = self._hosted = self._make(message.settings, self._gate.wait)
-            self._teller.begin(lambda: hosted.engine.start(self._teller.batch))
+            self._reports.begin(lambda: hosted.engine.start(self._reports.batch))
         except Exception as error:
             self._hosted = None
             if isinstance(error, DomainError):  # it says all there is to say
@@ -147,7 +156,7 @@ class EngineHost:
             else:
                 _logger.exception("the engine could not be made")
                 why = f"the engine cannot be made: {writable(described(error))}"
-            self._teller.say(Broken(why))
+            self._reports.say(Broken(why))
             self._finish(1)
             return
         self._beat()
@@ -156,7 +165,7 @@ class EngineHost:
         """Whatever it is, one that cannot be written as well: nobody is left waiting."""
         try:
             answer = Answer(asked.call, raw(await self._find(hosted, asked)))
-            self._teller.status()  # what was asked for may have changed it
+            self._reports.status()  # what was asked for may have changed it
         except DomainError as error:
             answer = Answer(asked.call, NO_VALUE, SentError.of(error))
         except Exception as error:
@@ -164,7 +173,7 @@ class EngineHost:
             answer = Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
-        self._teller.say(answer)
+        self._reports.say(answer)
 
     async def _find(self, hosted: Hosted, asked: Ask) -> object:
         arguments = decoded(asked.arguments, QUESTIONS[asked.what].arguments)
@@ -189,7 +198,7 @@ class EngineHost:
         return self._hosted.engine.status()
 
     def _beat(self) -> None:
-        status = self._teller.beat()
+        status = self._reports.beat()
         if status.fault and self._stopping is None:  # its thread is lost, and nothing here brings it back
             self._break(status.fault)
             return
@@ -206,7 +215,7 @@ class EngineHost:
 
     def _break(self, why: str) -> None:
         if self._stopping is None:
-            self._teller.say(Broken(writable(why)))
+            self._reports.say(Broken(writable(why)))
             self._stop(ORPHAN_TIMEOUT_S)
 
     def _stop(self, timeout_s: float) -> None:
@@ -223,7 +232,7 @@ class EngineHost:
                 in_time = await self._hosted.engine.stop(timeout_s)
             for task in tuple(self._tasks.values()):
                 task.cancel()
-            self._teller.end(Stopped(in_time))
+            self._reports.end(Stopped(in_time))
         except Exception:
             _logger.exception("the engine's process could not stop its engine")
         self._finish(0 if in_time else 1)
@@ -247,4 +256,27 @@ class EngineHost:
             self._status.set_result(self._last_status)
 
 
-__all__ = ("EngineHost", "Hosted", "MakeEngine", "serve_parent")
+PR_SET_PDEATHSIG = 1
+
+
+def take_up(descriptor: int) -> socket.socket:
+    """The child's end of the socket. First thing in the child, on its main thread."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.enable()
+    _die_with_parent()
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    return sock
+
+
+def _die_with_parent() -> None:
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended in between, and nobody would say so
+        os._exit(1)
+
+
+__all__ = ("EngineHost", "Hosted", "MakeEngine", "serve_parent", "take_up")

@@ -1,4 +1,4 @@
-"""What the two ends of an engine process say to each other. Each message is one frame.
+"""The messages between the two ends of an engine process, and their encoding. Each message is one frame.
 
 text side                            child
 Begin                         ──►
@@ -9,19 +9,24 @@ Ask | Withdraw                ──►
                               ◄──    Batch | Status
 Stop                          ──►
                               ◄──    Stopped, the last one
+
+Values of the engine port are encoded as MessagePack by msgspec, which checks every type. Where one of several types may
+come, such as items of a batch and telemetry events, the name of its class goes with it. A row of ids goes as its bytes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
-from adapters.engine_process.values import Named, SentError, encoded, from_named, named
+from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
-from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import EngineItem, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
+from domain import errors
+from domain.errors import DomainError, ServerUnavailable
 from domain.explanation import Explanation
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -29,13 +34,79 @@ from domain.model_card import LoadOptions, ModelSource
 from domain.prompt_content import EncodedPrompt
 from domain.request import FinishReason
 
+T = TypeVar("T")
+
+Named: TypeAlias = tuple[str, Any]
+"""A value with the name of its class before it; read as msgspec.Raw."""
+
+
+def _plain(value: object) -> bytes:
+    if isinstance(value, IdRow):
+        return value.to_bytes()
+    raise NotImplementedError(f"the port has no {type(value).__name__}")
+
+
+def _read(kind: type, plain: object) -> IdRow:
+    if kind is IdRow and isinstance(plain, bytes):
+        return IdRow.of_bytes(plain)
+    raise TypeError(f"a {type(plain).__name__} is no {kind.__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+_CLASSES: dict[str, type] = {kind.__name__: kind for kind in (*get_args(EngineItem), *get_args(Event))}
+
+
+def encoded(value: object) -> bytes:
+    return _encoder.encode(value)
+
+
+def decoded(data: "bytes | msgspec.Raw", kind: Any) -> Any:
+    """Raises msgspec.MsgspecError for anything but a value of this type."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_read)
+    return decoder.decode(data)
+
+
+def named(value: object) -> Named:
+    return type(value).__name__, value
+
+
+def from_named(name: str, raw: msgspec.Raw) -> Any:
+    """Raises KeyError for a class that is none of the port's, and as `decoded`."""
+    return decoded(raw, _CLASSES[name])
+
+
+class SentError(msgspec.Struct, frozen=True):
+    """A DomainError with its class and numbers, which an EngineError leaves out."""
+
+    kind: str
+    message: str
+    param: str | None
+    numbers: dict[str, int | float]
+
+    @classmethod
+    def of(cls, error: DomainError) -> "SentError":
+        numbers = {name: value for name, value in vars(error).items() if isinstance(value, int | float)}
+        return cls(type(error).__name__, error.message, error.param, numbers)
+
+    def to_error(self) -> DomainError:
+        kind = getattr(errors, self.kind, None)
+        known = isinstance(kind, type) and issubclass(kind, DomainError)
+        made = cast(type[DomainError], kind)(self.message) if known else ServerUnavailable(self.message)
+        made.param = self.param
+        for name, value in self.numbers.items():
+            setattr(made, name, value)
+        return made
+
 
 class _Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
     pass
 
 
 class Begin(_Message, frozen=True):
-    """The first message. `settings`: as whoever wrote the child's entry has them encoded."""
+    """The first message. `settings`: as the child's entry decodes them."""
 
     settings: bytes
 
@@ -62,7 +133,7 @@ class Ask(_Message, frozen=True):
 
 
 class Withdraw(_Message, frozen=True):
-    """Nobody waits for the answer any more."""
+    """The answer is not waited for any more."""
 
     call: int
 
@@ -112,7 +183,7 @@ class Batch(_Message, frozen=True):
 
 
 class Status(_Message, frozen=True):
-    """The heartbeat of an engine that has nothing else to tell."""
+    """The heartbeat of an engine that has nothing else to report."""
 
     status: EngineStatus
 
@@ -129,7 +200,7 @@ ToParent: TypeAlias = Begun | Broken | Answer | Batch | Status | Stopped
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The types of what is asked with, as a tuple, and of the answer."""
+    """The types of the arguments, as a tuple, and of the answer."""
 
     arguments: Any
     answer: Any
@@ -159,7 +230,12 @@ def raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(encoded(value))
 
 
+NO_VALUE = msgspec.Raw(b"\xc0")
+"""Of an answer that is an error."""
+
+
 __all__ = (
+    "NO_VALUE",
     "QUESTIONS",
     "Answer",
     "Ask",
@@ -168,6 +244,7 @@ __all__ = (
     "Begun",
     "Broken",
     "Cancel",
+    "SentError",
     "Status",
     "Stop",
     "Stopped",
@@ -176,5 +253,7 @@ __all__ = (
     "ToParent",
     "Withdraw",
     "batch_bytes",
+    "decoded",
+    "encoded",
     "raw",
 )

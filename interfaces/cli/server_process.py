@@ -9,14 +9,14 @@ import typer
 
 from adapters.config.loader import LoadedSettings, config_file
 from adapters.engine_process.child import ChildProcess
-from application.ports.supervision import Supervisor
+from adapters.system.systemd import systemd_supervisor
+from application.ports.supervision import NoSupervisor, Supervisor
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from domain.model_card import ModelDescription
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
-from interfaces.cli.supervision import leave_stuck, supervisor_here
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
@@ -35,7 +35,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
     """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
     AddressUnavailable and InvalidKeys."""
     settings = loaded.settings
-    server, supervisor = HttpServer(settings.server), supervisor_here()
+    server, supervisor = HttpServer(settings.server), systemd_supervisor() or NoSupervisor()
 
     def stop() -> None:
         supervisor.stopping()
@@ -49,7 +49,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         place="process",
         first_child=first_child,
         supervisor=supervisor,
-        give_up=leave_stuck,
+        give_up=os._exit,  # what hangs would hang any other end of it too
     )
     announcing: asyncio.Task[str] | None = None
 

@@ -75,7 +75,7 @@ def test_what_computes_that_cannot_be_imported_is_one_line(tmp_path: Path):
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "__init__.py").write_text("raise ImportError('libmlx.so: no such file')")
     with cairn_process(tmp_path, ("serve", "--port", "0"), PYTHONPATH=str(tmp_path)) as cairn:
-        told = cairn.read_until("the engine cannot be made")
+        told = cairn.read_until("cairn: the engine cannot be made")
         assert told.endswith("ImportError: libmlx.so: no such file\n")
         assert cairn.wait() == 1
         assert not [line for line in cairn.seen if "Traceback" in line]

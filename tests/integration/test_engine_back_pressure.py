@@ -4,8 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from adapters.engine_process.channel import Channel
-from adapters.engine_process.frames import Deframer, framed
+from adapters.engine_process.channel import Channel, Deframer, framed
 from adapters.engine_process.host import EngineHost
 from adapters.engine_process.messages import (
     Answer,
@@ -18,10 +17,11 @@ from adapters.engine_process.messages import (
     Submit,
     ToChild,
     ToParent,
+    decoded,
+    encoded,
     raw,
 )
-from adapters.engine_process.reader_gate import ReaderGate
-from adapters.engine_process.values import decoded, encoded
+from adapters.engine_process.reports import ReaderGate
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Tokens
 from domain.model_card import LoadOptions

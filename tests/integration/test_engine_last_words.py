@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from adapters.engine_process.channel import Channel
+from adapters.engine_process.channel import Channel, framed
 from adapters.engine_process.engine import EngineProcess
-from adapters.engine_process.frames import framed
 from adapters.engine_process.host import EngineHost, Hosted
-from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent
-from adapters.engine_process.values import decoded, encoded
+from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded
 from adapters.system.clock import SystemClock
 from application.ports.engine import EngineStatus
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.engine_process.messages import Submit, ToChild
-from adapters.engine_process.values import decoded, encoded
+from adapters.engine_process.messages import Submit, ToChild, decoded, encoded
 from domain.hashing import BlockChain, snapshot_key
 from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.ids import BlockHash, ModelId

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from adapters.engine_process.channel import Channel
-from adapters.engine_process.frames import framed
+from adapters.engine_process.channel import Channel, framed
 
 
 class Fuse:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from adapters.engine_process.values import decoded, encoded
+from adapters.engine_process.messages import decoded, encoded
 from application.ports.engine import StepBatch
 
 T = TypeVar("T")

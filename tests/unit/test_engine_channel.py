@@ -8,8 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from random import Random
 
-from adapters.engine_process.channel import Channel
-from adapters.engine_process.frames import Deframer
+from adapters.engine_process.channel import Channel, Deframer
 from tests.support.patience import PATIENCE_S
 
 SIZES = (0, 1, 7, 100, 5_000, 70_000, 300_000)

@@ -3,9 +3,8 @@
 import pytest
 from msgspec import MsgspecError
 
-from adapters.engine_process.frames import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
-from adapters.engine_process.messages import Submit, ToChild
-from adapters.engine_process.values import SentError, decoded, encoded
+from adapters.engine_process.channel import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
+from adapters.engine_process.messages import SentError, Submit, ToChild, decoded, encoded
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
 from domain.fork_point import ForkKind, ForkPoint
 from domain.id_row import IdRow

@@ -2,7 +2,7 @@
 
 import threading
 
-from adapters.engine_process.reader_gate import ReaderGate
+from adapters.engine_process.reports import ReaderGate
 from tests.support.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 

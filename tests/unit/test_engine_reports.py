@@ -7,9 +7,8 @@ from typing import cast
 import pytest
 
 from adapters.engine_process.channel import Channel
-from adapters.engine_process.messages import Answer, Batch, Begun, Broken, Status, Stopped, ToParent, raw
-from adapters.engine_process.teller import STATUS_AGE_S, Teller
-from adapters.engine_process.values import decoded
+from adapters.engine_process.messages import Answer, Batch, Begun, Broken, Status, Stopped, ToParent, decoded, raw
+from adapters.engine_process.reports import STATUS_AGE_S, Reports
 from application.events import FaultObserved
 from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
 from domain.ids import RequestId
@@ -41,7 +40,7 @@ class Bench:
         self.written = Written()
         self.status = CALM
         self.broken: list[str] = []
-        self.teller = Teller(cast(Channel, self.written), lambda: self.status, self.broken.append)
+        self.teller = Reports(cast(Channel, self.written), lambda: self.status, self.broken.append)
 
 
 def tokens(at_ns: int) -> StepBatch:
@@ -81,7 +80,7 @@ def test_no_status_comes_behind_a_later_one() -> None:
         assert go_on.wait(PATIENCE_S)
         return found
 
-    teller = Teller(cast(Channel, bench.written), read)
+    teller = Reports(cast(Channel, bench.written), read)
     first = threading.Thread(target=teller.status)
     first.start()
     assert reading.wait(PATIENCE_S)

@@ -1,11 +1,19 @@
-"""What a child tells its parent, in one order, on any thread: what a step put out is told by the compute thread itself.
+"""The child's reports to its parent, in one order, from any thread; and the gate that holds them back.
 
-Waking the event loop for each step would have it take the interpreter's lock just when the compute thread builds the
-next one, which then waits for it. So nobody is woken where the socket takes what is sent.
+What a step put out is reported by the compute thread itself: waking the event loop for each step would have it take the
+interpreter's lock just when the compute thread builds the next step, which then waits for it. So the loop is woken only
+where the socket does not take what is sent.
 
 A status is read, written and sent under a lock, so that none comes behind a later one. Nothing comes behind the last
-message. A batch that cannot be written would leave a hole in somebody's answer: no batch follows it, and whoever hosts
-the engine hears of it, and ends it.
+message. A batch that cannot be written would leave a hole in an answer: no batch follows it, and the host ends the
+engine.
+
+The gate holds the compute thread while the parent does not read what was reported:
+
+    open ──more than `high_bytes` unsent──► closed ──half of that or less, or the end──► open
+
+Without it, unread reports would grow in this process as long as requests come. With it there are never more than
+`high_bytes` and the reports of one turn.
 """
 
 import logging
@@ -13,18 +21,19 @@ import threading
 from collections.abc import Callable
 
 from adapters.engine_process.channel import Channel
-from adapters.engine_process.messages import Begun, Status, Stopped, ToParent, batch_bytes
-from adapters.engine_process.values import encoded
+from adapters.engine_process.messages import Begun, Status, Stopped, ToParent, batch_bytes, encoded
 from application.ports.engine import Ended, EngineStatus, StepBatch
 from application.services.faults import described
 
 STATUS_AGE_S = 0.1
 """A status may be so old while batches come that end nothing."""
 
+HIGH_BYTES = 4 << 20
+
 _logger = logging.getLogger("cairn.engine")
 
 
-class Teller:
+class Reports:
     """Any thread."""
 
     def __init__(
@@ -40,7 +49,7 @@ class Teller:
         self._has_hole = self._has_ended = False
 
     def begin(self, start: Callable[[], object]) -> None:
-        """Start the engine: whatever it tells at once comes behind Begun. Raises what `start` raises."""
+        """Start the engine: its first report comes behind Begun. Raises what `start` raises."""
         with self._lock:
             start()
             self._channel.send(encoded(Begun(self._status())))
@@ -66,11 +75,11 @@ class Teller:
             return status
 
     def beat(self) -> EngineStatus:
-        """The same, but nobody who reads slowly is sent what is only news for a moment."""
+        """As `status`, but not to a parent that reads slowly: it is news for a moment only."""
         return self._status() if self._channel.num_unsent_bytes else self.status()
 
     def say(self, message: ToParent) -> None:
-        """Anything else but the last message."""
+        """Any other message but the last one."""
         data = encoded(message)  # it may be long, and a step does not wait for it
         with self._lock:
             self._send(data)
@@ -93,4 +102,38 @@ class Teller:
         return True
 
 
-__all__ = ("STATUS_AGE_S", "Teller")
+def _nothing() -> int:
+    return 0
+
+
+class ReaderGate:
+    """`wait` on the compute thread, which reports what it computed before its next turn; the rest on the event loop."""
+
+    def __init__(self, high_bytes: int = HIGH_BYTES) -> None:
+        self._high_bytes = high_bytes
+        self._num_unsent: Callable[[], int] = _nothing
+        self._changed = threading.Condition()
+        self._is_for_good = False
+
+    def connect(self, num_unsent: Callable[[], int]) -> None:
+        """Before the first turn. `num_unsent`: bytes that wait to be sent; any thread."""
+        self._num_unsent = num_unsent
+
+    def wait(self) -> None:
+        """A turn begins: all that came of earlier ones was reported."""
+        if self._num_unsent() > self._high_bytes and not self._is_for_good:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_for_good or self._num_unsent() <= self._high_bytes // 2)
+
+    def moved(self) -> None:
+        """Less waits to be sent now."""
+        with self._changed:
+            self._changed.notify()
+
+    def open_for_good(self) -> None:
+        """The end: nothing waits any more."""
+        self._is_for_good = True
+        self.moved()
+
+
+__all__ = ("HIGH_BYTES", "STATUS_AGE_S", "ReaderGate", "Reports")
