@@ -9,7 +9,6 @@ As sd_notify(3) has it. A name that begins with `@` is of the abstract namespace
 but a socket, and nobody waits for it: a datagram that finds no room is lost, as the next one follows a second later.
 """
 
-import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -25,15 +24,17 @@ class SystemdSupervisor:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0))
         self._socket.setblocking(False)
-        self._is_ready = self._is_stopping = False
+        self._is_ready = self._is_ready_sent = self._is_stopping = False
 
     def ready(self) -> None:
         if not self._is_ready and not self._is_stopping:
             self._is_ready = True
-            self._send("READY=1\nSTATUS=serving\nWATCHDOG=1")
+            self._send_ready()
 
     def moving(self) -> None:
-        if self._is_ready:
+        if self._is_ready and not self._is_ready_sent and not self._is_stopping:
+            self._send_ready()
+        elif self._is_ready:
             self._send("WATCHDOG=1")
         elif not self._is_stopping:
             self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION_S * 1_000_000}")
@@ -46,9 +47,16 @@ class SystemdSupervisor:
     def close(self) -> None:
         self._socket.close()
 
-    def _send(self, message: str) -> None:
-        with contextlib.suppress(OSError):  # nobody listens, or there is no room: see above
+    def _send_ready(self) -> None:
+        """Said until it was sent: systemd waits for it."""
+        self._is_ready_sent = self._send("READY=1\nSTATUS=serving\nWATCHDOG=1")
+
+    def _send(self, message: str) -> bool:
+        try:
             self._socket.sendto(message.encode(), self._address)
+        except OSError:  # nobody listens, or there is no room: see above
+            return False
+        return True
 
 
 def systemd_supervisor(environment: Mapping[str, str] = os.environ) -> SystemdSupervisor | None:

@@ -53,7 +53,11 @@ def test_a_supervisor_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> No
         supervisor = SystemdSupervisor(systemd.address)
         for _ in range(5_000):
             supervisor.moving()
-    supervisor.ready()
+        supervisor.ready()
+        assert "READY=1" not in systemd.waiting(), "there was no room"
+        supervisor.moving()
+        assert systemd.next()[0] == "READY=1", "it is said once more"
+    supervisor.moving()
     supervisor.close()
     supervisor.moving()
 
