@@ -33,7 +33,8 @@ CLOSE_TIMEOUT_S = 5.0
 """How long closing waits for reads, and then, if they hang, for the store to close."""
 
 QUEUE_SHARE = 0.1
-"""Share of memory that captured state waiting for the store may take; it is in the hot tier as well, mostly."""
+"""Share of memory, a device's or the host's if that has less, that captured state waiting for the store may take; it is
+in the hot tier as well, mostly."""
 
 _logger = logging.getLogger("cairn")
 
@@ -55,7 +56,8 @@ class CacheTiers:
     ) -> None:
         """`land`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's.
         `read_timeout_s`: how long one read of some records may take before prompts are computed without the store."""
-        total_bytes = memory.total_bytes if memory is not None else SystemMemory().read().total_bytes or 0
+        host_bytes = SystemMemory().read().total_bytes or 0
+        total_bytes = memory.total_bytes if memory is not None else host_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
         self.writer: WriteBehind | None = None
@@ -64,7 +66,7 @@ class CacheTiers:
         self._hashing = Lane("hash", 1)
         stored: StoredTier | None = None
         if store is not None:
-            max_bytes = int(total_bytes * QUEUE_SHARE)
+            max_bytes = int(min(total_bytes, host_bytes or total_bytes) * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
             stored = StoredTier("store", self.writer, self._lanes, land)
         cache = settings.cache
