@@ -18,7 +18,8 @@ def step_of_config(config: Mapping[str, Any], dtype_bytes: int, chunk: int, most
     name counts as a common one. `dtype_bytes`: of one activation. `most_ahead_bytes`: what the device may hold of other
     layers' work meanwhile, of which chunks of `chunk` tokens have as much as there are layers."""
     hidden = number(config, "hidden_size", "d_model", "n_embd", "dim", "model_dim", "hidden_dim") or 4096
-    heads = number(config, "num_attention_heads", "n_heads", "n_head", "num_heads") or max(1, hidden // 128)
+    heads = number(config, "num_attention_heads", "n_heads", "n_head", "num_heads")
+    heads = heads or max(1, hidden // (number(config, "head_dim") or 64))
     layer = dtype_bytes * (6 * hidden + 8 * heads * _head_dim(config, hidden, heads) + _feed_forward(config, hidden))
     layer += _recurrent(config, hidden)
     num_layers = (
