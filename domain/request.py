@@ -93,7 +93,8 @@ class GenerationRequest:
     how long a chat's answer may reason; None for as long as it likes. `client`: the name of the key it came with, empty
     for none. `num_prompt_logprobs`: report the log probability of each prompt token with so many alternatives (0 to
     20), which computes the whole prompt; None for none. Only then may `max_tokens` be 0. `priority`: whether others go
-    first. `operation`: by which it came, for people; empty for none.
+    first. `operation`: by which it came, for people; empty for none. `asked_ns`: when it arrived, by the monotonic
+    clock; None for when it is started.
     """
 
     id: RequestId
@@ -113,6 +114,7 @@ class GenerationRequest:
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
     operation: str = ""
+    asked_ns: int | None = None
 
     def __post_init__(self) -> None:
         num_tops = self.num_prompt_logprobs

@@ -68,6 +68,8 @@ class Generate:
         room. Who holds a lease and waits for a second one would otherwise wait for whoever waits for the first.
         """
         started_ns = self._clock.now_ns()
+        if request.asked_ns is None:
+            request = replace(request, asked_ns=started_ns)
         try:
             self._requests.reserve(request.num_choices)
             try:
@@ -76,7 +78,7 @@ class Generate:
                     served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
                     preparation.has_model = True
                     try:
-                        return await self._submit(request, served, started_ns)
+                        return await self._submit(request, served)
                     except BaseException:
                         self._pool.release(served)
                         raise
@@ -96,7 +98,7 @@ class Generate:
             )
             raise
 
-    async def _submit(self, request: GenerationRequest, served: ServedModel, started_ns: int) -> Generation:
+    async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
         """From here on the generation holds the lease, and the engine the places."""
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
@@ -127,9 +129,7 @@ class Generate:
             submission,
             model=served,
             engine=self._engine,
-            pipelines=[
-                self._pipeline(request, served, started_ns, prompt.token_ids) for _ in range(request.num_choices)
-            ],
+            pipelines=[self._pipeline(request, served, prompt.token_ids) for _ in range(request.num_choices)],
             release=partial(self._pool.release, served),
             content=self._content,
         )
@@ -141,14 +141,12 @@ class Generate:
             self._events.emit(self._queued(request, submission, choice))
         return generation
 
-    def _pipeline(
-        self, request: GenerationRequest, served: ServedModel, started_ns: int, prompt_ids: Sequence[int]
-    ) -> OutputPipeline:
+    def _pipeline(self, request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]) -> OutputPipeline:
         prompt, tokenizer = request.prompt, served.tokenizer
         if not isinstance(prompt, ChatPrompt):
             return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
         make = partial(tokenizer.output_parser, prompt, prompt_ids)
-        parser = self._calls.parser(request, served.source.id, started_ns, self._ids.call_id, make)
+        parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
         return OutputPipeline(parser, request.stop, prompt.tools, tokenizer.output_format.partition(" ")[0])
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:

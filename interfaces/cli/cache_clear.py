@@ -170,7 +170,7 @@ def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
     """`total` None: not known. `num_documents`: that there are, whoever's."""
     if (total != 0 or num_documents) and not yes:
         what = "what is kept of them" if total is None else f"{total} records"
-        what += f" and, as meant, of {num_documents} documents (stored responses and more)" if num_documents else ""
+        what += f" and those chosen of {num_documents} documents (stored responses and more)" if num_documents else ""
         typer.confirm(f"Remove {what}?", abort=True, err=True)
 
 

@@ -64,7 +64,10 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     body = await operation.resolved(body, asked)
-    named = [replace(one, operation=operation.operation_id) for one in await operation.requests(body, asked)]
+    named = [
+        replace(one, operation=operation.operation_id, asked_ns=asked.at_ns)
+        for one in await operation.requests(body, asked)
+    ]
     wanted = asked.visit.admit(await asked.services.answering(named))
     answer = await start_all(asked, wanted)
     try:

@@ -56,21 +56,19 @@ class GeneratedCalls:
         self,
         request: GenerationRequest,
         model: ModelId,
-        asked_ns: int,
         new_id: Callable[[], str],
         make: Callable[[Callable[[], str]], OutputParser],
     ) -> OutputParser:
-        """The parser that `make` makes, given where ids come from, with what it reads kept. `asked_ns`: as in
-        Documents.keep."""
+        """The parser that `make` makes, given where ids come from, with what it reads kept."""
         if self._documents is None or not request.persist:
             return make(new_id)
-        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, asked_ns, id, call))
+        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, id, call))
 
-    def _keep(self, request: GenerationRequest, model: ModelId, asked_ns: int, id: str, call: GeneratedCall) -> None:
+    def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
             body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
-            self._documents.keep({self._key(request, id): body}, model, asked_ns, is_fleeting=is_fleeting)
+            self._documents.keep({self._key(request, id): body}, model, request.asked_ns or 0, is_fleeting=is_fleeting)
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None
