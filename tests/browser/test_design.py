@@ -89,3 +89,8 @@ def test_a_page_is_small_with_all_that_it_loads(path: str, service: FakeService,
     files = {answer.url: len(answer.body()) for answer in own}
     assert len(files) > 2
     assert sum(files.values()) < MAX_PAGE_BYTES
+
+
+def test_the_address_alone_leads_to_the_chat(service: FakeService, watch: Any) -> None:
+    page = watch(service.base_url).open(service.base_url)
+    assert page.url == service.base_url + "/chat"
