@@ -1,7 +1,7 @@
 """A local store: records kept on this machine within a quota. Read, written, and administered.
 
 Who only reads takes a RecordReader, who only writes a RecordWriter; their contracts hold here. What only a local store
-has is StoreAdministration: it can be measured, checked, walked, emptied and made smaller.
+has is StoreAdministration: it can be listed, measured, checked, emptied and made smaller.
 
 Contract, in addition
 * Quota: usage never exceeds the quota, at any instant. Room is made by evicting the least recently used leaves that
