@@ -26,7 +26,7 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 
 def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
-    """Half a second of work and some 20 MB for 150,000 tokens. Raises ValueError.
+    """Half a second of work and some 50 MB for 150,000 tokens. Raises ValueError.
 
     The library holds the interpreter's lock meanwhile, so it is called in two parts of about equal length, between
     which other threads run.
@@ -36,8 +36,11 @@ def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
     ends = sorted(id for id in vocabulary.eos_token_ids if id < len(vocabulary.tokens))
     if not ends:
         raise ValueError("the tokenizer has no token that ends an answer")
-    plain = LLTokenizer(TokenizerWrapper(_Tokens(vocabulary, ends)), eos_token=ends, slices=[])
-    return plain.with_slices(LLTokenizer.general_slices())
+    tokens = _Tokens(vocabulary, ends)
+    wrapper = TokenizerWrapper(tokens)
+    made = LLTokenizer(wrapper, eos_token=ends, slices=[]).with_slices(LLTokenizer.general_slices())
+    wrapper.tokens = tokens.tokens = []  # copied by now, and the wrapper stays
+    return made
 
 
 class _Tokens:
