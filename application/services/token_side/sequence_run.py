@@ -94,24 +94,25 @@ class SequenceRun:
         return self._model is not None and not self._model.description.layout.unsupported
 
     def view(self) -> SequenceView:
-        """What the planner sees."""
+        """The planner's view. Of one that decodes the cache has nothing to say."""
         sequence = self.sequence
+        cache = self._cache if sequence.phase is not Phase.DECODING else None
         return SequenceView(
             sequence.id,
             sequence.phase,
             sequence.position,
             len(sequence.fed_ids),
-            self._cache.stops if self._cache is not None else (),
+            cache.stops if cache is not None else (),
             charge_bytes=self.charge_bytes,
             priority=self.submission.priority,
             num_waited=self.num_waited,
             num_preempted=self._preemptions.count,
             is_scored=self._told.num_logprobs is not None,
-            is_looked_up=self._cache is None or self._cache.is_looked_up,
-            takes_over=self._cache.takes_over if self._cache is not None else None,
-            follows=self._cache.follows if self._cache is not None else None,
-            next_block=self._cache.next_block if self._cache is not None else None,
-            is_held=self.phase is Phase.RESTORING and self._is_held(),
+            is_looked_up=cache is None or cache.is_looked_up,
+            takes_over=cache.takes_over if cache is not None else None,
+            follows=cache.follows if cache is not None else None,
+            next_block=cache.next_block if cache is not None else None,
+            is_held=sequence.phase is Phase.RESTORING and self._is_held(),
         )
 
     def usage(self) -> Usage:

@@ -137,7 +137,9 @@ class StepPlanner:
         *,
         outlet: Outlet,
         prefix_cache: PrefixCache,
+        containment: Containment,
     ) -> None:
+        self._containment = containment
         self._runs = runs
         self._limits = limits
         self._guard = guard
@@ -149,19 +151,19 @@ class StepPlanner:
         self.queue: tuple[SequenceId, ...] = ()
         self.is_held = False
 
-    def next(self, containment: Containment) -> StepPlan:
+    def next(self) -> StepPlan:
         """The last plan once more, where making it anew would cost a step of many rows a tenth and change nothing: it
         only decodes, and whoever is open is who it decodes. Otherwise a new one."""
         plan, self._num_standing = self._last, self._num_standing - 1
         is_same = self._num_standing >= 0 and len(self._runs.of_ids(plan.decode)) == len(plan.decode) == len(self._runs)
-        return plan if is_same else self.anew(containment)
+        return plan if is_same else self.anew()
 
-    def anew(self, containment: Containment) -> StepPlan:
+    def anew(self) -> StepPlan:
         """Ends who has waited too long; room for whoever it admits is promised."""
         self._prefix_cache.tidy()
         for run in self._runs.in_phase(*WAITING):
-            containment.guarded(run, run.look)
-        found = [(run, containment.guarded(run, run.shape)) for run in self._runs.unled()]
+            self._containment.guarded(run, run.look)
+        found = [(run, self._containment.guarded(run, run.shape)) for run in self._runs.unled()]
         runs = [run for run, _ in found if run in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
@@ -175,17 +177,17 @@ class StepPlanner:
         self.is_held = plan.is_held
         if plan.is_held:
             self._clock.held()
-        self._look_at_queue(views, plan, containment)
+        self._look_at_queue(views, plan)
         return plan
 
-    def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan, containment: Containment) -> None:
+    def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan) -> None:
         now = self._outlet.now_ns()
         waits = self._waits.look(views, self._limits, plan, now)
         for id, reason in waits.changed.items():
             for run in self._runs.of_ids((id,)):
                 self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
         for run in self._runs.of_ids(waits.overdue):
-            containment.fail(run, self._waits.error())
+            self._containment.fail(run, self._waits.error())
 
 
 __all__ = ("MEMORY_WAIT_S", "QueueWaits", "StepClock", "StepPlanner", "Waits")

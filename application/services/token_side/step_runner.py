@@ -49,8 +49,8 @@ class StepRunner:
         waits: QueueWaits | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing, without `waits`
-        nobody waits too long. `pulse`: where to say what is being done."""
+        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing. `waits`: ends
+        what waits for memory too long. `pulse`: where to say what is being done."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
@@ -69,6 +69,7 @@ class StepRunner:
             self._step_clock,
             outlet=outlet,
             prefix_cache=prefix_cache,
+            containment=self,
         )
 
     @property
@@ -169,7 +170,7 @@ class StepRunner:
         started_ns, num_before = self._outlet.now_ns(), len(self._runs)
         num_moved = self._restore()
         self._pulse.begin("plan")
-        plan = self._planner.next(self)
+        plan = self._planner.next()
         for run in self._runs.of_ids(plan.admit):
             self.guarded(run, run.admit)
         leaving = self._runs.of_ids(plan.preempt)
@@ -190,7 +191,7 @@ class StepRunner:
     def rest(self) -> None:
         """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
         for them, and what was given back for them comes back."""
-        self._planner.anew(self)
+        self._planner.anew()
 
     def guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
         """Run one sequence's work; an exception ends that sequence and gives None."""
