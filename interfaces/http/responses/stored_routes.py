@@ -46,10 +46,11 @@ class ItemPage(Struct, tag_field="object", tag="list"):
 
 
 class _Listed(Struct):
-    """An item and what stands for its id where it has none."""
+    """An item, and what its id ends in where it has none of its own, or one that another item before it has."""
 
     raw: Raw
     suffix: str
+    is_renamed: bool = False
 
     @property
     def id(self) -> str:
@@ -57,13 +58,14 @@ class _Listed(Struct):
 
     def fields(self) -> Fields:
         fields = msgspec.json.decode(self.raw, type=Fields)
+        own_id = None if self.is_renamed else _id(fields)
         completed = {"status": _json("completed"), **fields}
         if "role" not in fields and fields.get("type") != _json("message"):
-            return {**completed, "id": _id(fields) or _json(f"item_{self.suffix}")}
+            return {**completed, "id": own_id or _json(f"item_{self.suffix}")}
         return {
             **completed,
             "type": _json("message"),
-            "id": _id(fields) or _json(f"msg_{self.suffix}"),
+            "id": own_id or _json(f"msg_{self.suffix}"),
             "content": _parts(fields),
         }
 
@@ -155,7 +157,11 @@ def _listed(turns: Mapping[str, Turn]) -> list[_Listed]:
     last = list(turns)[-1]
     for id, turn in turns.items():
         found += [_Listed(raw, f"{id}_{at}") for at, raw in enumerate(turn.input)]
-        found += [_Listed(raw, "") for raw in turn.output if id != last]
+        found += [_Listed(raw, f"{id}_output_{at}") for at, raw in enumerate(turn.output) if id != last]
+    seen: set[str] = set()
+    for item in found:
+        item.is_renamed = item.id in seen
+        seen.add(item.id)
     return found
 
 
