@@ -5,7 +5,7 @@ is copied into one piece first: the check and the codec take it whole.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 import lmdb
 import numpy as np
@@ -63,7 +63,11 @@ class Reader:
             space = self.space(txn, namespace)
             if space is None:
                 return []
-            return [parse_key(namespace, name) for name in _under(txn.cursor(self._trees.rec), space_prefix(space))]
+            prefix, cursor = space_prefix(space), txn.cursor(self._trees.rec)
+            if not cursor.set_range(prefix):
+                return []
+            names = takewhile(lambda name: name.startswith(prefix), cursor.iternext(keys=True, values=False))
+            return [parse_key(namespace, name) for name in names]
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Records whose head does not verify are left out."""
