@@ -13,7 +13,7 @@ from adapters.mlx.engine import MlxEngine
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.token_side.sequence_run import SequenceRun
 from interfaces.http.connection import BoundedConnection
-from tests.simulation.test_memory_runs import TIGHT_SEED, play
+from tests.simulation.test_memory_runs import play
 from tests.support.fake_service import fake_service
 
 
@@ -31,7 +31,7 @@ def num_alive(*kinds: type) -> int:
 
 def test_sequences_that_were_forked_preempted_cancelled_or_ended() -> None:
     before = num_alive(SequenceRun, CachedSequence)
-    server, _ = play(TIGHT_SEED)
+    server, _ = play(7)
     assert server.asked
     assert num_alive(SequenceRun, CachedSequence) == before
 
