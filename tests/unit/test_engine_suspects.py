@@ -22,9 +22,9 @@ def test_what_is_computed_again_without_getting_further_ends_at_the_second_loss(
     async def work(world: World) -> None:
         world.client.submit("a", num_tokens=ENDLESS)
         await world.client.until_told("a", Tokens)
+        world.is_deaf = True
         await world.lose()
         assert [event.id for event in world.client.events if isinstance(event, RequestPreempted)] == ["a"]
-        world.is_deaf = True
         await world.living()
         world.lives[-1].computes("a")
         await world.lose()
@@ -136,7 +136,7 @@ def test_a_model_whose_second_load_ends_the_engine_ends_its_own_requests_alone()
         assert end.error is not None
         assert end.error.code == "model_load_failed"
         await world.living()
-        assert len(world.lives) == 3
+        assert len(world.lives) == 4, "it was served, and has two tries"
         assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
 
     in_world(work)

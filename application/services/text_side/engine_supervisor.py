@@ -8,8 +8,8 @@ engine at once, and new requests wait for it. While losses follow each other (le
 pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all that is open ends with an
 error; starting goes on. Where the very first one cannot be made, nothing waits for a second.
 
-A load under way at a loss is its cause: it fails, and is not tried again for a while (`load_failures`). Questions to
-the prefix cache are not asked again. EngineRestarted is emitted when another engine has taken over.
+A load under way at a loss is its cause: it fails, and is refused for a while (`load_failures`). Questions to the
+prefix cache are not asked again. EngineRestarted is emitted when another engine has taken over.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from application.ports.engine import (
     Submission,
 )
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.load_failures import BlamedLoads
+from application.services.text_side.load_failures import MAX_RELOADS, BlamedLoads
 from application.services.text_side.open_requests import RETRY_AFTER_S
 from application.services.text_side.open_work import OpenWork, Work
 from domain.errors import DomainError, ServerUnavailable
@@ -334,7 +334,7 @@ class EngineSupervisor:
         if (wanted := self._wanted.get(id)) is None:
             return  # it was unloaded while another one was loaded
         try:
-            await self._loads.watch(wanted[0], partial(engine.load, *wanted))
+            await self._loads.watch(wanted[0], partial(engine.load, *wanted), MAX_RELOADS)
         except DomainError as error:
             if engine is self._engine and self._has_engine:
                 self._missing.add(id)

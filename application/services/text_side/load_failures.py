@@ -18,6 +18,9 @@ T = TypeVar("T")
 REMEMBERED_S = 300.0
 MAX_REMEMBERED = 256
 
+MAX_RELOADS = 2
+"""Engines that may be lost while they load a model that was served before."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
@@ -63,21 +66,25 @@ class BlamedLoads:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures = LoadFailures()
-        self._open: dict[object, ModelSource] = {}
+        self._open: dict[object, tuple[ModelSource, int]] = {}
+        self._num_losses: dict[ModelId, int] = {}
         self._blamed: dict[object, str] = {}
 
     def begin(self) -> None:
         """Another engine, which loads nothing yet."""
         self._open.clear()
 
-    async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that ends an engine, or did so before."""
+    async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]], max_losses: int = 1) -> T:
+        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that ends engines so often in a row, or
+        did so before."""
         if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
             raise ModelLoadFailed(reason, param="model")
         key = object()
-        self._open[key] = source
+        self._open[key] = source, max_losses
         try:
-            return await work()
+            done = await work()
+            self._num_losses.pop(source.id, None)
+            return done
         except ServerUnavailable:
             if key in self._blamed:
                 raise ModelLoadFailed(self._blamed[key], param="model") from None
@@ -88,10 +95,13 @@ class BlamedLoads:
 
     def blame(self, why: str) -> bool:
         """The engine was lost. Returns whether there was anything to blame for it."""
-        for key, source in self._open.items():
-            self._blamed[key] = f"loading {source.id} ended the engine: {why}"
-            self._failures.note(source, self._blamed[key], self._clock.now_ns() / 1e9)
+        for key, (source, max_losses) in self._open.items():
+            self._num_losses[source.id] = self._num_losses.get(source.id, 0) + 1
+            if self._num_losses[source.id] >= max_losses:
+                del self._num_losses[source.id]
+                self._blamed[key] = f"loading {source.id} ended the engine: {why}"
+                self._failures.note(source, self._blamed[key], self._clock.now_ns() / 1e9)
         return bool(self._open)
 
 
-__all__ = ("MAX_REMEMBERED", "REMEMBERED_S", "BlamedLoads", "LoadFailures")
+__all__ = ("MAX_RELOADS", "MAX_REMEMBERED", "REMEMBERED_S", "BlamedLoads", "LoadFailures")
