@@ -20,10 +20,9 @@ from domain.client import Client
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.ids import ModelId
 from domain.request import GenerationRequest
-from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
-from interfaces.http.documented import errors, streamable
+from interfaces.http.documented import cache_headers, errors, streamable
 from interfaces.http.errors import ClientLeft, renamed
 from interfaces.http.event_stream import open_stream
 from interfaces.http.json_body import decoded_body

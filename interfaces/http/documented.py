@@ -1,6 +1,7 @@
-"""The OpenAPI document's parts that routes of all dialects share: errors, streams, links."""
+"""Parts of answers that all dialects share beside their bodies: the header that says what was reused, and the OpenAPI
+document's errors, streams and links."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,10 +10,15 @@ from litestar.openapi.spec import Link, OpenAPIHeader, OpenAPIMediaType, OpenAPI
 from litestar.openapi.spec.enums import OpenAPIType
 from msgspec import Struct
 
-from interfaces.http.cache_header import CACHE_HEADER, PENDING
+from domain.explanation import Explanation
 
 Links = Mapping[str, Link]
 """Operations that take something of an answer, by name of the link."""
+
+CACHE_HEADER = "x-cairn-cache"
+PENDING = "pending"
+MAX_SHOWN = 16
+"""Choices in the header; proxies refuse headers of many kilobytes."""
 
 
 @dataclass
@@ -78,4 +84,12 @@ def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-__all__ = ("Links", "errors", "linked", "streamable")
+def cache_headers(explanations: Sequence[Explanation | None]) -> dict[str, str]:
+    """The header: one entry a choice, by index; None for one that was not admitted yet."""
+    shown = [told.header() if told is not None else PENDING for told in explanations[:MAX_SHOWN]]
+    if len(explanations) > MAX_SHOWN:
+        shown.append(f"more={len(explanations) - MAX_SHOWN}")
+    return {CACHE_HEADER: ", ".join(shown)}
+
+
+__all__ = ("CACHE_HEADER", "MAX_SHOWN", "PENDING", "Links", "cache_headers", "errors", "linked", "streamable")

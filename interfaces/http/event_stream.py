@@ -19,8 +19,8 @@ from application.services.text_side.answer import Answer, failure
 from domain.errors import ComputeFailed, DomainError
 from domain.stream import StreamItem
 from interfaces.http import sse
-from interfaces.http.cache_header import cache_headers
 from interfaces.http.dialect import Framing
+from interfaces.http.documented import cache_headers
 
 _log = logging.getLogger("cairn.http")
 

@@ -10,7 +10,7 @@ from application.settings import CacheSettings, ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.scheduling import StepLimits
-from interfaces.http.cache_header import CACHE_HEADER
+from interfaces.http.documented import CACHE_HEADER
 from tests.support.cache_requests import (
     CHAT,
     COMPLETIONS,

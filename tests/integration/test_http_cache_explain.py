@@ -8,7 +8,7 @@ import pytest
 from adapters.fake.options import HYBRID, UNSUPPORTED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings
-from interfaces.http.cache_header import CACHE_HEADER
+from interfaces.http.documented import CACHE_HEADER
 from tests.support.cache_requests import (
     CHAT,
     EDITED,

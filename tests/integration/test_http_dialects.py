@@ -13,9 +13,9 @@ from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from interfaces.http.cache_header import CACHE_HEADER
 from interfaces.http.connection_limits import ConnectionLimits
 from interfaces.http.dialect import Dialects
+from interfaces.http.documented import CACHE_HEADER
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gate import Gate

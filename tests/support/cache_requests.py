@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from interfaces.http.cache_header import CACHE_HEADER
+from interfaces.http.documented import CACHE_HEADER
 from tests.support.fake_service import FakeService
 
 CHAT = "/v1/chat/completions"
