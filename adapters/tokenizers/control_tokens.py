@@ -96,11 +96,15 @@ class ControlTokens:
         own = self._rust.encode_batch(written, add_special_tokens=False)
         if any(self.encode(text).ids != encoding.ids for text, encoding in zip(written, own, strict=True)):
             raise ValueError("it does not find control tokens under other names")
-        plain = [chr(_PRIVATE[-1]), *(f"a {text} b" for text in sorted(self._controls))]
-        unknown, *read = (set(one.ids) for one in self._twin.encode_batch(plain, add_special_tokens=False))
         ids = {text: self._rust.token_to_id(text) for text in sorted(self._controls)}
-        spelled = [text for (text, id), found in zip(ids.items(), read, strict=True) if id in found - unknown]
-        spelled += [text for text in self._special if len(text) < _MIN_CHARS]
+        unknown = self._twin.encode_batch([chr(_PRIVATE[-1])], add_special_tokens=False)[0].ids
+        spelled = [text for text in self._special if len(text) < _MIN_CHARS]
+        for tokenizer, change in ((self._twin, str), (self._rust, str.upper), (self._rust, _full_width)):
+            changed = [change(text) for text in ids]
+            read = tokenizer.encode_batch(changed, add_special_tokens=False)
+            for (text, id), other, one in zip(ids.items(), changed, read, strict=True):
+                is_itself = tokenizer is self._rust and other == text
+                spelled += [other] if id in one.ids and id not in unknown and not is_itself else []
         return f"the tokenizer reads {', '.join(spelled[:8])} in a message as control tokens" if spelled else ""
 
     def _are_in_message(self, message: ChatMessage) -> bool:
@@ -190,6 +194,11 @@ def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
 
 def _pattern(texts: Collection[str]) -> "re.Pattern[str]":
     return re.compile(longest_of(texts) if texts else "(?!)")
+
+
+def _full_width(text: str) -> str:
+    """Other characters that NFKC makes the same."""
+    return text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)})
 
 
 def strings_of(value: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from adapters.tokenizers import loader as loader_module
 from application.ports.tokenizer import Tokenizer as TokenizerPort
@@ -100,12 +100,21 @@ def unigram() -> Tokenizer:
     return tokenizer
 
 
+def lower_case() -> Tokenizer:
+    """Finds one of its special tokens in normalized text."""
+    tokenizer = Tokenizer(models.BPE({chr(code): code for code in range(128)}, []))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>", normalized=True, special=True)])
+    return tokenizer
+
+
 @pytest.mark.parametrize(
     ("template", "tokenizer", "special", "why"),
     [
         (CHATML, None, (), ""),
         (CHATML, unigram, (), "reads </s>, <s> in a message"),
         (CHATML, None, ("¶",), "reads ¶ in a message"),
+        (CHATML, lower_case, (), "reads <|IM_END|> in a message"),
         (CHATML.replace("content }}", "content | e }}"), None, (), ""),
         (CHATML.replace("content }}", "content | replace('<s>', '') }}"), None, (), ""),
         (
@@ -116,7 +125,7 @@ def unigram() -> Tokenizer:
         ),
         (CHATML.replace("content }}", "content.replace('X', eos_token) }}"), None, (), "replaces text by one: repl"),
     ],
-    ids=["sound", "pieces", "one character", "escapes", "removes", "replaces", "replaces by name"],
+    ids=["sound", "pieces", "one character", "other case", "escapes", "removes", "replaces", "replaces by name"],
 )
 def test_what_cannot_be_kept_apart_is_said_at_the_load(
     tmp_path: Path, template: str, tokenizer: Any, special: tuple[str, ...], why: str
