@@ -6,10 +6,10 @@ MEMORY   there are places, and what is computed now leaves too little memory
 PREFIX   its prefix is looked up, or another request computes the beginning of the same prompt
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
-from domain.ids import SequenceId
+from domain.ids import BlockHash, SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan, is_following
 from domain.sequence import ACTIVE, Phase
 
@@ -28,12 +28,18 @@ def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: St
     is_full = num_active + len(plan.admit) >= limits.max_batch
     reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
     admitted = set(plan.admit)
+    begun = {view.next_block for view in sequences if view.id in admitted and view.next_block is not None}
     waiting = (Phase.QUEUED,) if num_active or admitted else (Phase.QUEUED, Phase.PREEMPTED)
     return {
-        view.id: WaitReason.PREFIX if not view.is_looked_up or is_following(view, sequences) else reason
+        view.id: WaitReason.PREFIX if _waits_for_prefix(view, sequences, begun) else reason
         for view in sequences
         if view.phase in waiting and view.id not in admitted
     }
+
+
+def _waits_for_prefix(view: SequenceView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
+    """`begun`: first blocks that those who are admitted now will compute."""
+    return not view.is_looked_up or view.next_block in begun or is_following(view, sequences)
 
 
 __all__ = ("WaitReason", "wait_reasons")

@@ -1,7 +1,9 @@
 """What those in the queue wait for, and when they have waited long enough."""
 
+from dataclasses import replace
+
 from application.services.token_side.step_planner import QueueWaits
-from domain.ids import SequenceId
+from domain.ids import BlockHash, SequenceId
 from domain.scheduling import SequenceView, StepBudget, StepLimits, plan_step
 from domain.sequence import Phase
 from domain.wait_reason import WaitReason
@@ -57,3 +59,10 @@ def test_waiting_for_a_place_has_none_and_does_not_begin_anew_in_between():
     assert not look(waits, short, 0, at_s=1_010).overdue
     assert not look(waits, full, 0, at_s=1_080).overdue
     assert look(waits, short, 0, at_s=1_090).overdue == (3,)
+
+
+def test_who_waits_for_a_block_that_another_begins_to_compute_waits_for_no_memory():
+    waits, block = QueueWaits(1), BlockHash(b"next")
+    views = [replace(view(number), next_block=block) for number in (1, 2)]
+    assert look(waits, views, room_bytes=100).changed == {2: WaitReason.PREFIX}
+    assert not look(waits, views, room_bytes=100, at_s=2).overdue
