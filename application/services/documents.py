@@ -26,6 +26,11 @@ MAX_PENDING = 64
 MAX_PENDING_BYTES = 64 << 20
 """Of bodies that wait to be written."""
 
+MAX_FOUND_BYTES = 16 << 20
+"""Of bodies that are found together."""
+
+FOUND_AT_ONCE = 8
+
 ERASE_TIMEOUT_S = 600.0
 """Erasing may copy what stays."""
 
@@ -71,8 +76,9 @@ class Documents:
         return None
 
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]:
-        """Raises StoreUnresponsive while the store hangs."""
-        return await self.ask(lambda store: store.get(keys), timeout_s)
+        """In the order asked, and no more than the first of MAX_FOUND_BYTES or a few beyond. Raises StoreUnresponsive
+        while the store hangs."""
+        return await self.ask(partial(_first_of, keys), timeout_s)
 
     async def ask(self, work: Callable[[DocumentStore], T], timeout_s: float | None = None) -> T:
         """What `work` finds out in the lane. Raises StoreUnresponsive."""
@@ -135,6 +141,16 @@ class Documents:
 
     def _note(self, where: str, message: str) -> None:
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
+
+
+def _first_of(keys: Sequence[DocumentKey], store: DocumentStore) -> list[Document | None]:
+    found: list[Document | None] = []
+    num_bytes = 0
+    while len(found) < len(keys) and num_bytes < MAX_FOUND_BYTES:
+        some = store.get(keys[len(found) : len(found) + FOUND_AT_ONCE])
+        num_bytes += sum(len(one.body) for one in some if one is not None)
+        found += some
+    return found
 
 
 def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:

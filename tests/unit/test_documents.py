@@ -156,6 +156,22 @@ def test_what_waits_is_bounded_in_number_and_bytes(bench: Bench, monkeypatch: py
     assert len(bench.lost()) == 1 + 6
 
 
+def test_what_is_found_together_is_bounded_in_bytes_and_begins_with_the_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_FOUND_BYTES", 1000)
+
+    async def run() -> None:
+        keys = [bench.key(str(number)) for number in range(100)]
+        for key in keys[:50]:
+            bench.documents.keep({key: bytes(90)}, "demo", bench.clock.now_ns())
+        found = await bench.documents.find([bench.key("absent"), *keys])
+        assert [one is None for one in found] == [True] + [False] * 15  # 8 and 8: the first 7 are too few
+        assert len(await bench.documents.find(keys[50:])) == 50
+
+    asyncio.run(run())
+
+
 def test_closing_leaves_a_hung_store_behind() -> None:
     bench = Bench()
 

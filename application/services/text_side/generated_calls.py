@@ -24,7 +24,8 @@ MAX_CHARS = 1 << 20
 """Of arguments and reasoning; a longer call is not kept."""
 
 MAX_CALLS = 4096
-"""That are looked up for one prompt: its first ones, so that a prompt that grows keeps its beginning."""
+"""That are looked up for one prompt, as far as their bytes go: its first ones, so that a prompt that grows keeps its
+beginning."""
 
 RECALL_TIMEOUT_S = 2.0
 
@@ -48,7 +49,7 @@ class GeneratedCalls:
             found = await self._documents.find(keys, RECALL_TIMEOUT_S)
         except StoreUnresponsive:
             return request
-        known = {id: _read(document) for id, document in zip(ids, found, strict=True) if document is not None}
+        known = {id: _read(document) for id, document in zip(ids, found, strict=False) if document is not None}
         messages = tuple(with_generated(message, known) for message in prompt.messages)
         return replace(request, prompt=replace(prompt, messages=messages))
 
