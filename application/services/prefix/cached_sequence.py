@@ -125,7 +125,7 @@ class CachedSequence:
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
-        twin.id, twin.request_id, twin._expected = id, request_id, set()
+        twin.id, twin.request_id, twin._expected, twin._restores = id, request_id, set(), True
         capture = twin._capture = self._computing().fork(request_id)
         num_prompt, num_reused = self.explanation.num_prompt, capture.position
         reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN

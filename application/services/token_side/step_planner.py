@@ -53,7 +53,7 @@ class QueueWaits:
         self._since_ns = {
             id: self._since_ns.get(id, now_ns)
             for id, reason in self._reasons.items()
-            if id in self._since_ns or reason is WaitReason.MEMORY
+            if reason is WaitReason.MEMORY or (id in self._since_ns and reason is WaitReason.PLACE)
         }
         most_ns = self._memory_wait_s * 1e9
         return Waits(
