@@ -5,51 +5,37 @@ through the socket.
 """
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 from adapters.engine_process.host import Hosted, serve_parent
 from interfaces.cli.leave import leave
-from interfaces.composition.start_phases import StartPhases
-
-_logger = logging.getLogger("cairn.engine")
 
 
-class EngineChild:
-    """One start of it, told in one line of the log."""
+def import_engine(backend: str) -> object:
+    """Import what the engine needs, while the server does the same."""
+    from interfaces.composition import token_side
+    from interfaces.composition.backends import import_backend
 
-    def __init__(self, backend: str) -> None:
-        self._backend = backend
-        self._phases = StartPhases()
+    with suppress(Exception):  # it fails again where it can be reported
+        import_backend(backend)
+    return token_side
 
-    def warm_up(self) -> object:
-        """Import what this engine needs, while whoever launched it does the same."""
-        from interfaces.composition import token_side
-        from interfaces.composition.backends import import_backend
 
-        with suppress(Exception):  # it fails again where it can be told
-            import_backend(self._backend)
-        self._phases.end("imports")
-        return token_side
+def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
+    """A MakeEngine: the token side, and nothing else."""
+    from interfaces.cli.logs import configure_logging
+    from interfaces.composition.engine_process import decode_settings
+    from interfaces.composition.token_side import host_token_side
 
-    def make_engine(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
-        """A MakeEngine: the token side, and nothing else."""
-        from interfaces.cli.logs import configure_logging
-        from interfaces.composition.engine_process import decode_settings
-        from interfaces.composition.token_side import host_token_side
-
-        found = decode_settings(settings)
-        configure_logging(found.server.log_level, found.server.log_format)
-        self._phases.end("settings")
-        hosted = host_token_side(found, hold, self._phases)
-        _logger.info("the engine's process was ready after %s", self._phases)
-        return hosted
+    found = decode_settings(settings)
+    configure_logging(found.server.log_level, found.server.log_format)
+    return host_token_side(found, hold)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The quickest there is: each step goes through it once."""
+    """uvloop's where it is installed: each step goes through it once."""
     try:
         import uvloop
     except ImportError:
@@ -58,5 +44,4 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 if __name__ == "__main__":
-    child = EngineChild(sys.argv[2])
-    leave(serve_parent(int(sys.argv[1]), child.make_engine, new_event_loop, child.warm_up))
+    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop, lambda: import_engine(sys.argv[2])))

@@ -20,7 +20,6 @@ from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import build_guard, memory_limits
-from interfaces.composition.start_phases import StartPhases
 from interfaces.composition.store import build_store
 from interfaces.composition.supervision import stuck_after_s
 
@@ -95,20 +94,13 @@ class TokenSide(containers.DeclarativeContainer):
     )
 
 
-def host_token_side(settings: Settings, hold: Callable[[], None], phases: StartPhases | None = None) -> Hosted:
-    """The token side of a process that has no other. `phases`: is told what took how long."""
-    phases = phases or StartPhases()
+def host_token_side(settings: Settings, hold: Callable[[], None]) -> Hosted:
+    """The token side of a process that has no other. Raises ServerUnavailable."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     side = TokenSide(
         settings=providers.Object(settings), hold=providers.Object(hold), tells_directly=providers.Object(True)
     )
-    backend, _ = side.backend(), side.memory()
-    phases.end("device")
-    side.store()
-    phases.end("store")
-    hosted = Hosted(side.engine_thread(), backend.check)
-    phases.end("cache")
-    return hosted
+    return Hosted(side.engine_thread(), side.backend().check)
 
 
 __all__ = ("SWITCH_INTERVAL_S", "TokenSide", "host_token_side", "step_limits")
