@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from mmap import PAGESIZE
 from pathlib import Path
 
+import httpx
 import pytest
 
 from adapters.fake.clock import FakeClock
@@ -17,7 +18,9 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.record_writer import PutOutcome
 from domain.record import Record
+from tests.support.cli_process import PATIENCE_S, cairn_process
 from tests.support.processes import finish, start
+from tests.support.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 INFO = namespace_of("one")
@@ -175,3 +178,34 @@ def index_page(store: Path) -> int:
     key = content()[0].key
     at = (store / "data.mdb").read_bytes().rindex(b"\0\0\0\1\0" + key.hash)  # type: ignore[union-attr]
     return at // PAGESIZE
+
+
+def test_a_server_answers_all_the_same(library: Path, tmp_path: Path) -> None:
+    """The engine that restores the prefix is lost once; the next one computes what followed the sector."""
+    demo, path = write_small_demos(tmp_path / "models") / SMALL_DEMO, tmp_path / "store"
+    arguments = ("serve", str(demo), "--memory", "1GiB", "--port", "0", "--store", str(path))
+
+    def answer(**variables: str) -> tuple[str, str]:
+        with cairn_process(tmp_path, arguments, **variables) as server:
+            url = server.read_until("Cairn serves").split(" at ")[1].strip()
+            body = {"prompt": "It rains. " * 60, "max_tokens": 8, "temperature": 0}
+            found = httpx.post(f"{url}/completions", json=body, timeout=PATIENCE_S)
+            assert found.status_code == 200, found.text
+            server.send(signal.SIGTERM)
+            assert server.wait() == 0
+            server.read_to_end()
+            return found.json()["choices"][0]["text"], "".join(server.seen)
+
+    text, log = answer()
+    bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(large_page(path))}
+    assert "unreadable" not in log
+    again, log = answer(**bad)
+    assert again == text
+    assert log.count("fault in store: unreadable") == 1
+
+
+def large_page(path: Path) -> int:
+    """The first page of some large value."""
+    data = (path / "data.mdb").read_bytes()
+    pages = range(2 * PAGESIZE, len(data), PAGESIZE)
+    return next(at for at in pages if data[at + 10 : at + 12] == b"\4\0") // PAGESIZE
