@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.arrays import byte_view, evaluate, evaluate_soon, from_numpy
-from adapters.mlx.cuda_link import find_link
+from adapters.mlx.cuda_link import HALF_BYTES, find_link
 from domain.payload import StatePayload, TensorSpec
 
 ABSENT = TensorSpec("bool", (0,))
@@ -186,30 +186,35 @@ def _copy(tensors: list[mx.array]) -> mx.array:
 # ---- landing -------------------------------------------------------------------------------------------------------
 
 
-def pays_to_land() -> bool:
-    """Whether the device shares the host's memory and joins tensors by itself. A CPU joins them where they are, and
-    over a CUDA link they cross once, joined."""
-    return mx.metal.is_available()
-
-
 def land(payload: StatePayload) -> DevicePayload:
-    """A copy in device memory of state that came from a store; what is there already, as it is. Any thread: it needs no
-    stream, because nothing is computed. Otherwise it would be joined and copied on the compute thread at every restore,
-    while all streams wait."""
+    """A copy in device memory of state that came from a store; what is there already, as it is. Otherwise it would be
+    joined and copied at restore, all of a prefix at once, while all streams wait. Any thread, since nothing is
+    computed; where there is a CUDA link, the compute thread only."""
     if isinstance(payload, DevicePayload):  # it still waits for the store
         return payload
+    link = find_link()
     specs, buffers = payload.specs, payload.buffers()
     packs: list[mx.array] = []
     places: list[Place] = []
-    for run in _runs(specs, PACK_BYTES):
-        spec = specs[run[0]]
-        if not spec.size_bytes:
-            places += [Place(None, 0)] * len(run)
-            continue
-        tensors = [host_array(spec, buffers[index]) for index in run]
-        places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
-        packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
-    return DevicePayload(specs, tuple(packs), tuple(places))
+    try:
+        for run in _runs(specs, PACK_BYTES if link is None else HALF_BYTES // 4):
+            spec = specs[run[0]]
+            if not spec.size_bytes:
+                places += [Place(None, 0)] * len(run)
+                continue
+            tensors = [host_array(spec, buffers[index]) for index in run]
+            places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
+            if link is None or spec.size_bytes > HALF_BYTES:
+                packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
+            else:
+                packs.append(link.upload(tensors, 0, mlx_dtype(spec.dtype)))
+    finally:
+        if link is not None:
+            link.settle()
+    landed = DevicePayload(specs, tuple(packs), tuple(places))
+    if link is not None:
+        evaluate_copies([landed])
+    return landed
 
 
 def _runs(specs: Sequence[TensorSpec], pack_bytes: int) -> list[list[int]]:
@@ -231,6 +236,5 @@ __all__ = (
     "mlx_dtype",
     "pack",
     "pack_blocks",
-    "pays_to_land",
     "spec_of",
 )

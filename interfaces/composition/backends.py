@@ -44,10 +44,10 @@ def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
-    `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers; None
-    where nothing is gained. `memory`: reads what it computes in; `host_memory` the host's where that is another one.
-    `check`: what is looked at before anything is unloaded to make room for a model. `plan`: what a model would need
-    before it is loaded.
+    `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers or
+    (`lands_on_compute_thread`) between steps; None where nothing is gained. `memory`: reads what it computes in;
+    `host_memory` the host's where that is another one. `check`: what is looked at before anything is unloaded to make
+    room for a model. `plan`: what a model would need before it is loaded.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -56,6 +56,7 @@ class Backend:
     default_grid: int
     max_last_chunk: int = 32
     land: Land | None = None
+    lands_on_compute_thread: bool = False
     memory: MemoryProbe = field(default_factory=SystemMemory)
     host_memory: MemoryProbe | None = None
     may_be_cpu: bool = True
@@ -137,7 +138,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.memory_probe import MlxMemory
-    from adapters.mlx.payload import land, pays_to_land
+    from adapters.mlx.payload import land
     from adapters.mlx.planned_network import plan_model
     from adapters.mlx.preflight import check_source
 
@@ -148,7 +149,8 @@ def mlx_backend(settings: Settings) -> Backend:
         tokenizers,
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
-        land=land if pays_to_land() else None,
+        land=None if on_cpu() else land,
+        lands_on_compute_thread=has_cuda(),
         memory=MlxMemory(SystemMemory()),
         host_memory=SystemMemory() if has_cuda() else None,
         may_be_cpu=on_cpu(),

@@ -52,10 +52,12 @@ class CacheTiers:
         land: Land | None = None,
         memory: MemoryLimits | None = None,
         *,
+        lands_on_compute_thread: bool = False,
         read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        """`land`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's.
-        `read_timeout_s`: how long one read of some records may take before prompts are computed without the store."""
+        """`land`, `lands_on_compute_thread`: as in Backend. `memory`: what shares of memory are shares of; None: all of
+        the host's. `read_timeout_s`: how long one read of some records may take before prompts are computed without the
+        store."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
@@ -68,7 +70,7 @@ class CacheTiers:
         if store is not None:
             max_bytes = int(min(total_bytes, host_bytes or total_bytes) * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
-            stored = StoredTier("store", self.writer, self._lanes, land)
+            stored = StoredTier("store", self.writer, self._lanes, land, lands_on_compute_thread)
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
         self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)

@@ -72,6 +72,7 @@ class TokenSide(containers.DeclarativeContainer):
         clock,
         backend.provided.land,
         memory,
+        lands_on_compute_thread=backend.provided.lands_on_compute_thread,
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)

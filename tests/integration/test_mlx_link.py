@@ -9,7 +9,17 @@ import pytest
 
 from adapters.mlx import payload, state_restore
 from adapters.mlx.arrays import byte_view
-from tests.support.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
+from adapters.mlx.payload import land
+from tests.support.state_replay import (
+    BLOCK,
+    Captured,
+    capture,
+    continue_greedy,
+    open_at,
+    prompt_of,
+    state_bytes,
+    whole_state,
+)
 from tests.support.tiny_models import names, tiny_model
 
 FAMILIES = {
@@ -60,7 +70,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> HostLink:
     found = HostLink()
     for module in (payload, state_restore):
         monkeypatch.setattr(module, "find_link", lambda: found)
-    monkeypatch.setattr(state_restore, "HALF_BYTES", 10_000)
+        monkeypatch.setattr(module, "HALF_BYTES", 10_000)
     return found
 
 
@@ -78,6 +88,28 @@ def test_restoring_over_a_link_changes_no_bit(name: str, link: HostLink) -> None
         assert continue_greedy(model, restored, PROMPT, 6) == output
     assert link.uploaded
     assert link.num_settled == len(link.uploaded)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("llama", mx.bfloat16), ("gemma3_text", mx.bfloat16), ("deepseek_v3", mx.float32), ("qwen3_next", mx.float32)],
+    ids=lambda one: str(one).rpartition(".")[2],
+)
+def test_what_was_landed_over_a_link_is_the_state(
+    name: str, dtype: mx.Dtype, link: HostLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
+    model = tiny_model(name, dtype)
+    cold = open_at(model, PROMPT)
+    expected = whole_state(model, cold)
+    captured = capture(model, PROMPT, AT_GRID).on_host()
+    blocks = [{index: land(one) for index, one in block.items()} for block in captured.blocks]
+    there = Captured(AT_GRID, blocks, {index: land(one) for index, one in captured.snapshot.items()})
+    num_crossed = len(link.uploaded)
+    assert link.num_settled == num_crossed > 0
+    assert [state_bytes(block) for block in blocks] == [state_bytes(block) for block in captured.blocks]
+    assert whole_state(model, open_at(model, PROMPT, there)) == expected
+    assert len(link.uploaded) == num_crossed, "restoring is the device's own work then"
 
 
 def test_long_columns_cross_in_parts(link: HostLink, monkeypatch: pytest.MonkeyPatch) -> None:

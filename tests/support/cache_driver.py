@@ -14,6 +14,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.tiers import Land
 from application.services.prefix.write_behind import WriteBehind
 from domain.block_grid import BlockGrid
 from domain.explanation import Explanation
@@ -71,14 +72,16 @@ class CacheDriver:
         is_enabled: bool = True,
         lane: Lane | None = None,
         hashing: Lane | None = None,
+        land: Land | None = None,
     ) -> None:
+        """`land`: what the compute thread does to each payload that is read."""
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot, self.live = HotTier(hot_bytes), LiveStates(live_bytes)
         self.events, self.clock = RecordingEvents(), FakeClock()
         lane = lane or InlineLane()
         lanes = StoreLanes(self.clock, self.events, readers=lane, upkeep=lane)
-        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, live=self.live)
+        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, live=self.live, land=land)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()

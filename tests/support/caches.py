@@ -8,7 +8,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers, StoredTier
+from application.services.prefix.tiers import Land, PrefixTiers, StoredTier
 from application.services.prefix.write_behind import WriteBehind
 from domain.block_grid import BlockGrid
 from tests.support.recording import RecordingEvents
@@ -42,9 +42,11 @@ def prefix_tiers(
     lanes: StoreLanes,
     kind: type[PrefixTiers] = PrefixTiers,
     live: LiveStates | None = None,
+    land: Land | None = None,
 ) -> PrefixTiers:
-    """Memory, and behind it the store that `writer` writes to, if there is one."""
-    store = StoredTier("store", writer, lanes) if writer is not None else None
+    """Memory, and behind it the store that `writer` writes to, if there is one. `land`: on the compute thread."""
+    lands_there = land is not None
+    store = StoredTier("store", writer, lanes, land, lands_there) if writer is not None else None
     return kind(hot, store, lanes, live)
 
 

@@ -24,14 +24,15 @@ RECORDS_PER_READ = 8
 @dataclass(slots=True)
 class _Read:
     """A few records of the store. `answer`: None while it is not begun: a store that was late is tried by one read at a
-    time."""
+    time. `is_taken`: what it brought is in place, and not kept as it was read."""
 
     indices: Sequence[int]
     answer: StateRead | None = None
+    is_taken: bool = False
 
     @property
     def is_answered(self) -> bool:
-        return self.answer is not None and self.answer.is_done
+        return self.is_taken or (self.answer is not None and self.answer.is_done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +109,26 @@ class PrefixFetch:
         self.missing: frozenset[RecordKey] = frozenset()
 
     def settle(self) -> bool:
-        """Begin what could not be begun before; True when everything has arrived, or will not in time."""
+        """Begin what could not be begun before; True when everything has arrived, or will not in time. Lands what one
+        read brought, where this thread has to: others compute in between."""
         store = self._tiers.store
         if store is None or not self._reads:
             return True
         is_stuck = store.lanes.is_stuck
         for read in self._reads:
-            if read.answer is None and not is_stuck:
+            if read.answer is None and not read.is_taken and not is_stuck:
                 keys, groups = [self._keys[at] for at in read.indices], [self._groups[at] for at in read.indices]
                 read.answer = store.fetch(keys, groups, self._on_progress)
                 if read.answer is None:
                     break
-        has_begun = any(read.answer is not None for read in self._reads)  # otherwise somebody else tries the store
+        due = [read for read in self._reads if read.is_answered and not read.is_taken]
+        if due and store.lands_on_compute_thread:
+            self._take(due[0])
+            if len(due) > 1:
+                self._on_progress()
+                return False
+        # Otherwise another sequence's read tries the store.
+        has_begun = any(read.is_taken or read.answer is not None for read in self._reads)
         return is_stuck or not has_begun or all(read.is_answered for read in self._reads)
 
     @property
@@ -167,11 +176,17 @@ class PrefixFetch:
 
     def _take(self, read: _Read) -> None:
         """Put a read's records in their places."""
-        if read.answer is None or not read.answer.is_done:
-            if read.answer is not None:
-                read.answer.abandon()
+        answer, store = read.answer, self._tiers.store
+        if answer is None or store is None:
             return
-        for index, record in zip(read.indices, read.answer.answer or (), strict=False):
+        if not answer.is_done:
+            answer.abandon()
+            return
+        read.is_taken, read.answer = True, None
+        found = answer.answer or ()
+        if store.lands_on_compute_thread:
+            found = store.landed(found)
+        for index, record in zip(read.indices, found, strict=False):
             self._records[index] = record
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:

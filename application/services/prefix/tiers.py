@@ -34,14 +34,16 @@ StateRead = StoreRead[Sequence[Record | None]]
 
 @dataclass(frozen=True, slots=True)
 class StoredTier:
-    """The store with the queue in front of it. What is read is landed by the worker that read it: brought to where
-    restoring takes it from fastest. A record that cannot be landed is given on as it was read: restoring it costs more,
-    and is right all the same. `land`: None where nothing is gained."""
+    """The store with the queue in front of it. What is read is landed: brought to where restoring takes it from
+    fastest, by the worker that read it or, where only that may, by the compute thread (`lands_on_compute_thread`),
+    which does so read by read while workers read on. A record that cannot be landed is given on as it was read:
+    restoring it costs more, and is right all the same. `land`: None where nothing is gained."""
 
     name: str
     writer: WriteBehind
     lanes: StoreLanes
     land: Land | None = None
+    lands_on_compute_thread: bool = False
 
     def fetch(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]], on_done: Callable[[], None]
@@ -58,7 +60,12 @@ class StoredTier:
         started_ns = self.lanes.now_ns()
         found = self.writer.get(keys, groups)
         self.lanes.read_records(found, started_ns)
-        return found if self.land is None else [record and self._landed(record, self.land) for record in found]
+        return found if self.lands_on_compute_thread else self.landed(found)
+
+    def landed(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
+        """Records of one read, landed."""
+        land = self.land
+        return records if land is None else [record and self._landed(record, land) for record in records]
 
     def _landed(self, record: Record, land: Land) -> Record:
         try:
