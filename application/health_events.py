@@ -7,10 +7,10 @@ from domain.ids import RequestId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStuck:
-    """The engine does not move, or the event loop does not: told when it is seen, and once a period while it lasts.
+    """The engine does not move, or the event loop does not: emitted when it is seen, and once a period while it lasts.
 
     `stuck_in` and `request_ids` as in `domain/engine_health`; `stack`: what the thread that hangs was doing, in lines
-    of Python, without a value of any variable; empty where it cannot be had. `is_first`: nobody was told of it yet.
+    of Python, without a value of any variable; empty where it cannot be had. `is_first`: it was not reported before.
     """
 
     stuck_in: str
@@ -26,7 +26,7 @@ class EngineStuck:
 
 @dataclass(frozen=True, slots=True)
 class EngineRecovered:
-    """What was told to be stuck in `stuck_in` moves again, `stuck_ns` after it began to hang."""
+    """The engine or loop that was stuck in `stuck_in` moves again, `stuck_ns` after it began to hang."""
 
     stuck_in: str
     stuck_ns: int

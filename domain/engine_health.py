@@ -17,15 +17,15 @@ WAITING = "waiting"
 """Stuck in nothing that the compute thread does: what the open choices wait for does not come."""
 
 ENDED = "ended"
-"""The compute thread is gone, and nobody had asked it to end."""
+"""The compute thread has ended without being asked to."""
 
 EVENT_LOOP = "event loop"
-"""Not the engine, but what speaks for it: nobody can be answered."""
+"""Not the engine, but the loop that answers for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the compute thread does now: `kind` is one of a few names, such as `prefill`; `request_ids` for whom."""
+    """The compute thread's present work: `kind` is one of a few names, such as `prefill`; `request_ids` for whom."""
 
     kind: str
     since_ns: int
@@ -34,7 +34,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What an engine tells of itself. `last_step_ns`: when a step, a call or a piece of a load last ended, or one was
+    """An engine's report on itself. `last_step_ns`: when a step, a call or a piece of a load last ended, or one was
     taken up; `last_progress_ns`: when the thread last came round, which it does every second when it is idle.
     `num_blocked`: of those that wait, how many do so for memory. `num_calls`: loads under way, and calls that the
     thread has not taken up. `fault`: why it ended by itself; empty when it did not. With one it may be alive all the

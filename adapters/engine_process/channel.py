@@ -22,7 +22,7 @@ MAX_FRAME_BYTES = 1 << 30
 
 READ_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 22
-"""What is asked of the kernel, which may give less: a long prompt then passes in one piece."""
+"""Asked of the kernel, which may give less: a long prompt then passes in one piece."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -100,11 +100,11 @@ class Channel:
             self._unsent.append(rest)
             self.num_unsent_bytes += len(rest)
         if is_first:
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to send it
+            with suppress(RuntimeError):  # the loop was closed, and so is the connection
                 self._loop.call_soon_threadsafe(self._watch)
 
     def close(self) -> None:
-        """No more is received, sent or told. Idempotent."""
+        """No more is received, sent or reported. Idempotent."""
         if self._is_closed:
             return
         self._loop.remove_reader(self._socket.fileno())
@@ -121,8 +121,8 @@ class Channel:
             self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _try(self, data: memoryview) -> memoryview:
-        """What the socket does not take. A connection that broke takes all: its end is read, and told, in a moment. So
-        is any other failure: behind what is missing the rest would be in pieces."""
+        """Returns the bytes that the socket does not take. A connection that broke takes all: its end is read, and
+        reported, in a moment. So does any other failure: behind missing bytes the rest would be in pieces."""
         try:
             while data:
                 data = data[self._socket.send(data) :]

@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[2])
 
 
 class Child(Protocol):
-    """What hosts an engine at the other end of a socket, for one life."""
+    """The host of an engine at the other end of a socket, for one life."""
 
     @property
     def pid(self) -> int | None:
@@ -43,8 +43,8 @@ class Child(Protocol):
         ...
 
     def see_off(self, gone: Callable[[str], None]) -> None:
-        """`gone` is called on a thread of its own once it is no more, with how it ended. Nobody waits for one that
-        hangs in a driver."""
+        """`gone` is called on a thread of its own once it is no more, with how it ended. A stop does not wait for
+        one that hangs in a driver."""
         ...
 
 

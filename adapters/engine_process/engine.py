@@ -68,10 +68,10 @@ class Patience:
 
 
 SILENT_AFTER_S = 10.0
-"""Without a word: it tells something twice a second."""
+"""Seconds without a message: the child sends one twice a second."""
 
 SILENCE = "silence"
-"""What an engine does that does not tell what it does: an Activity's kind."""
+"""The activity of a child that sends nothing: an Activity's kind."""
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -161,14 +161,14 @@ class EngineProcess:
 
     def status(self) -> EngineStatus:
         """As the child reported it last."""
-        told, heard_ns = self._status, self._heard_ns
+        status, heard_ns = self._status, self._heard_ns
         is_silent = self._clock.now_ns() - heard_ns > SILENT_AFTER_S * 1e9
         return replace(
-            told,
+            status,
             is_alive=self._state is _State.RUNNING and not self._fault,
             fault=self._fault,
-            num_calls=max(told.num_calls, len(self._questions)),
-            activity=Activity(SILENCE, heard_ns) if is_silent else told.activity,
+            num_calls=max(status.num_calls, len(self._questions)),
+            activity=Activity(SILENCE, heard_ns) if is_silent else status.activity,
         )
 
     def submit(self, submission: Submission) -> None:
@@ -216,14 +216,14 @@ class EngineProcess:
         if self._channel is not None:
             self._channel.send(encoded(message))
 
-    # ---- what the child tells ----------------------------------------------------------------------------------
+    # ---- messages of the child ----------------------------------------------------------------------------------
 
     def _received(self, payload: bytes) -> None:
         try:
             self._take(decoded(payload, ToParent))
         except (msgspec.MsgspecError, KeyError) as error:
-            _logger.exception("the engine's process told what cannot be read")
-            self._broken = f"the engine's process told what cannot be read: {error}"
+            _logger.exception("a message of the engine's process cannot be read")
+            self._broken = f"a message of the engine's process cannot be read: {error}"
             self._give_up()
 
     def _take(self, message: ToParent) -> None:
@@ -251,7 +251,7 @@ class EngineProcess:
             self._cut("")
 
     def _cut(self, _why: str) -> None:
-        """End of file: whatever it still does, nobody hears of it."""
+        """End of file: nothing is heard of it any more."""
         loop = self._loop
         assert loop is not None, "it was started"
         self._is_cut = True
@@ -264,7 +264,7 @@ class EngineProcess:
             self._end(f"the engine's process {how}")
 
         def tell(how: str) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to tell
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(gone, how)
 
         self._child.see_off(tell)
@@ -300,7 +300,7 @@ class Questions:
         return len(self._open)
 
     async def ask(self, what: str, *arguments: object) -> Any:
-        """Raises what the child raised, or what the engine ended with. Who leaves withdraws the question."""
+        """Raises what the child raised, or what the engine ended with. Cancelled, it withdraws the question."""
         call = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open[call] = what, answer
@@ -325,7 +325,7 @@ class Questions:
             answer.set_result(decoded(message.value, QUESTIONS[what].answer))
 
     def end(self, make: Callable[[], DomainError]) -> None:
-        """Nobody answers any more. `make`: an error for each, whose tracebacks differ."""
+        """No more answers come. `make`: an error for each, whose tracebacks differ."""
         for _, answer in self._open.values():
             if not answer.done():
                 answer.set_exception(make())
@@ -339,8 +339,8 @@ class AskedCache:
         self._ask = ask
 
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
-        told: Explanation = await self._ask("explain", model, prompt, salt)
-        return told
+        explanation: Explanation = await self._ask("explain", model, prompt, salt)
+        return explanation
 
     async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
         found: int | None = await self._ask("num_stored", model, IdRow(prompt_ids), salt)

@@ -1,7 +1,7 @@
 """The child's end: an Engine driven by messages, from the first one, which says how it is to be made, to its stop.
 
-    waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, and all that was told before it
-                             └──end of file: nobody is left, so only the store is seen to──┘
+    waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, behind all reports
+                             └──end of file: only the store is closed──┘
 
 Any failure here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes past
 it, through `reports`.
@@ -58,15 +58,15 @@ _logger = logging.getLogger("cairn.engine")
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What a child hosts. `engine`: it may hand its batches over on any thread, one after the other. `check`: a
-    ModelCheck for models of its backend."""
+    """The engine of a child, with its checks. `engine`: it may hand its batches over on any thread, one after the
+    other. `check`: a ModelCheck for models of its backend."""
 
     engine: Engine
     check: ModelCheck
 
 
 class MakeEngine(Protocol):
-    """What is special about a child: how its engine is made."""
+    """How a child's engine is made."""
 
     def __call__(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
         """`hold`: to be called by the engine before each step; it waits for a reader that lags behind. May take long,
@@ -102,7 +102,7 @@ class EngineHost:
         self._heartbeat: asyncio.TimerHandle | None = None
 
     async def run(self, sock: Any) -> int:
-        """Until the engine has stopped and all is sent, or nobody is left to send it to."""
+        """Until the engine has stopped and all is sent, or the parent is gone."""
         self._loop = asyncio.get_running_loop()
         self._status: asyncio.Future[int] = self._loop.create_future()
         self._last_status = 0
@@ -121,7 +121,7 @@ class EngineHost:
         try:
             self._take(decoded(payload, ToChild))
         except Exception:
-            _logger.exception("the engine's process was told what it cannot do")
+            _logger.exception("a message to the engine's process cannot be carried out")
             self._finish(1)
 
     def _take(self, message: ToChild) -> None:
@@ -162,7 +162,7 @@ class EngineHost:
         self._beat()
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
-        """Whatever it is, one that cannot be written as well: nobody is left waiting."""
+        """Every question gets an answer, also where its value cannot be written."""
         try:
             answer = Answer(asked.call, raw(await self._find(hosted, asked)))
             self._reports.status()  # what was asked for may have changed it
@@ -191,7 +191,7 @@ class EngineHost:
         }
         return await ways[asked.what](*arguments)
 
-    # ---- what it is told ---------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------
 
     def _status_now(self) -> EngineStatus:
         assert self._hosted is not None, "it has begun"
@@ -205,7 +205,7 @@ class EngineHost:
         self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     def _hole(self, why: str) -> None:
-        """Of what was put out something cannot be told. Any thread."""
+        """A batch cannot be written. Any thread."""
         with suppress(RuntimeError):  # the loop was closed, and this process ends anyway
             self._loop.call_soon_threadsafe(
                 self._break, f"the engine stopped: what it put out cannot be written: {why}"
@@ -238,7 +238,7 @@ class EngineHost:
         self._finish(0 if in_time else 1)
 
     def _orphaned(self, _why: str) -> None:
-        """What was unsent is no more, which an end that waited for it has to hear."""
+        """The parent is gone, and unsent bytes with it: an end that waited for them goes on."""
         if self._hosted is None:
             self._finish(1)
         else:
@@ -275,7 +275,7 @@ def _die_with_parent() -> None:
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended in between, and nobody would say so
+    if os.getppid() != parent:  # it ended in between
         os._exit(1)
 
 

@@ -231,7 +231,7 @@ def raw(value: object) -> msgspec.Raw:
 
 
 NO_VALUE = msgspec.Raw(b"\xc0")
-"""Of an answer that is an error."""
+"""The value of an answer that is an error."""
 
 
 __all__ = (

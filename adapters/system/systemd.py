@@ -6,7 +6,7 @@
     STOPPING=1        it was asked to end
 
 As sd_notify(3) has it. A name that begins with `@` is of the abstract namespace of Linux. Nothing is sent to anything
-but a socket, and nobody waits for it: a datagram that finds no room is lost, as the next one follows a second later.
+but a socket, and without waiting: a datagram that finds no room is lost, as the next one follows a second later.
 """
 
 import os
@@ -18,7 +18,7 @@ EXTENSION_S = 60
 
 
 class SystemdSupervisor:
-    """A Supervisor. `close` gives the socket back; what is told afterwards is told to nobody."""
+    """A Supervisor. `close` gives the socket back; later reports go nowhere."""
 
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -54,13 +54,13 @@ class SystemdSupervisor:
     def _send(self, message: str) -> bool:
         try:
             self._socket.sendto(message.encode(), self._address)
-        except OSError:  # nobody listens, or there is no room: see above
+        except OSError:  # no listener, or no room: see above
             return False
         return True
 
 
 def systemd_supervisor(environment: Mapping[str, str] = os.environ) -> SystemdSupervisor | None:
-    """None where systemd does not ask to be told, or names no socket of this machine."""
+    """None where systemd asks for no reports, or names no socket of this machine."""
     address = environment.get("NOTIFY_SOCKET", "")
     return SystemdSupervisor(address) if address[:1] in ("/", "@") and len(address) > 1 else None
 

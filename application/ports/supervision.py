@@ -1,16 +1,17 @@
-"""What watches over the process, from inside and from outside, and what can be told of it when it hangs.
+"""The supervisor of the process, and the stacks of its threads when it hangs.
 
-Nothing here raises: whoever watches must not fall over what is watched.
+Nothing here raises: a watch must not fail with what it watches.
 """
 
 from typing import Protocol
 
 
 class Supervisor(Protocol):
-    """Who started the process and may start it again. Any thread. What is `stopping` does not become `ready`."""
+    """The program that started the process and may start it again. Any thread. A process that is `stopping` does not
+    become `ready`."""
 
     def ready(self) -> None:
-        """What was asked for is served."""
+        """The default model is served."""
         ...
 
     def moving(self) -> None:
@@ -32,7 +33,7 @@ class ThreadStacks(Protocol):
 
 
 class NoSupervisor:
-    """A Supervisor for a process that nobody supervises."""
+    """A Supervisor for a process without one."""
 
     def ready(self) -> None:
         return

@@ -3,9 +3,9 @@
     LIVING ──lost──► REVIVING: wait, start another one, load the models again ──► LIVING
        └──stop──► ENDED ◄──stop──┘
 
-What runs sees a pause; `open_work` says what is sent again, and in which order. The first loss is followed by a new
-engine at once, and new requests wait for it. While losses follow each other (less than CALM_S with all models) the
-pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all that is open ends with an
+Running requests see a pause; `open_work` says what is sent again, and in which order. The first loss is followed by a
+new engine at once, and new requests wait for it. While losses follow each other (less than CALM_S with all models) the
+pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all open work ends with an
 error; starting goes on. Where the very first one cannot be made, nothing waits for a second.
 
 A load under way at a loss is its cause: it fails, and is refused for a while (`load_failures`). Questions to the
@@ -172,7 +172,7 @@ class EngineSupervisor:
         if work.is_sent:
             self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
         elif self._state is not _State.ENDED:
-            # Not from inside a call of whoever receives it.
+            # Not from inside a call of its receiver.
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
@@ -329,7 +329,7 @@ class EngineSupervisor:
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
-        """What is open for a model that cannot be loaded any more ends with the reason."""
+        """Open work of a model that cannot be loaded any more ends with the reason."""
         engine = self._engine
         if (wanted := self._wanted.get(id)) is None:
             return  # it was unloaded while another one was loaded
@@ -352,7 +352,7 @@ class EngineSupervisor:
             self._send_all()
 
     def _send_all(self) -> None:
-        """What may go to the present engine now."""
+        """Send all that the present engine may have now."""
         self._tell(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
 
     def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:

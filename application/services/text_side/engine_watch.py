@@ -110,7 +110,7 @@ class EngineWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent. What is being reported is not waited for."""
+        """Idempotent. Does not wait for reports under way."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -209,13 +209,13 @@ class LoopLag:
 
     @property
     def lag_s(self) -> float:
-        """Of the callback that waits, or of the last one where that took longer. Any thread."""
+        """The delay of the callback that waits, or of the last one where that took longer. Any thread."""
         asked_ns = self._asked_ns
         waited_s = 0.0 if asked_ns is None else (self._clock.now_ns() - asked_ns) / 1e9
         return max(waited_s, self._answered_s)
 
     def health(self, now_ns: int) -> EngineHealth:
-        """Of the loop, in the terms of the engine's."""
+        """The loop's health, in the terms of the engine's."""
         asked_ns = self._asked_ns
         is_stuck = asked_ns is not None and now_ns - asked_ns >= LOOP_AFTER_S * 1e9
         return EngineHealth(
@@ -243,7 +243,7 @@ class StuckReport:
         self._told_ns = 0
 
     def feed(self, health: EngineHealth, now_ns: int) -> list[EngineStuck | EngineRecovered]:
-        """`stack` is left to whoever can see it."""
+        """`stack` is left empty."""
         found = (health.stuck_in, health.stuck_since_ns) if health.stuck_since_ns is not None else None
         events: list[EngineStuck | EngineRecovered] = []
         if self._open is not None and found != self._open:

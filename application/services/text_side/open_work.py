@@ -8,8 +8,8 @@ Only what the engine computed at the moment of the loss is suspect. While a susp
 never admitted waits behind it, so that newcomers do not take the places of streams that run. Where a model was being
 loaded, the load takes the blame and nothing is suspect.
 
-What ends without an engine's word (cancelled, failed, lost too often) is reported as an engine would: in a batch, after
-which it is gone from here. Event loop only.
+Work that ends without an engine's word (cancelled, failed, lost too often) is reported as an engine would: in a batch,
+after which it is gone from here. Event loop only.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -38,7 +38,7 @@ MAX_SUSPICIONS = 5
 
 @dataclass(slots=True)
 class _Choice:
-    """What was reported of one. `cancelled`: with which reason, and after how many tokens."""
+    """The reports of one choice. `cancelled`: with which reason, and after how many tokens."""
 
     output_ids: list[int] = field(default_factory=list[int])
     explanation: Explanation | None = None
@@ -111,7 +111,7 @@ class Work:
         return Ended(self._usage(self.choices[number], None), None, EngineError.of(error))
 
     def resumed(self) -> Submission:
-        """What another engine is to compute."""
+        """The submission for another engine."""
         if self._is_untouched:
             return self.submission
         found = (self.choices.get(number) for number in range(self.submission.num_choices))
@@ -168,7 +168,7 @@ class OpenWork:
         del self._open[work.submission.id]
 
     def sendable(self) -> list[Work]:
-        """What the present engine is to have now, in order."""
+        """Work that the present engine may have now, in order."""
         unsent = [work for work in self if not work.is_sent]
         suspects = [work for work in unsent if work.is_suspect]
         first = [] if any(work.is_suspect and work.is_sent for work in self) else suspects[:1]
@@ -182,7 +182,7 @@ class OpenWork:
         work.is_sent = True
 
     def send_all(self, engine: Engine, missing: Collection[ModelId], at_ns: int) -> StepBatch | None:
-        """What is sendable, but for models that this engine lacks. What it refuses ends."""
+        """Send all that is sendable, but for models that this engine lacks. Work that it refuses ends."""
         refused = list[tuple[Work, int, Ended]]()
         for work in self.sendable():
             if work.submission.model not in missing:

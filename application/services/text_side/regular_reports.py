@@ -1,6 +1,6 @@
-"""What nobody tells of by itself, told every few seconds: how full the tiers are, and whether the server is ready.
+"""Measurements emitted every few seconds: how full the tiers are, and whether the server is ready.
 
-Tiers are asked through the engine, so that nobody who computes waits. What cannot be read is a fault, and asked again
+Tiers are asked through the engine, so that the compute thread never waits. A failed reading is a fault, and tried again
 the next time. Event loop only.
 """
 
@@ -21,7 +21,7 @@ EVERY_S = 10.0
 
 
 class Health(Protocol):
-    """What is asked of a check of the server's health."""
+    """The part of a health check that is reported."""
 
     @property
     def is_ready(self) -> bool: ...
