@@ -222,7 +222,7 @@ class ComputeFailed(DomainError):
 
 
 class EngineLost(ComputeFailed):
-    """The engine was lost more than once while it computed this request, and is not given it again."""
+    """The engine was lost more than once while it computed this request, which is not given to another one."""
 
     code = "engine_lost"
 
