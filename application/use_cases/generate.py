@@ -133,12 +133,13 @@ class Generate:
             release=partial(self._pool.release, served),
             content=self._content,
         )
+        queued_ns = self._clock.now_ns()  # before the engine can admit it
         self._engine.submit(submission)
         self._requests.add(generation)
         for choice in range(request.num_choices):
             if self._content is not None:
                 self._content.asked(choice_id(request.id, choice), request.prompt)
-            self._events.emit(self._queued(request, submission, choice))
+            self._events.emit(self._queued(request, submission, choice, queued_ns))
         return generation
 
     def _pipeline(self, request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]) -> OutputPipeline:
@@ -149,7 +150,7 @@ class Generate:
         parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
         return OutputPipeline(parser, request.stop, prompt.tools, tokenizer.output_format.partition(" ")[0])
 
-    def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:
+    def _queued(self, request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:
         sampling = request.sampling
         if sampling.seed is not None and choice:
             sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
@@ -159,7 +160,7 @@ class Generate:
             requested_model=request.model,
             is_chat=isinstance(request.prompt, ChatPrompt),
             num_prompt_tokens=len(submission.prompt.token_ids),
-            at_ns=self._clock.now_ns(),
+            at_ns=queued_ns,
             sampling=sampling,
             max_tokens=request.stop.max_tokens,
             num_stop_strings=len(request.stop.stop),

@@ -15,6 +15,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
+from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.answer import Answer
 from application.services.text_side.generation import Generation
@@ -70,6 +71,7 @@ class Bench:
         self.engine = AskedEngine(options)
         self.events = RecordingEvents()
         clock, cache = FakeClock(), prefix_cache()
+        self.clock = clock
         self.loop = EngineThread(
             make_backend=lambda: self.engine,
             prefix_cache=cache,
@@ -367,3 +369,22 @@ def test_tables_say_how_single_models_are_loaded() -> None:
 
     bench.run(work)
     assert bench.engine.asked == [LoadOptions("float16", "own"), LoadOptions("bfloat16")]
+
+
+def test_a_request_is_queued_before_the_engine_can_admit_it() -> None:
+    bench = Bench()
+    submit, started_ns = bench.loop.submit, bench.clock.now_ns()
+
+    def submit_slowly(submission: Submission) -> None:
+        submit(submission)
+        bench.clock.advance(1.0)
+
+    bench.loop.submit = submit_slowly  # type: ignore[method-assign]
+
+    async def work() -> None:
+        generation = await bench.start(ModelId("a"))
+        assert [item async for _, item in Answer([generation])]
+
+    bench.run(work)
+    (queued,) = bench.events.of("RequestQueued")
+    assert queued.at_ns == started_ns  # type: ignore[union-attr]
