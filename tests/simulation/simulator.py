@@ -17,6 +17,7 @@ from domain.model_card import ModelSource
 from domain.request import FinishReason, choice_id, choice_seed
 from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits, next_prompt_chunk
+from domain.sequence import Phase
 from domain.stream import Admitted
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
@@ -61,6 +62,7 @@ class Simulation:
             (self._pump, 8),
             (self._work, 8),
             (self._cancel, 3),
+            (self._leave_restored, 15),
             (self._stop, 2),
             (self._restart, 1),
             (self._reload, 2),
@@ -127,6 +129,14 @@ class Simulation:
             asked = self._random.choice(list(self._asked.values()))
             self._world.runner.cancel(asked.submission.id, self._random.choice((None, asked.choice)))
             self.counts["cancelled"] += 1
+
+    def _leave_restored(self) -> None:
+        """Clients leave whose state was put back or taken over, and who have computed nothing on it."""
+        for run in self._world.runner._runs.in_phase(Phase.PREFILLING):
+            capture = getattr(run._cache, "_capture", None)
+            if capture is not None and 0 < capture.start == capture.position:
+                self._world.runner.cancel(run.submission.id, run.choice)
+                self.counts["left restored"] += 1
 
     def _stop(self) -> None:
         """The text side finds a stop string in what it was told, perhaps some tokens back."""
@@ -203,6 +213,7 @@ class Simulation:
         assert not self._asked, "a request never ended"
         self._world.lane.run()
         self._world.check_idle()
+        self.counts["followed"] += len(self._world.events.of("PrefixAwaited"))
         self.counts["lookups checked"] += self._world.tiers.num_checked
         if self._world.writer is not None:
             self._world.writer.pump()

@@ -1,5 +1,7 @@
 """Random workloads through the real services: right answers, exact accounting, sound storage, nothing left behind."""
 
+from collections import Counter
+
 import pytest
 
 from application.services.prefix.live_states import LiveState
@@ -50,3 +52,9 @@ def common_hashes(left: BlockChain, right: BlockChain) -> list[bytes]:
 
 def test_a_seed_always_plays_the_same_run() -> None:
     assert Simulation(7).run(NUM_ACTIONS) == Simulation(7).run(NUM_ACTIONS)
+
+
+def test_runs_have_the_lives_that_went_wrong_once() -> None:
+    """Restored and left before computing; preempted while others wait for what they compute."""
+    counts = sum((Simulation(seed).run(NUM_ACTIONS) for seed in range(8)), Counter[str]())
+    assert all(counts[kind] for kind in ("left restored", "preempted", "followed", "tokens taken over"))
