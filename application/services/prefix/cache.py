@@ -17,7 +17,6 @@ from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.lookup import CacheContext
-from application.services.prefix.running import Running
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
@@ -61,14 +60,14 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
-        self._open: dict[SequenceId, Running] = {}
         self._on_ready: Callable[[], None] = lambda: None
         self._context = CacheContext(
             tiers,
             clock,
             EventFanOut(events),
             hashing,
-            self._open,
+            set(),
+            {},
             lambda: self._on_ready(),
             tiers.live.memory,
         )
@@ -136,7 +135,7 @@ class PrefixCache:
             restores=restores,
             shape=described.memory,
         )
-        self._open[id] = sequence
+        self._context.open.add(id)
         return sequence
 
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
@@ -202,7 +201,7 @@ class PrefixCache:
 
     def num_open(self) -> int:
         """Sequences in flight; for leak checks."""
-        return len(self._open)
+        return len(self._context.open)
 
     def _tenant(self, model: ModelId, requested: str) -> str:
         return tenant_salt(self._server_salt(model), requested)

@@ -101,6 +101,8 @@ class CachedSequence:
         self._lookup.look()
 
     def prepare(self, *, ahead: bool = False) -> None:
+        if not ahead:
+            self._context.running[self.id] = self
         self._lookup.prepare(ahead=ahead)
 
     def poll(self) -> bool:
@@ -130,7 +132,8 @@ class CachedSequence:
         num_prompt, num_reused = self.explanation.num_prompt, capture.position
         reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
         twin._explain(Explanation(num_prompt, reason, {HOT: num_reused}, num_known=num_reused))
-        self._context.open[id] = twin
+        self._context.open.add(id)
+        self._context.running[id] = twin
         return twin
 
     def prefilled(self, model: StateAccess, position: int) -> None:
@@ -157,7 +160,9 @@ class CachedSequence:
     def abandon(self) -> None:
         self._lookup.end()
         self._capture = None
-        self._context.open.pop(self.id, None)
+        self._context.open.discard(self.id)
+        if self._context.running.get(self.id) is self:
+            del self._context.running[self.id]
 
     def expect(self, position: int) -> None:
         """A later sequence waits for this one to pass `position` and will resume there."""

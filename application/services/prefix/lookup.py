@@ -48,13 +48,15 @@ MAX_FAILED_FETCHES = 3
 @dataclass(frozen=True, slots=True)
 class CacheContext:
     """What all sequences of one prefix cache share. `hashing`: hashes prompts. `open`: the sequences that have not
-    ended. `on_ready`: wakes the engine loop; called from workers. `memory`: what is fetched is reserved there."""
+    ended, and `running` those of them that were admitted. `on_ready`: wakes the engine loop; called from workers.
+    `memory`: what is fetched is reserved there."""
 
     tiers: PrefixTiers
     clock: Clock
     events: EventSink
     hashing: Lane
-    open: dict[SequenceId, Running]
+    open: set[SequenceId]
+    running: dict[SequenceId, Running]
     on_ready: Callable[[], None]
     memory: MemoryLedger
 
@@ -73,11 +75,6 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Hashing:
-    chain: Future[BlockChain]
-
-
-@dataclass(frozen=True, slots=True)
 class Fetching:
     found: Found
     fetch: PrefixFetch
@@ -91,12 +88,8 @@ class Ready:
     fetched: Fetched | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """It was restored, or is not wanted any more: nothing is held for it."""
-
-
-Phase: TypeAlias = Hashing | Found | Fetching | Ready | Ended
+Phase: TypeAlias = Future[BlockChain] | Found | Fetching | Ready | None
+"""None: it was restored, or is not wanted any more, and nothing is held for it."""
 
 
 class Lookup:
@@ -135,26 +128,26 @@ class Lookup:
         self._load = context.tiers.load(self.epoch, context.on_ready)
         chain = context.hashing.submit(BlockChain, info.namespace, rules.grid.block_size, prompt.token_ids)
         chain.add_done_callback(lambda _: context.on_ready())
-        self._phase: Phase = Hashing(chain)
+        self._phase: Phase = chain
 
     @property
     def chain(self) -> BlockChain | None:
         """The sequence's token stream: None until it is hashed, and when this is over."""
         match self._phase:
-            case Hashing(chain):
+            case Future() as chain:
                 is_known = chain.done() and not chain.cancelled() and chain.exception() is None
                 return chain.result() if is_known else None
             case Found(chain):
                 return chain
             case Fetching(found) | Ready(found):
                 return found.chain
-            case Ended():
+            case None:
                 return None
 
     @property
     def is_looked_up(self) -> bool:
         """Whether it is known what there is to start from."""
-        return not isinstance(self._phase, Hashing)
+        return not isinstance(self._phase, Future)
 
     @property
     def is_waiting(self) -> bool:
@@ -187,14 +180,14 @@ class Lookup:
         self._advance()
         if self._owner is not None:
             owner, until = self._owner
-            if owner.id in self._context.open and owner.shares and owner.position < until:
+            if self._context.running.get(owner.id) is owner and owner.shares and owner.position < until:
                 return
             self._owner = None
             self._look_again()
         found = self._found()
         if found is None or not self._restores or not self._context.tiers.keeps_anything:
             return
-        if find_owner(self.id, found.chain, found.position, self._context.open.values(), self._rules) is None:
+        if find_owner(self.id, found.chain, found.position, self._context.running.values(), self._rules) is None:
             return
         self._look_again()
         self._follow()
@@ -232,7 +225,7 @@ class Lookup:
     def end(self) -> None:
         """Restored, or not wanted any more. Idempotent."""
         self._release()
-        self._owner, self._phase = None, Ended()
+        self._owner = self._phase = None
 
     def _found(self) -> Found | None:
         match self._phase:
@@ -250,7 +243,7 @@ class Lookup:
             self._lease = None
         self._context.tiers.live.unclaim(self.id)
         match self._phase:
-            case Hashing(chain):
+            case Future() as chain:
                 chain.cancel()
             case Fetching(_, fetch):
                 fetch.close()
@@ -260,7 +253,7 @@ class Lookup:
                 pass
 
     def _advance(self) -> None:
-        if self.epoch.is_over and not isinstance(self._phase, Ended):
+        if self.epoch.is_over and self._phase is not None:
             self._start_over()
         if isinstance(self._phase, Fetching | Ready) and self._lease is not None and self._lease.is_recalled:
             self._release()
@@ -280,13 +273,13 @@ class Lookup:
         if chain is not None:
             hashed = Future[BlockChain]()
             hashed.set_result(chain)
-            self._phase = Hashing(hashed)
+            self._phase = hashed
 
     def _moves_on(self) -> bool:
         """Take one step towards being ready; False when there is none, or it has to wait."""
         live = self._context.tiers.live
         match self._phase:
-            case Hashing(chain) if chain.done() and self._knows_store():
+            case Future() as chain if chain.done() and self._knows_store():
                 self._phase = self._best(chain.result())
                 return True
             case Found() | Ready() if (found := self._found()) and found.live is not None:
@@ -335,7 +328,7 @@ class Lookup:
         found = self._found()
         if found is None:
             return
-        self._owner = find_owner(self.id, found.chain, found.position, self._context.open.values(), self._rules)
+        self._owner = find_owner(self.id, found.chain, found.position, self._context.running.values(), self._rules)
         if self._owner is not None:
             owner, until = self._owner
             self._release()
