@@ -51,7 +51,7 @@ REQUESTS_WAITING = gauge(
 REQUESTS_WAITING_FOR = gauge(
     names.CAIRN_REQUESTS_WAITING_FOR,
     "{request}",
-    "Requests in the queue by what they wait for: a place or memory.",
+    "Requests in the queue by what they wait for: a place, memory or a prefix that is computed.",
     names.CAIRN_REASON,
 )
 REQUESTS_RUNNING = gauge(

@@ -9,6 +9,7 @@ from interfaces.cli.request_story import RequestStory
 _TIERS = {"live": "the turn before", "hot": "memory", "store": "the store"}
 _WAITS = {
     "model": "its model to be loaded",
+    "prefix": "the beginning of its prompt to be looked up, or computed by another request",
     "place": "a place among those computed at once (engine.max_batch)",
     "memory": "memory that others held",
 }
