@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.cuda_link import find_link
-from adapters.mlx.device import describe_device, on_cpu, preferred_grid
-from adapters.mlx.load_measurement import measure_chunks
+from adapters.mlx.device import describe_device, on_cpu
+from adapters.mlx.load_measurement import chunk_to_measure, is_worth_measuring, measure_chunks
 from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
@@ -96,8 +96,8 @@ def assemble(
     meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)
     model = MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
-    if peaks is not None and meter.is_new:
-        chunk = preferred_grid()
+    if peaks is not None and meter.is_new and is_worth_measuring(description, room_bytes):
+        chunk = chunk_to_measure()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
     return model

@@ -15,7 +15,7 @@ import pytest
 from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.load_measurement import measure_chunks
+from adapters.mlx.load_measurement import is_worth_measuring, measure_chunks
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_meter import PeakMeter, highest_bytes
@@ -93,6 +93,14 @@ def test_without_room_nothing_is_measured():
     assert not model.open_ids()
 
 
+def test_a_model_that_is_small_beside_the_room_there_is_is_not_measured():
+    model = tiny_models.tiny_model("llama")
+    most_bytes = model.description.memory.peak_bytes(512, model.description.context_length)
+    assert is_worth_measuring(model.description, 7 * most_bytes)
+    assert not is_worth_measuring(model.description, 9 * most_bytes)
+    assert not is_worth_measuring(model.description, None)
+
+
 def test_chunks_that_are_served_correct_the_estimate():
     model = tiny_models.tiny_model("qwen3")
     described, kept = model.description, list[PeakCorrection]()
@@ -120,7 +128,7 @@ def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
 def test_what_a_load_measured_is_kept_and_not_measured_again(tmp_path: Path):
     folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "memory-peaks.json"
     source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
-    described = whole(engine.load(source, LoadOptions())).description
+    described = whole(engine.load(source, LoadOptions(room_bytes=20 << 20))).description
     whole(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
     key = f"{described.weights_digest.hex()} {described.runtime}, {described.arithmetic}"
     near, deep, count = json.loads(kept.read_text())[key]
