@@ -40,7 +40,7 @@ function waitingFor(reasons) {
   return told.length === 0 ? "" : ` (${told.join(", ")})`;
 }
 
-const WAITS = { model: "its model", place: "a place", memory: "memory" };
+const WAITS = { model: "its model", place: "a place", memory: "memory", prefix: "a prefix that another computes" };
 
 function make({ id }) {
   const button = h("button", { type: "button", class: "danger" }, "Cancel");
