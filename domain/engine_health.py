@@ -76,10 +76,6 @@ class EngineHealth:
     stuck_since_ns: int | None = None
     request_ids: tuple[RequestId, ...] = ()
 
-    @property
-    def num_outstanding(self) -> int:
-        return self.num_waiting + self.num_running + self.num_calls
-
     def stuck_s(self, now_ns: int) -> float:
         """For how long; 0 when it is not."""
         return 0.0 if self.stuck_since_ns is None else max(0.0, (now_ns - self.stuck_since_ns) / 1e9)

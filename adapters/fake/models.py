@@ -1,9 +1,9 @@
 """A model repository that has the names it was given and no files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from application.ports.model_repository import DownloadProgress
-from domain.errors import ModelLoadFailed, ModelNotFound
+from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.model_card import ModelSource
 
@@ -11,20 +11,10 @@ DEFAULT_NAMES = ("fake-attention", "fake-hybrid", "fake-windowed")
 
 
 class FakeModels:
-    """A ModelRepository. `names` are here; `remote` can be fetched, in two steps of the given size in bytes.
+    """A ModelRepository. `names` are here; nothing else can be fetched."""
 
-    `broken` names are found, but fetching them raises ModelLoadFailed.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str] = DEFAULT_NAMES,
-        remote: Mapping[str, int] | None = None,
-        broken: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, names: Sequence[str] = DEFAULT_NAMES) -> None:
         self._here = {ModelId(name): self._source(name) for name in names}
-        self._remote = {ModelId(name): size for name, size in (remote or {}).items()}
-        self._broken = frozenset(ModelId(name) for name in broken)
 
     def list(self) -> Sequence[ModelSource]:
         return [self._here[id] for id in sorted(self._here)]
@@ -33,15 +23,8 @@ class FakeModels:
         return self._here.get(id)
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
-        if id in self._broken:
-            raise ModelLoadFailed(f"{id} cannot be fetched")
         if id not in self._here:
-            if id not in self._remote:
-                raise ModelNotFound(f"no model named {id}")
-            total = self._remote[id]
-            on_progress(DownloadProgress(total // 2, total))
-            on_progress(DownloadProgress(total, total))
-            self._here[id] = self._source(id)
+            raise ModelNotFound(f"no model named {id}")
         return self._here[id]
 
     @staticmethod

@@ -169,9 +169,7 @@ FAMILIES: tuple[Family, ...] = (
         "harmony",
         "<|channel|>commentary to=functions.NAME",
         (("<|channel|>", "<|message|>"),),
-        channels=Channels(
-            "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>")
-        ),
+        channels=Channels("<|start|>", "<|channel|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>")),
         writes=(
             WrittenCalls(
                 mark="<|channel|>commentary to=functions.",

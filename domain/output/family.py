@@ -41,7 +41,6 @@ class Channels:
 
     start: str
     channel: str
-    constrain: str
     message: str
     ends: tuple[str, ...]
 

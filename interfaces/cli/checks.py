@@ -23,8 +23,6 @@ LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zsta
 MIN_OPEN_FILES = 4096
 MIN_MEMORY_BYTES = 2 * 2**30
 MIN_DISK_BYTES = 2 * 2**30
-SLOW_DISK_BYTES_S = 100 * 10**6
-UNDECIDED = "the server measures this disk when it first starts, and says then whether each is synced"
 
 
 @dataclass(frozen=True, slots=True)
