@@ -191,25 +191,6 @@ def until_awaited_by(num_followers: int, caching: CachingServer, num_before: int
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_two_clients_with_one_prompt_compute_it_once(
-    caching: CachingServer, cacheless: httpx.Client, model: str
-) -> None:
-    chat = long_chat(1)
-    replay, expected = ask_fresh(caching, cacheless, model, chat)
-    num_awaited = len(caching.events.of("PrefixAwaited"))
-    caching.gate.close_at(GRID)
-    with replay.streamed_chat(chat) as first:
-        caching.gate.wait_until_reached()
-        with replay.streamed_chat(chat) as second:
-            until_awaited_by(1, caching, num_awaited)
-            caching.gate.open()
-            answers = [first.finish(), second.finish()]
-    assert [answer.output_ids for answer in answers] == [expected.output_ids] * 2
-    assert [answer.num_computed for answer in answers] == [len(expected.prompt_ids) - answers[0].num_cached, 1]
-    assert answers[0].num_cached < BLOCK
-
-
-@pytest.mark.parametrize("model", MODELS)
 def test_three_clients_compute_their_shared_prefix_once(
     caching: CachingServer, cacheless: httpx.Client, model: str
 ) -> None:

@@ -150,36 +150,3 @@ def test_a_models_card_says_what_it_is(live: LiveService, clients: Clients) -> N
     assert "no assistant" in note
     shown = httpx.post(f"{live.base_url}/api/show", json={"model": clients.model}, timeout=120)
     assert shown.json()["model_info"]["general.description"] == note
-
-
-def test_a_forced_call_does_not_think_first_where_the_template_was_told_not_to(clients: Clients) -> None:
-    """Left free to, a model in an unknown place thinks until its tokens are spent."""
-    schema = {"type": "object", "properties": {"name": {"enum": ["Miso", "Tofu"]}}, "required": ["name"]}
-    answer = clients.openai.chat.completions.create(
-        model=clients.model,
-        messages=[{"role": "user", "content": "My cat is called Miso. What is my cat called?"}],
-        tools=[{"type": "function", "function": {"name": "final_result", "parameters": schema}}],
-        tool_choice="required",
-        max_tokens=80,
-        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
-        **GREEDY,
-    )
-    (call,) = answer.choices[0].message.tool_calls or ()
-    assert json.loads(call.function.arguments)["name"] in ("Miso", "Tofu")  # type: ignore[union-attr]
-
-
-def test_reasoning_ends_at_its_budget_on_a_real_model(clients: Clients) -> None:
-    messages: Any = [{"role": "user", "content": "My cat is called Miso. What is my cat called?"}]
-    thinks = {"chat_template_kwargs": {"enable_thinking": True}, "return_token_ids": True}
-    asked: Any = {"model": clients.model, "messages": messages, "max_tokens": 60, **GREEDY}
-    end = clients.openai.chat.completions.create(**asked, extra_body=thinks | {"reasoning_budget": 0})
-    free = clients.openai.chat.completions.create(**asked, extra_body=thinks)
-    held = clients.openai.chat.completions.create(**asked, extra_body=thinks | {"reasoning_budget": 2})
-    ids = [answer.choices[0].token_ids for answer in (end, free, held)]  # type: ignore[attr-defined]
-    close = ids[0][0]
-    assert ids[1].index(close) > 2
-    assert (ids[2][:2], ids[2][2]) == (ids[1][:2], close)
-    assert not hasattr(end.choices[0].message, "reasoning_content")
-    assert held.choices[0].message.content
-    within = clients.openai.chat.completions.create(**asked, extra_body=thinks | {"reasoning_budget": 50})
-    assert within.choices[0].token_ids == ids[1]  # type: ignore[attr-defined]

@@ -12,15 +12,13 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.engine import Ended, EngineItem
-from domain.errors import ComputeFailed, DomainError, ServerUnavailable
+from domain.errors import DomainError, ServerUnavailable
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions
 from domain.request import FinishReason
 from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits
-from domain.stream import Admitted, PrefillProgress
 from tests.support.caches import prefix_cache
-from tests.support.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import GREEDY, Inbox, SyncEngine, submission
 
@@ -104,19 +102,6 @@ def test_no_token_that_would_end_the_answer_comes_before_min_tokens(make: Callab
     assert tokens[4:] == [end]
 
 
-def test_a_stream_is_admitted_prefilled_and_decoded_in_order(make: Callable[..., Bench]) -> None:
-    bench = make()
-    bench.submit("a", "x" * 150, max_tokens=5)
-    items = bench.items("a")
-    assert isinstance(items[0], Admitted)
-    progress = [item.num_done for item in items if isinstance(item, PrefillProgress)]
-    assert progress == [32, 64, 96, 128, len(FakeTokenizer().encode("x" * 150).token_ids)]
-    end = bench.end("a")
-    assert end.reason is FinishReason.LENGTH
-    assert end.usage.completion_tokens == 5 == len(bench.tokens("a"))
-    assert end.usage.reused_tokens == 0
-
-
 def test_the_answer_does_not_depend_on_the_company(make: Callable[..., Bench]) -> None:
     alone = make(limits=StepLimits(1, 64, 32))
     crowded = make(limits=StepLimits(8, 64, 32))
@@ -187,77 +172,6 @@ def test_a_cancelled_sequence_ends_within_one_step(make: Callable[..., Bench], o
     assert bench.end("a").reason is FinishReason.CANCELLED
     assert len(bench.tokens("a")) <= call + 1
     assert len(bench.tokens("b")) == 3
-
-
-def test_a_queued_choice_can_be_cancelled_and_is_told_to_have_left_the_queue(make: Callable[..., Bench]) -> None:
-    gate = Gate("decode", 0, 1)
-    bench = make(FakeOptions(hook=gate), StepLimits(1, 32, 32))
-    bench.submit("a", "first", max_tokens=50)
-    assert gate.reached.wait(WAIT_S)
-    bench.submit("b", "second")
-    bench.submit("c", "third")
-    bench.loop.cancel("b")
-    gate.release.set()
-    assert bench.end("b").reason is FinishReason.CANCELLED
-    assert bench.tokens("b") == []
-    assert len(bench.tokens("c")) == 8
-    assert bench.inbox.num_left_queue == 3
-    assert bench.loop.status().num_waiting == 0
-
-
-class FailAt:
-    """Raises for one sequence at one call of one operation."""
-
-    def __init__(self, operation: str, id: int, error: Exception, call: int = 0) -> None:
-        self.at = (operation, SequenceId(id), call)
-        self.error = error
-
-    def __call__(self, operation: str, id: SequenceId | None, call: int) -> None:
-        if (operation, id, call) == self.at:
-            raise self.error
-
-
-@pytest.mark.parametrize("operation", ["prefill", "start_decode", "decode"])
-def test_one_failure_is_one_requests_failure(make: Callable[..., Bench], operation: str) -> None:
-    bench = make(FakeOptions(hook=FailAt(operation, 1, ComputeFailed("planted"))))
-    for id in "abc":
-        bench.submit(id, id * 50)
-    error = bench.end("b").error
-    assert error is not None
-    assert error.message == "planted"
-    assert len(bench.tokens("a")) == len(bench.tokens("c")) == 8
-    assert bench.engine.loaded[0].open_ids() == frozenset()
-
-
-def test_an_unexpected_exception_is_contained_and_reported(make: Callable[..., Bench]) -> None:
-    bench = make(FakeOptions(hook=FailAt("start_decode", 0, ValueError("a defect"))))
-    bench.submit("a", "prompt")
-    error = bench.end("a").error
-    assert error is not None
-    assert error.code == "compute_failed"
-    assert [fault.message for fault in bench.events.of("FaultObserved")] == ["ValueError: a defect"]
-    bench.submit("b", "prompt")
-    assert len(bench.tokens("b")) == 8
-
-
-def test_stopping_ends_everything_with_an_answer(make: Callable[..., Bench]) -> None:
-    gate = Gate("decode", 0, 2)
-    bench = make(FakeOptions(hook=gate), StepLimits(1, 32, 32))
-    bench.submit("a", "running", max_tokens=500)
-    assert gate.reached.wait(WAIT_S)
-    bench.submit("b", "waiting")
-    stopper = threading.Thread(target=bench.loop.stop, args=(WAIT_S,))
-    stopper.start()
-    wait_until(lambda: not bench.loop.status().is_alive, "it to be told")
-    gate.release.set()
-    stopper.join(WAIT_S)
-    for id in "ab":
-        error = bench.end(id).error
-        assert error is not None
-        assert isinstance(error.to_error(), ServerUnavailable)
-    with pytest.raises(ServerUnavailable):
-        bench.submit("late", "x")
-    assert not bench.loop.status().is_alive
 
 
 def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:

@@ -15,13 +15,13 @@ from adapters.fake.options import LAYOUTS, FakeOptions
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.services.token_side.step_planner import QueueWaits
 from domain.grammar import choice_grammar
-from domain.ids import RequestId, SequenceId
+from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.scheduling import SequenceView, StepLimits, is_following, plan_step
 from domain.sequence import Phase
 from domain.wait_reason import WaitReason
 from tests.support.held_workers import HeldWorkers
-from tests.support.stepped_engine import BLOCK, GRID, SteppedEngine
+from tests.support.stepped_engine import GRID, SteppedEngine
 
 SHARED = tuple(range(500, 500 + 12 * GRID))
 QUESTION = tuple(range(32, 42))
@@ -88,17 +88,6 @@ def test_a_short_question_behind_who_waits_waits_for_nobody() -> None:
     engine.run()
 
 
-def test_who_follows_one_that_is_cancelled_computes_the_rest() -> None:
-    engine = engine_of()
-    engine.submit("owner", (*SHARED, 1), 4)
-    engine.step(6)
-    engine.submit("other", (*SHARED, 2), 4)
-    engine.step(2)
-    engine.runner.cancel(RequestId("owner"))
-    engine.run()
-    assert num_computed(engine, ["owner", "other"]) == len(SHARED) + 1
-
-
 def test_who_compiles_a_grammar_is_followed_by_nobody() -> None:
     workers = HeldWorkers()
     engine = engine_of()
@@ -109,16 +98,6 @@ def test_who_compiles_a_grammar_is_followed_by_nobody() -> None:
     assert steps_until(engine, lambda: bool(engine.tokens("other"))) < 30
     assert not engine.tokens("owner")
     workers.release()
-    engine.run()
-
-
-def test_less_than_a_block_is_not_waited_for() -> None:
-    engine = engine_of()
-    engine.submit("owner", (*SHARED[: BLOCK - 1], *SHARED), 4)
-    engine.step(2)
-    engine.submit("other", (*SHARED[: BLOCK - 1], *QUESTION), 4)
-    engine.step(2)
-    assert [one.id for one in engine.events(RequestAdmitted)] == ["owner", "other"]
     engine.run()
 
 

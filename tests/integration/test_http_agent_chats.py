@@ -48,8 +48,9 @@ ENDED = (THOUGHT[:9], THOUGHT[9 + len("</think>") :])
 """What is reasoned within nine tokens, and what the script says behind the end that was put in."""
 
 
-@pytest.mark.parametrize("name", ["reasoning_budget", "thinking_budget", "thinking_token_budget"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("name", "stream"), [("reasoning_budget", False), ("thinking_budget", True), ("thinking_token_budget", False)]
+)
 def test_reasoning_ends_at_its_budget_and_the_answer_follows(thinking: FakeService, name: str, stream: bool) -> None:
     body = {"messages": HELLO, name: 9, "stream": stream, "return_token_ids": True}
     response = thinking.client.post(CHAT, json=body)

@@ -26,8 +26,6 @@ from tests.support.frozen_tests import really_freezing
 from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 
-BIG = {"hidden_size": 256, "intermediate_size": 512}
-
 
 class OddNetwork:
     """Leaves the last layer of `odd` caches in a shape that fits no other row's, after their next step alone."""

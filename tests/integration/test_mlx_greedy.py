@@ -115,15 +115,6 @@ def test_others_joining_and_leaving_change_nothing(harness: Harness) -> None:
         assert tokens == harness.expected(index, len(tokens)), f"sequence {index}"
 
 
-def test_all_eight_at_once(harness: Harness) -> None:
-    running = {index: harness.start(index) for index in range(len(LENGTHS))}
-    output: dict[int, list[int]] = {}
-    for _ in range(8):
-        harness.decode(running, output)
-    harness.model.close(list(running.values()))
-    assert output == {index: harness.expected(index, 8) for index in range(len(LENGTHS))}
-
-
 KNOWN_SINGLE = {"afm7", "minimax_m3_vl", "gemma2", "gpt_bigcode", "llama4", "deepseek_v41"}
 
 

@@ -1,7 +1,6 @@
 """A damaged, cut, foreign or newer store: detected, emptied or left alone, and never a wrong byte or a crash."""
 
 import json
-import mmap
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from tests.support.processes import fast_folder, finish, start
 from tests.support.store_records import EventList, chain, held, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
-PAGE_BYTES = mmap.PAGESIZE
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from application.events import (
     Event,
     RecordsDropped,
     RecordsPersisted,
-    RequestPreempted,
     RequestRefused,
     StepCompleted,
 )
@@ -78,18 +77,6 @@ def step(size: int, seconds: float) -> StepCompleted:
     )
 
 
-PREEMPTED: list[Event] = [
-    *SCRIPT.prefilled(),
-    SCRIPT.first_token(),
-    RequestPreempted(SCRIPT.id, 1030, at(3.0)),
-    SCRIPT.waits(seconds=3.1),
-    SCRIPT.admitted(3.5),
-    replace(SCRIPT.first_chunk(), end=1030, is_resumed=True, at_ns=at(3.8)),
-    replace(SCRIPT.decode_started(), at_ns=at(4.0)),
-    SCRIPT.parsed(),
-    SCRIPT.ended(),
-]
-
 STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
     "success": (
         [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(), SCRIPT.ended()],
@@ -106,14 +93,6 @@ STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
         "chat demo!",
         ["queue", "prefill", "parse!", "decode!"],
     ),
-    "refusal": ([RequestRefused(ModelId("demo"), "queue_full", at(0.5), at(0))], "chat!", []),
-    "cancelled in the queue": ([SCRIPT.queued(), SCRIPT.ended("cancelled", 0.5)], "chat demo", ["queue"]),
-    "cancelled while decoding": (
-        [*SCRIPT.prefilled(), SCRIPT.ended("cancelled", 3.0)],
-        "chat demo",
-        ["queue", "prefill", "decode"],
-    ),
-    "preemption": (PREEMPTED, "chat demo", ["queue", "prefill", "decode", "queue", "prefill", "parse", "decode"]),
 }
 
 

@@ -41,8 +41,6 @@ SETTINGS = Settings(
     store=StoreSettings(kind="memory"),
 )
 
-FIRST_TOKEN = "gen_ai_server_time_to_first_token"
-
 CONFIG = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs: [{{job_name: cairn, static_configs: [{{targets: ["{target}"]}}]}}]

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TypeVar
 
-from adapters.fake.options import FakeOptions, reply_with
+from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed, RequestEnded, RequestQueued
 from application.services.text_side.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
@@ -14,7 +14,6 @@ from domain.sampling import StopRules
 from interfaces.composition.service import build_service
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S
-from tests.support.raw_client import RawClient
 from tests.support.recording import RecordingEvents
 
 PATH = "/v1/completions"
@@ -25,27 +24,6 @@ E = TypeVar("E")
 
 def events_of(service: FakeService, kind: type[E]) -> list[E]:
     return [event for event in service.events.events if isinstance(event, kind)]
-
-
-def test_what_was_computed_behind_a_stop_string_is_nowhere_counted() -> None:
-    with fake_service(FakeOptions(reply=reply_with("one two three"))) as service:
-        usage = service.client.post(PATH, json={"prompt": "x", "stop": "two", "max_tokens": 50}).json()["usage"]
-        service.wait_until_idle()
-        (ended,) = events_of(service, RequestEnded)
-        assert usage["completion_tokens"] == ended.usage.completion_tokens == len("one two")
-        assert ended.reason == "stop"
-
-
-def test_a_client_that_does_not_read_delays_no_stop() -> None:
-    answer = "x" * 20_000 + "STOP"
-    with fake_service(FakeOptions(reply=reply_with(answer + "y" * 100_000))) as service:
-        body = {"prompt": "x", "stop": "STOP", "max_tokens": 32_000, "stream": True, "logprobs": 1}
-        slow = RawClient(service.base_url, PATH, body, receive_buffer_bytes=4096)
-        service.wait_until(lambda: bool(events_of(service, RequestEnded)), "the end of what nobody reads")
-        (ended,) = events_of(service, RequestEnded)
-        assert (ended.reason, ended.usage.completion_tokens) == ("stop", len(answer))
-        slow.read_until(b"data: [DONE]\n\n")
-        slow.leave()
 
 
 def test_the_prompt_of_several_choices_is_computed_once() -> None:

@@ -58,8 +58,6 @@ SAMPLING = SamplingParams(
 )
 LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
 
-TIER = TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5)
-
 EVENTS: tuple[Event, ...] = (
     events.RequestQueued(
         id=ID,

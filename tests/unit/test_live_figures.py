@@ -91,14 +91,6 @@ def test_a_request_of_many_choices_is_looked_up_once() -> None:
     assert totals(found) == {}
 
 
-def test_who_takes_no_part_in_reuse_has_no_hit_rate() -> None:
-    figures = Figures()
-    for number, reason in enumerate(("disabled", "unsupported-layout", "scored")):
-        figures.emit(Script(str(number)).queued())
-        figures.emit(matched(str(number), {}, reason))
-    assert [one.hit_rate for one in read(figures).reuse] == [None, None, None]
-
-
 def test_events_of_nobody_change_no_rate() -> None:
     figures = Figures()
     figures.emit(matched("nobody", {"hot": 9}))
