@@ -21,8 +21,8 @@ MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
 
 MIN_GAP = 32
-"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and a lattice position as close
-behind the snapshot that was resumed at: each stop costs a small chunk."""
+"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and with recurrent layers all but
+the end that is as close behind the snapshot that was resumed at: each stop costs a small chunk."""
 
 BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
 """Where the next turn of a conversation leaves this one at the latest."""
@@ -42,7 +42,9 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
         is_resumed = start % rules.grid.step != 0
-        wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
+        wanted.update(lattice(end, rules.grid.step))
+        if is_resumed:
+            wanted = {at for at in wanted if at == end or at > start + MIN_GAP}
     wanted = {rules.grid.last_resumable(position) for position in wanted}
     if not rules.needs_snapshots:
         wanted = {position for position in wanted if position % rules.grid.block_size}

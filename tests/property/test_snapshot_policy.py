@@ -67,6 +67,13 @@ def test_the_end_has_one_however_close_another_fork_lies() -> None:
         assert plan_snapshots(507, 0, forks, ReuseRules.of(layout, grid)) == (500, 506)
 
 
+def test_a_short_turn_is_cut_at_its_end_only() -> None:
+    rules = ReuseRules.of(HYBRID, BlockGrid(256, 512))
+    forks = [ForkPoint(895, ForkKind.TURN), ForkPoint(907, ForkKind.MORE_SAID), ForkPoint(915, ForkKind.NEXT_TURN)]
+    assert plan_snapshots(915, 882, forks, rules) == (914,)
+    assert plan_snapshots(915, 870, forks, rules) == (907, 914)
+
+
 @given(lengths, st.sampled_from([256, 512, 2048]))
 def test_any_edit_in_the_middle_is_near_a_lattice_point(end: int, grid: int) -> None:
     """Between the start and the end, a branch at distance d from the end finds a point within max(d, grid) before."""
