@@ -7,7 +7,6 @@ by choice, by the choice's id.
 
 from typing import TypeAlias
 
-from application.answer_events import AnswerParsed, ToolCallProblems
 from application.cache_events import (
     CacheMeasured,
     RecordsDropped,
@@ -25,6 +24,7 @@ from application.prefix_events import PrefixAwaited, PrefixMatched, StateCapture
 from application.request_events import (
     DecodeStarted,
     FirstToken,
+    Parsing,
     PrefillChunkComputed,
     RequestAdmitted,
     RequestEnded,
@@ -32,8 +32,8 @@ from application.request_events import (
     RequestQueued,
     RequestRefused,
     RequestWaits,
+    TokensReceived,
 )
-from application.token_events import TokensReceived
 
 Event: TypeAlias = (
     RequestQueued
@@ -58,14 +58,12 @@ Event: TypeAlias = (
     | PrefixAwaited
     | StateRestored
     | StateCaptured
-    | ToolCallProblems
     | MemoryMeasured
     | PressureRelieved
     | TokensReceived
     | CacheMeasured
     | RecordsOffered
     | RecordsRead
-    | AnswerParsed
     | EngineStuck
     | EngineRecovered
     | ReadinessMeasured
@@ -74,7 +72,6 @@ Event: TypeAlias = (
 )
 
 __all__ = (
-    "AnswerParsed",
     "CacheMeasured",
     "DecodeStarted",
     "EngineRecovered",
@@ -87,6 +84,7 @@ __all__ = (
     "MemoryMeasured",
     "ModelLoaded",
     "ModelUnloaded",
+    "Parsing",
     "PrefillChunkComputed",
     "PrefixAwaited",
     "PrefixMatched",
@@ -109,5 +107,4 @@ __all__ = (
     "StoreFault",
     "StoreOpened",
     "TokensReceived",
-    "ToolCallProblems",
 )

@@ -83,8 +83,24 @@ class FirstToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parsing:
+    """How an answer was parsed. `family`: of the parser, empty where all is text. `busy_ns`: what parsing took of the
+    event loop, between `started_ns` and `ended_ns`. `problems`: ProblemKind values of the calls that cannot be run as
+    they are. `has_failed`: the parser raised, which ended the answer."""
+
+    family: str
+    num_calls: int
+    problems: tuple[str, ...]
+    busy_ns: int
+    started_ns: int
+    ended_ns: int
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestEnded:
-    """`reason`: a FinishReason value or `error`; the error's code and message are set with the latter."""
+    """`reason`: a FinishReason value or `error`; the error's code and message are set with the latter. `parsing`: None
+    where nothing was generated."""
 
     id: RequestId
     reason: str
@@ -92,6 +108,7 @@ class RequestEnded:
     at_ns: int
     error_code: str | None = None
     error_message: str = ""
+    parsing: Parsing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +123,18 @@ class RequestRefused:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True, slots=True)
+class TokensReceived:
+    """Tokens that the engine handed over together, one event a step: how many of which choice."""
+
+    counts: tuple[tuple[RequestId, int], ...]
+    at_ns: int
+
+
 __all__ = (
     "DecodeStarted",
     "FirstToken",
+    "Parsing",
     "PrefillChunkComputed",
     "RequestAdmitted",
     "RequestEnded",
@@ -116,4 +142,5 @@ __all__ = (
     "RequestQueued",
     "RequestRefused",
     "RequestWaits",
+    "TokensReceived",
 )

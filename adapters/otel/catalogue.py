@@ -5,7 +5,6 @@ dashboard and the tests read all of them here, so a metric they name and nobody 
 """
 
 from adapters.otel import (
-    answer_metrics,
     cache_metrics,
     engine_metrics,
     health_metrics,
@@ -22,7 +21,6 @@ TELEMETRY_FAILURES = observed_counter(
 
 CATALOGUE = (
     *request_catalogue.METRICS,
-    *answer_metrics.METRICS,
     *engine_metrics.METRICS,
     *health_metrics.METRICS,
     *cache_metrics.METRICS,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from opentelemetry.metrics import Meter
 
 from adapters.otel import semconv as names
-from adapters.otel.answer_metrics import AnswerMetrics
 from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.catalogue import CATALOGUE, TELEMETRY_FAILURES
 from adapters.otel.engine_metrics import EngineMetrics
@@ -44,7 +43,6 @@ class MetricEvents(EventRouter):
         instruments = Instruments(meter, CATALOGUE)
         families = (
             RequestMetrics(instruments, clock, timelines, trace_of),
-            AnswerMetrics(instruments),
             EngineMetrics(instruments),
             CacheMetrics(instruments, trace_of),
             StoreMetrics(instruments),

@@ -97,6 +97,15 @@ PREFIX_LOOKUPS = counter(
     names.CAIRN_RESULT,
     names.CAIRN_STOP_REASON,
 )
+TOOL_CALL_PROBLEMS = counter(
+    names.CAIRN_TOOL_CALL_PROBLEMS,
+    "{call}",
+    "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
+    names.CAIRN_KIND,
+)
+PARSER_FAILURES = counter(
+    names.CAIRN_PARSER_FAILURES, "{request}", "Answers that their parser failed on.", names.CAIRN_PARSER
+)
 ENGINE_STEP_AGE = gauge(
     names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
 )
@@ -118,6 +127,8 @@ METRICS = (
     PROMPT_TOKENS,
     OUTPUT_TOKENS,
     PREFIX_LOOKUPS,
+    TOOL_CALL_PROBLEMS,
+    PARSER_FAILURES,
     ENGINE_STEP_AGE,
 )
 
@@ -127,6 +138,7 @@ __all__ = (
     "INTER_TOKEN_LATENCY",
     "METRICS",
     "OUTPUT_TOKENS",
+    "PARSER_FAILURES",
     "PREFILL_TIME",
     "PREFIX_LOOKUPS",
     "PROMPT_TOKENS",
@@ -140,4 +152,5 @@ __all__ = (
     "REQUEST_DURATION",
     "TIME_PER_OUTPUT_TOKEN",
     "TIME_TO_FIRST_TOKEN",
+    "TOOL_CALL_PROBLEMS",
 )

@@ -25,11 +25,11 @@ from application.events import (
     RequestQueued,
     RequestRefused,
     StepCompleted,
+    TokensReceived,
 )
 from application.ports.clock import Clock
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
-from application.token_events import TokensReceived
 from domain.explanation import TAKES_NO_PART, TIER_NAMES, StopReason
 from domain.ids import ModelId
 
@@ -122,6 +122,11 @@ class RequestMetrics:
             self._instruments.record(catalogue.INTER_TOKEN_LATENCY, gap_ns / 1e9, _model_attributes(model))
 
     def _ended(self, event: RequestEnded) -> None:
+        if (parsing := event.parsing) is not None:
+            parser = {names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN}
+            self._instruments.add(catalogue.PARSER_FAILURES, int(parsing.has_failed), parser)
+            for kind in parsing.problems:
+                self._instruments.add(catalogue.TOOL_CALL_PROBLEMS, 1, {names.CAIRN_KIND: kind})
         timeline = self._timelines.of(event.id)
         if timeline is None or timeline.ended is not event:
             return

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from adapters.otel import semconv as names
-from application.answer_events import AnswerParsed
-from application.events import PrefixMatched, RequestEnded, RequestQueued, RequestRefused, StateRestored
+from application.events import Parsing, PrefixMatched, RequestEnded, RequestQueued, RequestRefused, StateRestored
 from domain.sampling import SamplingParams
 from domain.shown import SHOWN_CHARS
 
@@ -98,14 +97,14 @@ def restore_attributes(event: StateRestored) -> Attributes:
     return attributes
 
 
-def parse_attributes(event: AnswerParsed) -> Attributes:
+def parse_attributes(parsing: Parsing) -> Attributes:
     attributes: Attributes = {
-        names.CAIRN_PARSER: event.family or names.PARSER_PLAIN,
-        names.CAIRN_PARSE_BUSY: event.parse_ns / 1e9,
-        names.CAIRN_NUM_CALLS: event.num_calls,
+        names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN,
+        names.CAIRN_PARSE_BUSY: parsing.busy_ns / 1e9,
+        names.CAIRN_NUM_CALLS: parsing.num_calls,
     }
-    if event.problems:
-        attributes[names.CAIRN_CALL_PROBLEMS] = event.problems
+    if parsing.problems:
+        attributes[names.CAIRN_CALL_PROBLEMS] = parsing.problems
     return attributes
 
 

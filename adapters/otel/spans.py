@@ -6,7 +6,7 @@
     ├── restore                       StateRestored; bytes by tier, and how fast
     ├── prefill                       to DecodeStarted, an event for every chunk and for what is captured
     ├── decode                        an event for the first token; how fast, and in which company
-    └── parse                         AnswerParsed; as the answer is read while it is decoded
+    └── parse                         of RequestEnded; as the answer is read while it is decoded
     persist                           linked to it: see `persist_spans`
 
 Who is preempted waits in a queue span again, and has the others once more. Who is refused has the first span alone.
@@ -41,7 +41,6 @@ from adapters.otel.span_attributes import (
     restore_attributes,
 )
 from adapters.otel.span_tree import SpanTree
-from application.answer_events import AnswerParsed
 from application.events import (
     DecodeStarted,
     FirstToken,
@@ -57,10 +56,10 @@ from application.events import (
     StateCaptured,
     StateRestored,
     StepCompleted,
+    TokensReceived,
 )
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter
-from application.token_events import TokensReceived
 from domain.ids import RequestId
 
 MAX_OPEN = 16_384
@@ -99,7 +98,6 @@ class SpanEvents(EventRouter):
                 PrefixAwaited: self._awaited,
                 StateRestored: self._restored,
                 StateCaptured: self._captured,
-                AnswerParsed: self._parsed,
                 **self._persist.handlers(),
             },
         )
@@ -199,6 +197,9 @@ class SpanEvents(EventRouter):
         tree = self._trees.pop(event.id, None)
         if tree is None:
             return
+        if (parsing := event.parsing) is not None:
+            error = names.PARSER_FAILED if parsing.has_failed else ""
+            tree.add(names.SPAN_PARSE, parsing.started_ns, parsing.ended_ns, parse_attributes(parsing), error)
         if event.error_code is not None:
             tree.fail(event.error_code, encodable(event.error_message, MAX_MESSAGE_CHARS))
         if tree.phase_name == names.SPAN_DECODE:
@@ -235,11 +236,6 @@ class SpanEvents(EventRouter):
                 names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
             }
             tree.event(names.EVENT_CAPTURED, event.at_ns, captured)
-
-    def _parsed(self, event: AnswerParsed) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            error = names.PARSER_FAILED if event.has_failed else ""
-            tree.add(names.SPAN_PARSE, event.started_ns, event.at_ns, parse_attributes(event), error)
 
     def _enter(self, tree: SpanTree, name: str, at_ns: int) -> None:
         self._end_decode(tree, at_ns)

@@ -22,7 +22,6 @@ from application.events import (
     RequestRefused,
     StoreFault,
     StoreOpened,
-    ToolCallProblems,
 )
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
@@ -52,7 +51,6 @@ class EventLog(EventRouter):
             {
                 RequestEnded: self._ended,
                 RequestRefused: self._refused,
-                ToolCallProblems: self._call_problems,
                 HttpRefused: self._http_refused,
                 ModelLoaded: self._loaded,
                 ModelUnloaded: self._unloaded,
@@ -70,6 +68,9 @@ class EventLog(EventRouter):
         self._writer.close()
 
     def _ended(self, event: RequestEnded) -> None:
+        if event.parsing is not None and event.parsing.problems:
+            line = f"request {event.id} tool_call_problems={','.join(event.parsing.problems)}"
+            self._writer.write(_requests, logging.WARNING, line, self._about(event.id))
         timeline = self._timelines.of(event.id)
         if timeline is not None and timeline.ended is event:
             level = logging.INFO if event.error_code is None else logging.WARNING
@@ -79,10 +80,6 @@ class EventLog(EventRouter):
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
         self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
-
-    def _call_problems(self, event: ToolCallProblems) -> None:
-        line = f"request {event.id} tool_call_problems={','.join(event.kinds)}"
-        self._writer.write(_requests, logging.WARNING, line, self._about(event.id))
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)

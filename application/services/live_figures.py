@@ -4,11 +4,10 @@ A request's prompt counts as looked up once, whatever `n` is, and only where som
 models whose cache cannot be captured, nor for requests that want every token computed.
 """
 
-from application.events import FirstToken, PrefillChunkComputed, PrefixMatched
+from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, TokensReceived
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
-from application.token_events import TokensReceived
 from domain.explanation import TAKES_NO_PART
 from domain.live_reading import LiveReading
 from domain.live_windows import LiveWindows

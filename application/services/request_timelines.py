@@ -31,9 +31,9 @@ from application.events import (
     RequestPreempted,
     RequestQueued,
     RequestWaits,
+    TokensReceived,
 )
 from application.services.event_router import EventRouter
-from application.token_events import TokensReceived
 from domain.document import Owner
 from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId

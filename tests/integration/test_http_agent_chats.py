@@ -10,9 +10,10 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from adapters.system.event_log import EventLog
-from application.events import ToolCallProblems
+from application.events import Parsing, RequestEnded
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
+from domain.request import Usage
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.sse import events
 
@@ -180,6 +181,9 @@ def test_what_is_served_says_how_it_is_read(calling: FakeService) -> None:
 def test_the_log_has_a_line_for_bad_calls_of_every_dialect(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog(RequestTimelines())
     with caplog.at_level(logging.WARNING, "cairn.requests"):
-        log.emit(ToolCallProblems(RequestId("msg-1"), ("unknown_tool", "schema_mismatch"), 0))
+        problems = ("unknown_tool", "schema_mismatch")
+        parsing = Parsing(family="", num_calls=2, problems=problems, busy_ns=0, started_ns=0, ended_ns=0)
+        usage = Usage(1, 2)
+        log.emit(RequestEnded(id=RequestId("msg-1"), reason="tool_calls", usage=usage, at_ns=0, parsing=parsing))
         log.close()
     assert caplog.messages == ["request msg-1 tool_call_problems=unknown_tool,schema_mismatch"]

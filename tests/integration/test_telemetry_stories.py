@@ -19,8 +19,8 @@ from application.events import (
     RecordsPersisted,
     RequestRefused,
     StepCompleted,
+    TokensReceived,
 )
-from application.token_events import TokensReceived
 from domain.ids import NOBODY, ModelId, RequestId
 from tests.support.event_script import START_NS, Script, at
 from tests.support.otel import SpanRecorder, clear_otel_variables
@@ -79,7 +79,7 @@ def step(size: int, seconds: float) -> StepCompleted:
 
 STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
     "success": (
-        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(), SCRIPT.ended()],
+        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.ended())],
         "chat demo",
         ["queue", "prefill", "parse", "decode"],
     ),
@@ -89,7 +89,7 @@ STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
         ["queue", "prefill", "decode!"],
     ),
     "error of the parser": (
-        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(has_failed=True), SCRIPT.failed(4.0)],
+        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.failed(4.0), has_failed=True)],
         "chat demo!",
         ["queue", "prefill", "parse!", "decode!"],
     ),
@@ -154,7 +154,7 @@ def test_reading_the_answer_is_told_with_what_was_found(recorder: SpanRecorder) 
         "cairn.parser": "json",
         "cairn.parse.time": 0.003,
         "cairn.tool_calls": 2,
-        "cairn.tool_call.problems": ("unknown_tool",),
+        "cairn.tool_call.problems": ("unknown_tool", "unknown_tool"),
     }
 
 

@@ -21,7 +21,6 @@ from application.events import (
     StateRestored,
     StepCompleted,
     StoreFault,
-    ToolCallProblems,
 )
 from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
@@ -67,7 +66,6 @@ EVERYTHING: list[Event] = [
         num_waiting=1, num_running=2, num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)
     ),
     FaultObserved("engine.sequence", "no", at(0)),
-    ToolCallProblems(SCRIPT_ID, ("unknown_tool", "unknown_tool"), at(0)),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
     StateRestored(
         id=SCRIPT_ID,

@@ -1,20 +1,22 @@
 """Requests told as events by hand, at chosen times."""
 
-from application.answer_events import AnswerParsed
+from dataclasses import replace
+
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import (
     DecodeStarted,
     Event,
     FirstToken,
+    Parsing,
     PrefillChunkComputed,
     RecordsPersisted,
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
     RequestWaits,
+    TokensReceived,
 )
 from application.health_events import ReadinessMeasured
-from application.token_events import TokensReceived
 from domain.chat import ChatMessage, Role
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, Prompt, TextPrompt, Usage
@@ -100,25 +102,27 @@ class Script:
     def finished(self) -> list[Event]:
         return [*self.prefilled(), self.first_token(), self.ended()]
 
-    def parsed(self, *, has_failed: bool = False) -> AnswerParsed:
-        return AnswerParsed(
-            id=self.id,
+    @staticmethod
+    def parsed(ended: RequestEnded, *, has_failed: bool = False) -> RequestEnded:
+        """The end of an answer of which there was something to parse."""
+        parsing = Parsing(
             family="json",
             num_calls=2,
-            problems=("unknown_tool",),
-            parse_ns=3_000_000,
+            problems=("unknown_tool", "unknown_tool"),
+            busy_ns=3_000_000,
             started_ns=at(2.25),
-            at_ns=at(4.0),
+            ended_ns=at(4.0),
             has_failed=has_failed,
         )
+        return replace(ended, parsing=parsing)
 
     def received(self, seconds: float, num_tokens: int = 1) -> TokensReceived:
         return TokensReceived(((self.id, num_tokens),), at(seconds))
 
     def answered(self) -> list[Event]:
         """As `finished`, with what the text side tells in between."""
-        told = [self.first_token(), self.received(2.25), self.received(2.75, 2), self.parsed(has_failed=True)]
-        return [*self.prefilled(), *told, self.ended()]
+        told = [self.first_token(), self.received(2.25), self.received(2.75, 2)]
+        return [*self.prefilled(), *told, self.parsed(self.ended(), has_failed=True)]
 
 
 TIERS = (

@@ -6,9 +6,8 @@ import typing
 import pytest
 
 from application import events
-from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
-from application.events import Event
+from application.events import Event, TokensReceived
 from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
@@ -26,7 +25,6 @@ from application.ports.engine import (
     Tokens,
 )
 from application.ports.tokenizer import EncodedPrompt
-from application.token_events import TokensReceived
 from domain import errors
 from domain.engine_health import Activity
 from domain.errors import DomainError
@@ -78,9 +76,22 @@ EVENTS: tuple[Event, ...] = (
     events.DecodeStarted(ID, 3),
     events.FirstToken(ID, 4),
     events.RequestEnded(
-        id=ID, reason="error", usage=USAGE, at_ns=5, error_code="compute_failed", error_message="it \ufffd failed"
+        id=ID,
+        reason="error",
+        usage=USAGE,
+        at_ns=5,
+        error_code="compute_failed",
+        error_message="it \ufffd failed",
+        parsing=events.Parsing(
+            family="json",
+            num_calls=2,
+            problems=("unknown_tool",),
+            busy_ns=3,
+            started_ns=4,
+            ended_ns=5,
+            has_failed=True,
+        ),
     ),
-    events.ToolCallProblems(ID, ("unknown_tool",), 6),
     events.RequestRefused(MODEL, "queue_full", 6),
     events.HttpRefused("host", "detail", 7),
     events.StepCompleted(
@@ -124,16 +135,6 @@ EVENTS: tuple[Event, ...] = (
     EngineRestarted(why="killed", num_resumed=2, down_ns=2**60, num_tries=3, at_ns=2**61),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
     TokensReceived(((ID, 1),), 2),
-    AnswerParsed(
-        id=ID,
-        family="json",
-        num_calls=2,
-        problems=("unknown_tool",),
-        parse_ns=3,
-        started_ns=4,
-        at_ns=5,
-        has_failed=True,
-    ),
     CacheMeasured(
         (TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5),), 6, 7
     ),

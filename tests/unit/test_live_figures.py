@@ -1,11 +1,10 @@
 """Figures folded from events: what counts, what counts once, and that nothing grows."""
 
 from adapters.fake.clock import FakeClock
-from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted
+from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
 from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
-from application.token_events import TokensReceived
 from domain.ids import RequestId
 from domain.live_reading import LiveReading
 from tests.support.event_script import START_NS, Script, at

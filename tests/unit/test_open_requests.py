@@ -8,8 +8,7 @@ import pytest
 
 from adapters.fake.ids import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
-from application.answer_events import AnswerParsed
-from application.events import DecodeStarted, Event, FaultObserved, RequestEnded, ToolCallProblems
+from application.events import DecodeStarted, Event, FaultObserved, RequestEnded
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.output_parser import OutputParser
 from application.services.text_side.answer import Answer
@@ -162,7 +161,7 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     assert isinstance(last[1], Failed)
     assert [reason for _, reason, _ in ends(side)] == ["error"]
     assert text_of(Answer([sound]).take()) == "y"
-    assert names(side) == ["FaultObserved", "AnswerParsed", "RequestEnded"]
+    assert names(side) == ["FaultObserved", "RequestEnded"]
     assert side.requests.num_open == 1
     faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
     messages = [event.error_message for event in side.recorded.events if isinstance(event, RequestEnded)]
@@ -202,10 +201,9 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told
     assert last.reason is FinishReason.TOOL_CALLS
     kinds = ("schema_mismatch", "unknown_tool")
     assert tuple(problem.kind.value for problem in last.call_problems) == kinds
-    parsed, problems = [event for event in side.recorded.events if type(event).__name__ != "TokensReceived"][:2]
-    assert problems == ToolCallProblems(ID, kinds, 5)
-    assert isinstance(parsed, AnswerParsed)
-    assert (parsed.num_calls, parsed.problems, parsed.has_failed) == (2, kinds, False)
+    (parsing,) = [event.parsing for event in side.recorded.events if isinstance(event, RequestEnded)]
+    assert parsing is not None
+    assert (parsing.num_calls, parsing.problems, parsing.has_failed) == (2, kinds, False)
     assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]
 
 
@@ -215,7 +213,7 @@ def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
     side.say('<call>add {"a": 1}</call>')
     side.end(FinishReason.STOP)
     assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
-    assert names(side) == ["AnswerParsed", "RequestEnded"]
+    assert names(side) == ["RequestEnded"]
 
 
 def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
@@ -264,7 +262,7 @@ def test_an_event_sink_that_raises_costs_nothing() -> None:
     side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
     assert text_of(Answer([generation]).take()) == "a"
     told = [type(event).__name__ for event in events.events]
-    assert told == ["DecodeStarted", "TokensReceived", "AnswerParsed", "RequestEnded"]
+    assert told == ["DecodeStarted", "TokensReceived", "RequestEnded"]
 
 
 def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from application.events import PrefillChunkComputed, PrefixMatched, RequestAdmitted, RequestPreempted
+from application.events import PrefillChunkComputed, PrefixMatched, RequestAdmitted, RequestPreempted, TokensReceived
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
-from application.token_events import TokensReceived
 from domain.document import Owner
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.ids import ModelId, RequestId

@@ -9,11 +9,11 @@ The lease on the model is over when all choices have ended, however long the cli
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from application.answer_events import AnswerParsed
+from application.events import Parsing
 from application.ports.content_sink import ContentSink
 from application.ports.engine import Ended, Engine, EngineItem, Submission, Tokens
 from application.services.text_side.output_pipeline import OutputPipeline
@@ -166,21 +166,21 @@ class Generation:
         choice.parse_ns += to_ns - from_ns
         choice.has_failed |= has_failed
 
-    def parsed(self, number: int, at_ns: int) -> Iterator[AnswerParsed]:
-        """The event of a choice that has ended, if there was something to parse."""
+    def parsing(self, number: int, at_ns: int) -> Parsing | None:
+        """How a choice that has ended was parsed; None where there was nothing to parse."""
         choice = self.choices[number]
-        if choice.parsed_from_ns is not None:
-            problems = choice.outcome.call_problems if isinstance(choice.outcome, Finished) else ()
-            yield AnswerParsed(
-                id=choice_id(self.request.id, number),
-                family=choice.pipeline.family,
-                num_calls=choice.pipeline.num_calls,
-                problems=tuple(problem.kind.value for problem in problems),
-                parse_ns=choice.parse_ns,
-                started_ns=choice.parsed_from_ns,
-                at_ns=at_ns,
-                has_failed=choice.has_failed,
-            )
+        if choice.parsed_from_ns is None:
+            return None
+        problems = choice.outcome.call_problems if isinstance(choice.outcome, Finished) else ()
+        return Parsing(
+            family=choice.pipeline.family,
+            num_calls=choice.pipeline.num_calls,
+            problems=tuple(problem.kind.value for problem in problems),
+            busy_ns=choice.parse_ns,
+            started_ns=choice.parsed_from_ns,
+            ended_ns=at_ns,
+            has_failed=choice.has_failed,
+        )
 
     def close(self) -> None:
         """Idempotent. Cancels within one engine step what has not ended."""

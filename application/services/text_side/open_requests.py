@@ -5,10 +5,10 @@ its queue. A request is open until the engine has ended all its choices, also wh
 known what it has cost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
-from application.events import Event, FaultObserved, RequestEnded, ToolCallProblems
+from application.events import Event, FaultObserved, RequestEnded, TokensReceived
 from application.ports.clock import Clock
 from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
@@ -16,7 +16,6 @@ from application.services.event_fan_out import EventFanOut
 from application.services.faults import placed
 from application.services.text_side.generation import Generation
 from application.services.text_side.preparations import Preparations
-from application.token_events import TokensReceived
 from domain.errors import ComputeFailed, QueueFull, RequestNotFound, ServerUnavailable
 from domain.explanation import Explanation
 from domain.ids import RequestId
@@ -128,8 +127,7 @@ class OpenRequests:
             elif isinstance(item, Admitted):
                 self._explained(choice_id(id, choice), generation.request, item.explanation)
             elif isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
-                ended += generation.parsed(choice, self._clock.now_ns())
-                ended += _ended(generation, choice, outcome, batch.at_ns)
+                ended.append(_ended(generation, choice, outcome, batch.at_ns, self._clock.now_ns()))
         received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
         for event in (*batch.events, *received, *ended):
             self._events.emit(event)
@@ -137,22 +135,17 @@ class OpenRequests:
             del self._open[id]
 
 
-def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int) -> Iterator[Event]:
-    id = choice_id(generation.request.id, choice)
-    usage = outcome.usage or Usage(len(generation.prompt_ids), 0)
-    if isinstance(outcome, Failed):
-        yield RequestEnded(
-            id=id,
-            reason="error",
-            usage=usage,
-            at_ns=at_ns,
-            error_code=outcome.error.code,
-            error_message=outcome.error.message,
-        )
-        return
-    if outcome.call_problems:
-        yield ToolCallProblems(id, tuple(problem.kind.value for problem in outcome.call_problems), at_ns)
-    yield RequestEnded(id=id, reason=outcome.reason.value, usage=usage, at_ns=at_ns)
+def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int, now_ns: int) -> RequestEnded:
+    error = outcome.error if isinstance(outcome, Failed) else None
+    return RequestEnded(
+        id=choice_id(generation.request.id, choice),
+        reason="error" if isinstance(outcome, Failed) else outcome.reason.value,
+        usage=outcome.usage or Usage(len(generation.prompt_ids), 0),
+        at_ns=at_ns,
+        error_code=error.code if error is not None else None,
+        error_message=error.message if error is not None else "",
+        parsing=generation.parsing(choice, now_ns),
+    )
 
 
 __all__ = ("OpenRequests",)
