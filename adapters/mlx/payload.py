@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.arrays import byte_view, evaluate, evaluate_soon, from_numpy
-from adapters.mlx.cuda_link import HALF_BYTES, find_link
+from adapters.mlx.cuda_link import HALF_BYTES, CudaLink, find_link
 from domain.payload import StatePayload, TensorSpec
 
 ABSENT = TensorSpec("bool", (0,))
@@ -186,35 +186,39 @@ def _copy(tensors: list[mx.array]) -> mx.array:
 # ---- landing -------------------------------------------------------------------------------------------------------
 
 
-def land(payload: StatePayload) -> DevicePayload:
-    """A copy in device memory of state that came from a store; what is there already, as it is. Otherwise it would be
+def land(payloads: Sequence[StatePayload]) -> list[StatePayload]:
+    """Copies in device memory of state that came from a store; what is there already, as it is. Otherwise it would be
     joined and copied at restore, all of a prefix at once, while all streams wait. Any thread, since nothing is
-    computed; where there is a CUDA link, the compute thread only."""
-    if isinstance(payload, DevicePayload):  # it still waits for the store
-        return payload
+    computed; where there is a CUDA link, the compute thread only, and the more at a time the better it is used."""
     link = find_link()
-    specs, buffers = payload.specs, payload.buffers()
-    packs: list[mx.array] = []
-    places: list[Place] = []
+    landed: list[StatePayload] = []
     try:
-        for run in _runs(specs, PACK_BYTES if link is None else HALF_BYTES // 4):
-            spec = specs[run[0]]
-            if not spec.size_bytes:
-                places += [Place(None, 0)] * len(run)
-                continue
-            tensors = [host_array(spec, buffers[index]) for index in run]
-            places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
-            if link is None or spec.size_bytes > HALF_BYTES:
-                packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
-            else:
-                packs.append(link.upload(tensors, 0, mlx_dtype(spec.dtype)))
+        for payload in payloads:  # what still waits for the store is on the device
+            landed.append(payload if isinstance(payload, DevicePayload) else _landed(payload, link))
     finally:
         if link is not None:
             link.settle()
-    landed = DevicePayload(specs, tuple(packs), tuple(places))
     if link is not None:
-        evaluate_copies([landed])
+        evaluate_copies(one for one in landed if isinstance(one, DevicePayload))
     return landed
+
+
+def _landed(payload: StatePayload, link: CudaLink | None) -> DevicePayload:
+    specs, buffers = payload.specs, payload.buffers()
+    packs: list[mx.array] = []
+    places: list[Place] = []
+    for run in _runs(specs, PACK_BYTES if link is None else HALF_BYTES // 4):
+        spec = specs[run[0]]
+        if not spec.size_bytes:
+            places += [Place(None, 0)] * len(run)
+            continue
+        tensors = [host_array(spec, buffers[index]) for index in run]
+        places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
+        if link is None or spec.size_bytes > HALF_BYTES:
+            packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
+        else:
+            packs.append(link.upload(tensors, 0, mlx_dtype(spec.dtype)))
+    return DevicePayload(specs, tuple(packs), tuple(places))
 
 
 def _runs(specs: Sequence[TensorSpec], pack_bytes: int) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """Where the device shares the host's memory: what readers land there the device joins, and answers stay the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,10 @@ def test_a_conversation_goes_on_from_landed_state(
         answers = [first.chat(messages) for messages in turns()]
     landed: list[StatePayload] = []
 
-    def land_and_note(payload: StatePayload) -> StatePayload:
-        landed.append(land(payload))
-        return landed[-1]
+    def land_and_note(payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+        found = land(payloads)
+        landed.extend(found)
+        return found
 
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
     with caching_server(tmp_path / "store", model_dir=folder, land=land_and_note) as server:

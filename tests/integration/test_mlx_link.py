@@ -103,8 +103,8 @@ def test_what_was_landed_over_a_link_is_the_state(
     cold = open_at(model, PROMPT)
     expected = whole_state(model, cold)
     captured = capture(model, PROMPT, AT_GRID).on_host()
-    blocks = [{index: land(one) for index, one in block.items()} for block in captured.blocks]
-    there = Captured(AT_GRID, blocks, {index: land(one) for index, one in captured.snapshot.items()})
+    blocks = [dict(zip(block, land(list(block.values())), strict=True)) for block in captured.blocks]
+    there = Captured(AT_GRID, blocks, dict(zip(captured.snapshot, land(list(captured.snapshot.values())), strict=True)))
     num_crossed = len(link.uploaded)
     assert link.num_settled == num_crossed > 0
     assert [state_bytes(block) for block in blocks] == [state_bytes(block) for block in captured.blocks]

@@ -12,7 +12,7 @@ from adapters.mlx import state_restore
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.layout import leaves, live_arrays
 from adapters.mlx.model import MlxModel
-from adapters.mlx.payload import ABSENT, PACK_BYTES, land
+from adapters.mlx.payload import ABSENT, PACK_BYTES, DevicePayload, land
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.payload import GroupPayloads, HostPayload, TensorSpec
@@ -261,15 +261,16 @@ def _landed(captured: Captured) -> Captured:
 
 
 def _each_landed(reader: ThreadPoolExecutor, payloads: GroupPayloads) -> GroupPayloads:
-    return {index: reader.submit(land, payload).result() for index, payload in payloads.items()}
+    return {index: reader.submit(land, [payload]).result()[0] for index, payload in payloads.items()}
 
 
 def test_small_tensors_share_a_buffer_and_large_ones_do_not() -> None:
     small, large = TensorSpec("float32", (1, 2, 16, 8)), TensorSpec("bfloat16", (2, 1, PACK_BYTES // 4))
     specs = (*[small] * 1100, large, large, ABSENT, TensorSpec("float32", (1, 2, 0, 8)))
     data = [memoryview(bytes([index % 251]) * spec.size_bytes) for index, spec in enumerate(specs)]
-    landed = land(HostPayload(specs, tuple(data)))
-    assert land(landed) is landed
+    (landed,) = land([HostPayload(specs, tuple(data))])
+    assert isinstance(landed, DevicePayload)
+    assert land([landed])[0] is landed
     assert [pack.nbytes for pack in landed.packs] == [PACK_BYTES, PACK_BYTES, 76 * small.size_bytes, *[PACK_BYTES] * 2]
     assert [bytes(found) for found in landed.buffers()] == [bytes(sent) for sent in data]
     tensors = [None if found is None else (found.shape, found.dtype) for found in landed.tensors()]

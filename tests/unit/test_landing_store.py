@@ -31,11 +31,11 @@ class Backend:
     def __init__(self, room: int = 100) -> None:
         self.room = room
 
-    def land(self, payload: StatePayload) -> StatePayload:
-        self.room -= 1
+    def land(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+        self.room -= len(payloads)
         if self.room < 0:
             raise MemoryError("no room on the device")
-        return Landed(payload.specs, payload.buffers())
+        return [Landed(payload.specs, payload.buffers()) for payload in payloads]
 
 
 def fetched(
@@ -72,12 +72,10 @@ def test_only_the_groups_asked_for_are_landed() -> None:
     assert backend.room == 99
 
 
-def test_a_record_that_cannot_be_landed_is_given_as_it_was_read_and_that_is_told() -> None:
+def test_a_read_that_cannot_be_landed_is_given_as_it_is_and_that_is_counted() -> None:
     events = EventList()
     found = fetched(Backend(room=3), events, keys_of(BLOCKS))
     landed = [[isinstance(one.groups[index], Landed) for index in (FIRST, SECOND)] for one in found if one is not None]
-    assert landed == [[True, True], [False, False], [False, False]]
+    assert landed == [[False, False]] * 3
     faults = [event for event in events.of(FaultObserved) if isinstance(event, FaultObserved)]
-    assert [(fault.where, fault.message) for fault in faults] == [
-        ("prefix.land", "MemoryError: no room on the device")
-    ] * 2
+    assert [(fault.where, fault.message) for fault in faults] == [("prefix.land", "MemoryError: no room on the device")]

@@ -1,5 +1,6 @@
 """Where only the compute thread can land state: it does so read by read, while workers read on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,11 +29,11 @@ class Device:
         self.room = room
         self.num_landed = 0
 
-    def land(self, payload: StatePayload) -> StatePayload:
-        if self.num_landed == self.room:
+    def land(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+        if self.num_landed + len(payloads) > self.room:
             raise MemoryError("no room on the device")
-        self.num_landed += 1
-        return Landed(payload.specs, payload.buffers())
+        self.num_landed += len(payloads)
+        return [Landed(payload.specs, payload.buffers()) for payload in payloads]
 
 
 def options(layout: StateLayout) -> FakeOptions:

@@ -26,8 +26,8 @@ from domain.record import NamespaceInfo, Record, RecordKey
 
 HOT = "hot"
 
-Land = Callable[[StatePayload], StatePayload]
-"""The same state in the compute backend's memory, or as it is where that is as good. Any thread."""
+Land = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
+"""The same states in the compute backend's memory, or as they are where that is as good. Any thread."""
 
 StateRead = StoreRead[Sequence[Record | None]]
 
@@ -36,7 +36,7 @@ StateRead = StoreRead[Sequence[Record | None]]
 class StoredTier:
     """The store with the queue in front of it. What is read is landed: brought to where restoring takes it from
     fastest, by the worker that read it or, where only that may, by the compute thread (`lands_on_compute_thread`),
-    which does so read by read while workers read on. A record that cannot be landed is given on as it was read:
+    which does so read by read while workers read on. A read that cannot be landed is given on as it is:
     restoring it costs more, and is right all the same. `land`: None where nothing is gained."""
 
     name: str
@@ -64,15 +64,17 @@ class StoredTier:
 
     def landed(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
         """Records of one read, landed."""
-        land = self.land
-        return records if land is None else [record and self._landed(record, land) for record in records]
-
-    def _landed(self, record: Record, land: Land) -> Record:
+        if self.land is None:
+            return records
+        payloads = [payload for record in records if record is not None for payload in record.groups.values()]
         try:
-            return replace(record, groups={index: land(payload) for index, payload in record.groups.items()})
+            landed = iter(self.land(payloads))
         except Exception as error:  # out of device memory, most likely
             self.lanes.fault("prefix.land", described(error))
-            return record
+            return records
+        return [
+            record and replace(record, groups={index: next(landed) for index in record.groups}) for record in records
+        ]
 
 
 class PrefixTiers:
