@@ -11,11 +11,8 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
-from domain.errors import ComputeFailed
-from domain.ids import SequenceId
 from interfaces.http.connection_limits import ConnectionLimits
 from interfaces.http.dialect import Dialects
-from interfaces.http.documented import CACHE_HEADER
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gate import Gate
@@ -49,66 +46,11 @@ def events(transcript: str) -> list[tuple[str, str]]:
 
 
 class TestAnswers:
-    def test_whole(self, service: FakeService) -> None:
-        response = ask(service, copies=2, seed=3)
-        assert response.status_code == 200, response.text
-        assert response.json() == {"operator": "fake-attention", "texts": ["fine", "fine"]}
-        assert response.headers[CACHE_HEADER].count("reused=") == 2
-
-    def test_streamed(self, service: FakeService) -> None:
-        response = ask(service, stream=True, copies=2)
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["cache-control"] == "no-cache"
-        assert response.headers[CACHE_HEADER]
-        told = events(response.text)
-        assert told[0][0] == "begin"
-        assert told[0][1].startswith("tg")
-        assert told[-1] == ("end", "")
-        for index in "01":
-            mine = [(name, text[2:]) for name, text in told if text.startswith(f"{index}:")]
-            assert mine[0] == ("admitted", "4")
-            assert mine[-1] == ("finished", "stop")
-            assert "".join(text for name, text in mine if name == "text") == "fine"
-
     def test_headers_reach_the_mapping(self, service: FakeService) -> None:
         response = service.client.post(
             PATH, json={"telegram": "stop", "stream": True}, headers={**WITH_KEY, "X-Station": "far"}
         )
         assert ("admitted", "0:7") in events(response.text)
-
-    def test_what_keeps_a_stream_alive_is_the_dialects(self) -> None:
-        gate = Gate("prefill", 2)
-        options = FakeOptions(reply=reply_with("ok"), hook=gate)
-        with fake_service(options, settings=ServerSettings(port=0, keepalive_s=0.05), dialects=BOTH) as service:
-            client = RawClient(service.base_url, PATH, {"telegram": "x" * 2000, "stream": True})
-            received = client.read_until(b'"prefill 512/2000"]')
-            gate.open()
-            client.read_until(b"event: end")
-            client.leave()
-        assert b"event: alive\ndata: [" in received
-        assert b"\n: " not in client.received
-
-    @pytest.mark.parametrize("stream", [False, True])
-    def test_a_client_that_leaves_cancels(self, stream: bool) -> None:
-        gate = Gate("decode", 5)
-        with fake_service(FakeOptions(eos_every=0, hook=gate), dialects=BOTH) as service:
-            client = RawClient(service.base_url, PATH, {"telegram": "x", "words": 100, "stream": stream})
-            gate.wait_until_reached()
-            client.leave()
-            service.wait_until(lambda: service.requests.num_read == 0, "the server to see that its client left")
-            gate.open()
-            service.wait_until_idle()
-            assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]  # type: ignore[attr-defined]
-
-    def test_what_fails_in_a_stream_is_told_in_it(self) -> None:
-        def fails(operation: str, sequence: SequenceId | None, count: int) -> None:
-            if operation == "decode" and count == 2:
-                raise ComputeFailed("the numbers went bad")
-
-        with fake_service(FakeOptions(reply=reply_with("abcdef"), hook=fails), dialects=BOTH) as service:
-            told = events(service.client.post(PATH, json={"telegram": "x", "stream": True}).text)
-            assert told[-1] == ("wrong", "compute_failed")
-            assert service.client.post(PATH, json={"telegram": "x"}).json()["wrong"] == "compute_failed"
 
     def test_its_other_routes_are_there(self, service: FakeService) -> None:
         assert service.client.get("/telegraph/operator", headers=WITH_KEY).text == "fake-attention"
@@ -237,14 +179,6 @@ def read_until(client: socket.socket, marker: bytes) -> None:
 
 
 class TestBesideIt:
-    def test_cache_routes_take_its_bodies(self, service: FakeService) -> None:
-        explained = service.client.post("/v1/cache/explain", json={"telegram": "stop"}, headers=WITH_KEY)
-        assert explained.status_code == 200, explained.text
-        assert explained.json()["prompts"][0]["prompt_tokens"] == 4
-        both = {"telegram": "stop", "prompt": "x"}
-        refusal = service.client.post("/v1/cache/explain", json=both, headers=WITH_KEY).json()["error"]
-        assert "telegram (a telegram)" in refusal["message"]
-
     def test_the_document_has_it(self, service: FakeService) -> None:
         document = service.client.get("/schema/openapi.json", headers=WITH_KEY).json()
         operation = document["paths"][PATH]["post"]
@@ -252,7 +186,3 @@ class TestBesideIt:
         assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Telegram")
         assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
         assert operation["responses"]["400"]["content"]["application/json"]["schema"]["$ref"].endswith("/Wrong")
-
-    def test_openai_is_as_it_was(self, service: FakeService) -> None:
-        answer = service.client.post("/v1/completions", json={"prompt": "x"}, headers=WITH_KEY)
-        assert answer.json()["choices"][0]["text"] == "fine"

@@ -8,7 +8,6 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
@@ -104,12 +103,6 @@ def test_required_tools_are_called_and_nothing_else():
             assert is_valid(dict(schema), json.dumps(arguments))
 
 
-def test_a_named_tool_is_the_only_one():
-    grammar = tool_call_grammar(HERMES, TOOLS[1:], {}, must_call=True, max_calls=1)
-    for answer in answers([asking(number, grammar) for number in range(4)]):
-        assert [name for name, _ in calls_in(answer.text)] == ["clock"]
-
-
 def test_strict_tools_leave_text_alone():
     grammar = tool_call_grammar(HERMES, TOOLS, {}, must_call=False)
     greedy, rules = SamplingParams(temperature=0), StopRules(max_tokens=60)
@@ -138,19 +131,6 @@ def test_white_space_cannot_go_on():
     assert re.fullmatch(r"\[(true|false), (true|false), (true|false)\]", answer.text)
 
 
-def test_min_tokens_do_not_break_an_answer():
-    (answer,) = answers([asking(1, choice_grammar(["yes"], "x"), stop=StopRules(max_tokens=50, min_tokens=20))])
-    assert (answer.text, answer.reason) == ("yes", FinishReason.STOP)
-
-
-def test_logprobs_are_told_for_every_token():
-    sampling = SamplingParams(temperature=0, num_logprobs=3)
-    (answer,) = answers([asking(1, choice_grammar(["yes", "no"], "x"), sampling)])
-    first, *rest = answer.logprobs
-    assert {token for token, _ in first.top} == {ord("y"), ord("n")}
-    assert all(one.logprob == pytest.approx(0, abs=1e-9) for one in rest)
-
-
 def test_ignoring_the_end_and_a_grammar_exclude_each_other():
     with pytest.raises(InvalidRequest, match="ignore_eos"):
         asking(1, choice_grammar(["yes"], "x"), stop=StopRules(max_tokens=5, ignore_eos=True))
@@ -175,37 +155,6 @@ def test_what_cannot_be_enforced_is_refused_before_it_is_submitted():
     messages = [refusal(answer) for answer in answers([asking(*pair) for pair in enumerate(refused)])]
     assert "oneOf" in messages[5]
     assert "nothing matches it" in messages[6]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", EMBEDDED_IDS)
-def test_the_embedded_models_answer_in_json(model: str):
-    greedy, drawn = SamplingParams(temperature=0), SamplingParams(temperature=1, seed=5)
-    rules, brief = StopRules(max_tokens=160), StopRules(max_tokens=40)
-    wanted = [
-        json_schema_grammar(WEATHER, "x"),
-        None,
-        json_schema_grammar(CLOCK, "x"),
-        choice_grammar(["yes", "no"], "x"),
-    ]
-    requests = [
-        asking(number * 2 + is_drawn, grammar, drawn if is_drawn else greedy, rules if grammar else brief, model)
-        for number, grammar in enumerate(wanted)
-        for is_drawn in (False, True)
-    ]
-    answered = answers(requests, model)
-    assert [answer.error for answer in answered] == [None] * 8
-    weather, clock, choice = answered[0:2], answered[4:6], answered[6:8]
-    assert all(greedy.reason is FinishReason.STOP for greedy, _ in (weather, clock))
-    is_right: dict[str, Callable[[str], bool]] = {
-        "weather": lambda text: is_valid(WEATHER, text),
-        "clock": lambda text: is_valid(CLOCK, text),
-        "choice": ("yes", "no").__contains__,
-    }
-    for found, check in zip((weather, clock, choice), is_right.values(), strict=True):
-        for answer in found:  # a drawn one may think until it is cut
-            thought = answer.text.rpartition("</think>")[2].lstrip("\n")
-            assert answer.reason is FinishReason.LENGTH or check(thought)
 
 
 def test_the_toy_service_is_what_these_tests_think():

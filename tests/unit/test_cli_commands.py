@@ -52,10 +52,6 @@ def test_help_names_every_command(tmp_path: Path):
         assert re.search(rf"^\W*{name} ", result.stdout, re.MULTILINE), name
 
 
-def test_no_command_shows_the_help(tmp_path: Path):
-    assert "Usage: cairn" in run_cairn(tmp_path).stdout
-
-
 def test_config_show_tells_values_and_origins(tmp_path: Path):
     file = tmp_path / ".config/cairn/config.toml"
     file.parent.mkdir(parents=True)
@@ -86,13 +82,7 @@ def test_config_path(tmp_path: Path):
     ("arguments", "variables", "message"),
     [
         (["serve", "--port", "70000"], {}, "cairn: server.port must be in 0..65535 (--port)"),
-        (["serve", "--host", "0.0.0.0"], {}, "cairn: server.host 0.0.0.0 can be reached from other machines"),
-        (["serve", "--dtype", "int4"], {},
-         "cairn: model.dtype must be one of auto, bfloat16, float16, float32 (--dtype)"),
-        (["serve", "--store-quota", "lots"], {}, "cairn: store.quota must be a size: 'lots' is not a size"),
-        (["serve"], {"CAIRN_SERVER__PROT": "1"}, "cairn: CAIRN_SERVER__PROT is not a setting"),
         (["models"], {"CAIRN_CONFIG": "/nowhere"}, "cairn: CAIRN_CONFIG names /nowhere, which does not exist"),
-        (["run", "--backend", "best"], {}, "cairn: engine.backend must be mlx or fake (--backend)"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_used(tmp_path: Path, arguments: list[str], variables: dict[str, str], message: str):

@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import replace
-from math import exp
 
 import pytest
 
@@ -52,47 +51,6 @@ def test_greedy_ignores_the_seed_and_sampling_depends_on_it_alone() -> None:
     assert answer(model, 1, GREEDY, seed=1) == answer(model, 2, GREEDY, seed=2)
     assert answer(model, 3, warm, seed=1) == answer(model, 4, warm, seed=1)
     assert answer(model, 5, warm, seed=1) != answer(model, 6, warm, seed=2)
-
-
-def test_narrow_sampling_is_greedy() -> None:
-    model = load(FakeOptions(eos_every=0))
-    greedy = answer(model, 1, GREEDY)
-    for id, narrow in enumerate([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], start=2):
-        assert answer(model, id, SamplingParams(temperature=2.0, **narrow), seed=id) == greedy
-
-
-def test_logit_bias_forces_and_forbids() -> None:
-    model = load(FakeOptions(eos_every=0))
-    plain = answer(model, 1, GREEDY)
-    assert answer(model, 2, replace(GREEDY, logit_bias=((7, 100.0),)), 5) == [7] * 5
-    assert plain[0] not in answer(model, 3, replace(GREEDY, logit_bias=((plain[0], -100.0),)))
-
-
-def test_penalties_turn_away_from_what_was_said() -> None:
-    model = load(FakeOptions(eos_every=0, alphabet=range(65, 70)))
-    plain = answer(model, 1, GREEDY)
-    penalised = answer(model, 2, replace(GREEDY, frequency_penalty=2.0))
-    assert max(map(penalised.count, set(penalised))) < max(map(plain.count, set(plain)))
-
-
-def test_eos_comes_by_itself_and_not_before_min_tokens() -> None:
-    model = load(FakeOptions(eos_every=2))
-    assert EOS_ID in answer(model, 1, GREEDY, 10)
-    held_back = answer(model, 2, GREEDY, 30, min_tokens=10)
-    assert EOS_ID not in held_back[:10]
-    assert EOS_ID in held_back[10:]
-
-
-def test_logprobs_are_ranked_and_hold_the_choice() -> None:
-    model = load(FakeOptions(eos_every=0))
-    sequence = begin(model, 1, replace(GREEDY, num_logprobs=3))
-    result = model.decode([sequence])[0]
-    (logprob,) = result.logprobs
-    assert logprob.top[0] == (result.token_ids[0], logprob.logprob)
-    values = [value for _, value in logprob.top]
-    assert values == sorted(values, reverse=True)
-    assert len(values) == 3
-    assert sum(exp(value) for value in values) < 1
 
 
 @pytest.mark.parametrize("runs_ahead", [False, True])

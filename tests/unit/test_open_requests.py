@@ -64,15 +64,6 @@ def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_d
     assert (side.num_released, side.requests.num_open) == (1, 0)
 
 
-def test_a_stop_string_that_the_last_flush_completes_is_a_stop() -> None:
-    side = TextSide()
-    generation = side.open(rules=StopRules(stop=("�",)))
-    side.tell(Tokens((97, 0xE2)))
-    side.end(FinishReason.LENGTH, num_tokens=2)
-    assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, {"hot": 1}), "�"))
-    assert [reason for _, reason, _ in ends(side)] == ["stop"]
-
-
 def test_the_lease_ends_when_all_choices_have_though_nobody_has_read() -> None:
     side = TextSide()
     generation = side.open(num_choices=2)

@@ -159,14 +159,6 @@ def test_a_log_is_searched_as_it_was_written(formatter: logging.Formatter) -> No
     assert find_story(lines, "chatcmpl-2") is None
 
 
-def test_a_line_somebody_wrote_into_the_log_is_passed_over() -> None:
-    message = line(followed(), whole())
-    lines = [formatted(PlainFormatter(), text) for text in (message, message.replace("prompt=1025", "prompt=many"))]
-    story = find_story(lines, ID)
-    assert story is not None
-    assert story.prompt_tokens == 1025
-
-
 def test_a_story_holds_no_control_code() -> None:
     story = RequestStory(
         id="a\x1b[2J", model="m\n", error_code="e", error_message="\x07", reason="error", sentence="\r"
