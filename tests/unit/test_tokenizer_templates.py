@@ -202,6 +202,8 @@ def test_template_arguments_reach_the_template(load: Load) -> None:
         "range",
         "namespace",
         "raise_exception",
+        "max_chars",
+        "self",
     ],
 )
 def test_arguments_that_the_server_or_the_tokenizer_sets_are_refused(load: Load, name: str) -> None:
