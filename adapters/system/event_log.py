@@ -25,6 +25,7 @@ from application.events import (
 )
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
+from domain.engine_health import ENDED
 from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
 from domain.ids import RequestId
 from domain.shown import shown
@@ -116,17 +117,17 @@ class EventLog(EventRouter):
     def _stuck(self, event: EngineStuck) -> None:
         """The stack follows, a line a frame: a message is one line."""
         stuck_s, still = (event.at_ns - event.since_ns) / 1e9, "" if event.is_first else "still "
+        what = "without an engine" if event.stuck_in == ENDED else f"stuck in {event.stuck_in}"
         line = (
-            f"{still}stuck in {event.stuck_in} for {stuck_s:.0f}s: waiting={event.num_waiting}"
+            f"{still}{what} for {stuck_s:.0f}s: waiting={event.num_waiting}"
             f" running={event.num_running} calls={event.num_calls} requests={','.join(event.request_ids) or 'none'}"
         )
         for text in (line, *event.stack.splitlines()):
             self._writer.write(_engine, logging.ERROR, text)
 
     def _recovered(self, event: EngineRecovered) -> None:
-        self._writer.write(
-            _engine, logging.WARNING, f"{event.stuck_in} is stuck no longer, after {event.stuck_ns / 1e9:.0f}s"
-        )
+        what = "there is an engine again" if event.stuck_in == ENDED else f"{event.stuck_in} is stuck no longer"
+        self._writer.write(_engine, logging.WARNING, f"{what}, after {event.stuck_ns / 1e9:.0f}s")
 
     def _restarted(self, event: EngineRestarted) -> None:
         line = f"another engine took over after {event.down_ns / 1e9:.1f}s, with {event.num_resumed} choices"

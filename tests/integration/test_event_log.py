@@ -22,6 +22,7 @@ from application.events import (
     StoreOpened,
 )
 from application.services.request_timelines import RequestTimelines
+from domain.engine_health import ENDED
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
 from tests.support.patience import PATIENCE_S
@@ -84,6 +85,16 @@ def test_what_is_stuck_is_told_with_its_stack_a_line_a_frame(capture: Capture) -
         ("ERROR", "  model.py:7 in prefill"),
         ("ERROR", "still stuck in prefill for 300s: waiting=1 running=2 calls=0 requests=none"),
         ("WARNING", "prefill is stuck no longer, after 360s"),
+    ]
+
+
+def test_a_server_without_an_engine_says_so(capture: Capture) -> None:
+    ended = EngineStuck(
+        stuck_in=ENDED, since_ns=at(0), num_waiting=2, num_running=0, num_calls=0, request_ids=(), at_ns=at(1)
+    )
+    assert logged(capture, [ended, EngineRecovered(ENDED, at(9) - at(0), at(9))]) == [
+        ("ERROR", "without an engine for 1s: waiting=2 running=0 calls=0 requests=none"),
+        ("WARNING", "there is an engine again, after 9s"),
     ]
 
 

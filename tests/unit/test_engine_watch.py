@@ -148,6 +148,7 @@ def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() ->
     world.does("prefill", num_running=1)
     world.looks(STUCK_AFTER_S)
     assert [told.stuck_in for told in world.stuck()] == ["prefill", "prefill", "ended", "prefill"]
+    assert [bool(told.stack) for told in world.stuck()] == [True, True, False, True]
     assert len(world.abandoned) == 2
 
 

@@ -157,7 +157,8 @@ class EngineWatch:
         if isinstance(event, EngineRecovered):
             self._emit(event)
             return
-        self._emit(dataclasses.replace(event, stack=self._stacks.read()))
+        # Of an engine that has ended there is no stack.
+        self._emit(event if event.stuck_in == ENDED else dataclasses.replace(event, stack=self._stacks.read()))
         if event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
             self._ask_to_abandon()
 
