@@ -37,7 +37,7 @@ def asked(service: FakeService, path: str, name: str = "alice", **fields: Any) -
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-@pytest.mark.parametrize("tier", [None, "auto", "default", "priority", "scale", "one of next year"])
+@pytest.mark.parametrize("tier", [None, "priority", "one of next year"])
 def test_whatever_is_not_flex_goes_first(service: FakeService, path: str, tier: str | None) -> None:
     priority, answer = asked(service, path, service_tier=tier)
     assert priority is Priority.INTERACTIVE

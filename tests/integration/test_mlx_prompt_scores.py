@@ -38,8 +38,17 @@ def check_scores(found: PromptScores, normal: np.ndarray[Any, Any], tokens: tupl
         assert [normal[row][token] for token, _ in score.top] == pytest.approx(ranked, abs=tolerance)
 
 
-@pytest.mark.parametrize("slice_bytes", [sampled.SLICE_BYTES, 1, 7 * 4 * 256], ids=["one", "single", "seven"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text", "qwen3_next", "mamba2", "falcon_h1", "gemma3n"])
+@pytest.mark.parametrize(
+    ("name", "slice_bytes"),
+    [
+        *(
+            (name, sampled.SLICE_BYTES)
+            for name in ("llama", "gemma2", "gemma3_text", "qwen3_next", "mamba2", "gemma3n")
+        ),
+        ("llama", 1),
+        ("llama", 7 * 4 * 256),
+    ],
+)
 def test_scores_are_the_log_softmax_of_a_plain_pass(
     name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,11 +97,10 @@ def by_hand(queries: mx.array, keys: mx.array, values: mx.array, scale: float, s
     return mx.concatenate(rows, axis=2).astype(queries.dtype)
 
 
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("heads", [2, 8, 16], ids=["1", "4", "8"])
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(2, 2), (2, 3), (2, 3001), (3, 256), (7, 400), (16, 2000), (31, 31), (33, 65), (64, 1003)]
+    ("heads", "dtype"), [(2, mx.bfloat16), (8, mx.float16), (16, mx.bfloat16)], ids=["1", "4", "8"]
 )
+@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (2, 3001), (3, 256), (16, 2000), (31, 31), (64, 1003)])
 def test_it_is_the_exact_attention_to_rounding(
     calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
 ) -> None:
