@@ -148,34 +148,10 @@ class Bench:
         self.pool.release(served)
 
 
-def test_two_models_wanted_at_once_where_one_fits_are_both_served() -> None:
-    bench = Bench(max_loaded=1)
-
-    async def work() -> None:
-        await asyncio.gather(bench.use(A), bench.use(B))
-
-    bench.run(work)
-    assert sorted(bench.loads()) == [A, B]
-
-
 def test_models_are_loaded_as_the_settings_say() -> None:
     bench = Bench(max_loaded=2, dtype="bfloat16")
     bench.run(lambda: bench.use(A))
     assert bench.engine.asked == [LoadOptions(dtype="bfloat16")]
-
-
-def test_clients_of_three_models_where_one_fits_are_all_served_with_few_loads() -> None:
-    bench = Bench(max_loaded=1)
-
-    async def client(id: ModelId) -> None:
-        for _ in range(5):
-            await bench.use(id)
-
-    async def work() -> None:
-        await asyncio.gather(*(client(id) for id in (A, B, C) for _ in range(4)))
-
-    bench.run(work)
-    assert len(bench.loads()) <= 3 * 5
 
 
 def test_a_broken_model_evicts_a_good_one_no_more_than_once() -> None:
@@ -240,23 +216,6 @@ def test_whoever_waits_is_counted_from_when_its_model_is_looked_for() -> None:
     bench.run(work)
 
 
-def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None:
-    bench = Bench(max_loaded=1)
-
-    async def work() -> None:
-        served = await bench.pool.acquire(A)
-        waiting = asyncio.create_task(bench.pool.acquire(B))
-        await asyncio.sleep(0.01)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await bench.use(A)
-        bench.pool.release(served)
-        await bench.use(C)
-
-    bench.run(work)
-    assert bench.loads() == [A, C]
-
-
 def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> None:
     bench = Bench(max_loaded=1)
 
@@ -267,22 +226,6 @@ def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> No
         generation.close()
         generation.close()
         assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0
-
-    bench.run(work)
-
-
-def test_a_lease_beside_another_does_not_wait_for_whoever_waits_for_that_one() -> None:
-    bench = Bench(max_loaded=1)
-
-    async def work() -> None:
-        served = await bench.pool.acquire(A)
-        other = asyncio.create_task(bench.use(B))
-        await asyncio.sleep(0.01)
-        assert bench.pool.share(served)
-        bench.pool.release(served)
-        bench.pool.release(served)
-        await other
-        assert not bench.pool.share(served)
 
     bench.run(work)
 
@@ -321,21 +264,6 @@ def test_a_model_that_can_never_fit_is_refused_with_its_numbers_and_evicts_nothi
 
     bench.run(work)
     assert bench.loads() == [A, B, C]
-
-
-def test_an_operator_s_pin_is_part_of_what_fits() -> None:
-    bench = Bench(room=LoadRoom(100), options=sized(a=50, b=60))
-    bench.weight_bytes = {A: 50, B: 60}
-
-    async def work() -> None:
-        await bench.pool.pin(A)
-        with pytest.raises(ModelExceedsMemory, match="10 B too much"):
-            await bench.use(B)
-        bench.pool.unpin(A)
-        await bench.use(B)
-
-    bench.run(work)
-    assert bench.loads() == [A, B]
 
 
 def test_whoever_waits_for_what_requests_hold_is_served_once_it_is_free() -> None:

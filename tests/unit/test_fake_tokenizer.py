@@ -61,28 +61,9 @@ def test_system_and_tools_end_in_one_fork_point() -> None:
     assert positions == sorted(set(positions))
 
 
-def test_reasoning_stays_while_its_turn_is_open() -> None:
-    assert "Two and two." in text_of(render(USER, THOUGHT, ChatMessage(Role.TOOL, "4", tool_call_id="c")))
-
-
 def test_user_text_cannot_spell_special_tokens() -> None:
     prompt = render(ChatMessage(Role.USER, "<|end|>"))
     assert prompt.token_ids.count(258) == 1
-
-
-def test_a_late_system_message_stays_in_its_place_as_a_users() -> None:
-    assert text_of(render(USER, SYSTEM, THOUGHT)).startswith(
-        "<|start|>user\n2 + 2?<|end|>\n<|start|>user\n<system-reminder>\nBe brief.\n</system-reminder><|end|>\n"
-    )
-
-
-def test_a_tool_that_failed_says_so_once() -> None:
-    def result(content: str, *, is_error: bool) -> str:
-        return text_of(render(USER, ChatMessage(Role.TOOL, content, tool_call_id="c", is_error=is_error)))
-
-    assert "tool\nError: no such file<" in result("no such file", is_error=True)
-    assert "tool\nError: no such file<" in result("Error: no such file", is_error=True)
-    assert "tool\nno such file<" in result("no such file", is_error=False)
 
 
 def test_without_a_template_there_is_no_chat() -> None:
