@@ -15,7 +15,17 @@ from urllib.parse import unquote
 from domain.chat import Json
 from domain.errors import InvalidRequest
 from domain.shown import shown
-from domain.string_formats import DATE, DATE_TIME, TIME
+
+_DAY = "(0[1-9]|1[0-9]|2[0-8])"
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_MONTHS = f"((0[13578]|1[02])-({_DAY}|29|30|31)|(0[469]|11)-({_DAY}|29|30)|02-{_DAY})"
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
+
+DATE = f"([0-9]{{4}}-{_MONTHS}|{_LEAP_YEAR}-02-29)"
+TIME = f"{_CLOCK}([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+DATE_TIME = f"{DATE}[Tt]{TIME}"
+"""Formats of strings as regular expressions, exact but for leap seconds: no answer has those."""
+
 
 MAX_DEPTH = 48
 """Of nested JSON values in a schema; a `$ref` is not followed and adds nothing."""
@@ -206,4 +216,4 @@ def _refuse(keyword: str, path: str, why: str, param: str) -> NoReturn:
     raise InvalidRequest(f"{param}: the keyword {keyword} at {shown(path)} {why}", param=param)
 
 
-__all__ = ("FORMATS", "MAX_DEPTH", "UNSUPPORTED", "checked_schema")
+__all__ = ("DATE", "DATE_TIME", "FORMATS", "MAX_DEPTH", "TIME", "UNSUPPORTED", "checked_schema")

@@ -4,13 +4,52 @@ Bounded whatever comes: a slice holds a few counts and two sketches.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from domain.explanation import TIER_NAMES
 from domain.latency_sketch import LatencySketch
 from domain.live_reading import ORIGINS, History, Latency, LiveReading, Reuse
-from domain.time_slices import TimeSlices
+
+T = TypeVar("T")
+
+
+class TimeSlices(Generic[T]):
+    """What happened lately, in slices of equal length; a slice is the whole number `at_ns // slice_ns`. `make` gives an
+    empty slice. Times are of one monotonic clock and may arrive a little out of order; what is older than every slice
+    that is kept is forgotten. Not thread-safe."""
+
+    def __init__(self, slice_ns: int, num_slices: int, make: Callable[[], T]) -> None:
+        self.slice_ns = slice_ns
+        self.num_slices = num_slices
+        self._make = make
+        self._slices: dict[int, T] = {}
+        self._newest = -1
+
+    def at(self, at_ns: int) -> T:
+        """The slice for what happens at `at_ns`. For what is too old, one that nobody will see."""
+        number = at_ns // self.slice_ns
+        if number > self._newest:
+            self._newest = number
+            for old in [kept for kept in self._slices if kept <= number - self.num_slices]:
+                del self._slices[old]
+        elif number <= self._newest - self.num_slices:
+            return self._make()
+        found = self._slices.get(number)
+        if found is None:
+            found = self._slices[number] = self._make()
+        return found
+
+    def last(self, num: int, now_ns: int) -> list[T | None]:
+        """The slices up to the one of `now_ns`, oldest first; None where nothing happened."""
+        end = now_ns // self.slice_ns + 1
+        return [self._slices.get(number) for number in range(end - min(num, self.num_slices), end)]
+
+    def __len__(self) -> int:
+        """How many slices are kept; for leak checks."""
+        return len(self._slices)
+
 
 SLICE_S, NUM_SLICES = 5, 180
 LATENCY_WINDOW_S = 300
@@ -95,4 +134,4 @@ def _reuse(window_s: int, slices: Sequence[_Slice]) -> Reuse:
     return Reuse(window_s, num_lookups, num_prompt, rates)
 
 
-__all__ = ("LATENCY_WINDOW_S", "NUM_SLICES", "RATE_WINDOW_S", "REUSE_WINDOWS_S", "SLICE_S", "LiveWindows")
+__all__ = ("LATENCY_WINDOW_S", "NUM_SLICES", "RATE_WINDOW_S", "SLICE_S", "LiveWindows", "TimeSlices")

@@ -10,8 +10,23 @@ from array import array
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from adapters.fake.mixing import GOLDEN, MASK, mix
 from domain.payload import HostPayload, TensorSpec
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(value: int) -> int:
+    """Scramble `value` (taken modulo 2**64) into 0 <= result < 2**64."""
+    value &= MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+    return value ^ (value >> 31)
+
+
+def unit(value: int) -> float:
+    """A number in (0, 1) that is a function of `value` alone."""
+    return (mix(value) + 0.5) / 2.0**64
 
 
 class Leaf(Protocol):
@@ -204,4 +219,4 @@ def unpack(buffers: Sequence[memoryview]) -> list["array[int]"]:
     return [_from_little_endian(buffer) for buffer in buffers]
 
 
-__all__ = ("Leaf", "RecurrentLeaf", "SlicedLeaf", "WindowedLeaf", "pack", "unpack")
+__all__ = ("GOLDEN", "MASK", "Leaf", "RecurrentLeaf", "SlicedLeaf", "WindowedLeaf", "mix", "pack", "unit", "unpack")

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import get_ident
 
-from adapters.fake.leaves import Leaf, RecurrentLeaf, SlicedLeaf, WindowedLeaf, pack, unpack
+from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, SlicedLeaf, WindowedLeaf, mix, pack, unpack
 from adapters.fake.memory import memory_shape
-from adapters.fake.mixing import GOLDEN, MASK, mix
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from math import exp, log
 
-from adapters.fake.mixing import GOLDEN, mix, unit
+from adapters.fake.leaves import GOLDEN, mix, unit
 from adapters.fake.options import FakeOptions
 from application.ports.compute import DecodeStart
 from application.ports.token_constraint import AllowedTokens

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import STEP_BUCKETS
 from adapters.otel.instruments import Instruments
-from adapters.otel.metric_spec import counter, histogram
+from adapters.otel.metric_spec import STEP_BUCKETS, counter, histogram
 from adapters.otel.trace_lookup import TraceLookup
 from application.events import StateRestored
 from application.services.event_router import Handler

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import STEP_BUCKETS
 from adapters.otel.instruments import Attributes, Instruments
-from adapters.otel.metric_spec import counter, gauge, histogram, observed_counter
+from adapters.otel.metric_spec import STEP_BUCKETS, counter, gauge, histogram, observed_counter
 from application.events import FaultObserved, HttpRefused, ModelLoaded, ModelUnloaded, StepCompleted, StoreFault
 from application.services.event_router import Handler
 from domain.ids import ModelId

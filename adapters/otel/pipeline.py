@@ -5,18 +5,20 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
 from adapters.otel.environment import ExportPlan
 from adapters.otel.http import HttpTracing, current_carrier
 from adapters.otel.log_export import LogExport
 from adapters.otel.message_content import MessageContent
 from adapters.otel.metrics import MetricEvents
-from adapters.otel.prometheus import PrometheusText
 from adapters.otel.providers import (
     SCOPE,
     build_logger_provider,
@@ -32,6 +34,22 @@ from application.ports.clock import Clock
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
+
+
+class PrometheusText:
+    """The body of `GET /metrics`, on a registry of its own so that two servers in one process do not mix, with the
+    process's figures beside it. `reader` belongs into one meter provider. Calling it renders the text; any thread."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self.reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
+
+    def __call__(self, accept: str) -> MetricsText:
+        """`accept`: the request's header; it decides between the text format and OpenMetrics."""
+        encode, content_type = choose_encoder(accept)
+        return MetricsText(encode(self._registry), content_type)
+
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """A collector that does not answer must not keep the server from ending."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -18,9 +19,38 @@ from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.util.types import Attributes
 
 from adapters.otel.environment import OTLP, ExportPlan
-from adapters.otel.linked_sampler import LinkedSampler
+
+
+class LinkedSampler(Sampler):
+    """Keeps a span that follows others by links alone if one of them was kept: what a request left behind belongs to
+    it, whatever share of traces is kept. `otherwise` decides about spans that have a parent, or no link."""
+
+    def __init__(self, otherwise: Sampler) -> None:
+        self._otherwise = otherwise
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        is_root = not get_current_span(parent_context).get_span_context().is_valid
+        if is_root and any(link.context.trace_flags.sampled for link in links or ()):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
+        return self._otherwise.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        return f"Linked{{{self._otherwise.get_description()}}}"
+
 
 SCOPE = "cairn"
 """The name of the instrumentation scope."""
@@ -75,6 +105,7 @@ def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence
 
 __all__ = (
     "SCOPE",
+    "LinkedSampler",
     "build_logger_provider",
     "build_meter_provider",
     "build_resource",

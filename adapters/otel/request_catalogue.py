@@ -1,8 +1,14 @@
 """The metrics of requests, as data: `request_metrics` feeds them."""
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import DURATION_BUCKETS, FIRST_TOKEN_BUCKETS, OUTPUT_TOKEN_BUCKETS
-from adapters.otel.metric_spec import counter, gauge, histogram
+from adapters.otel.metric_spec import (
+    DURATION_BUCKETS,
+    FIRST_TOKEN_BUCKETS,
+    OUTPUT_TOKEN_BUCKETS,
+    counter,
+    gauge,
+    histogram,
+)
 
 _REQUEST = (
     names.GEN_AI_OPERATION_NAME,

@@ -26,7 +26,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 from adapters.otel import semconv as names
-from adapters.otel.decode_batches import DecodeBatches
 from adapters.otel.message_content import MessageContent
 from adapters.otel.persist_spans import PersistSpans
 from adapters.otel.span_attributes import (
@@ -40,7 +39,7 @@ from adapters.otel.span_attributes import (
     response_attributes,
     restore_attributes,
 )
-from adapters.otel.span_tree import SpanTree
+from adapters.otel.span_tree import DecodeBatches, SpanTree
 from application.events import (
     DecodeStarted,
     FirstToken,

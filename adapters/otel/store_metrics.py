@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import LAG_BUCKETS
 from adapters.otel.instruments import Attributes, Instruments
-from adapters.otel.metric_spec import counter, gauge, histogram, observed_counter
+from adapters.otel.metric_spec import LAG_BUCKETS, counter, gauge, histogram, observed_counter
 from application.cache_events import CacheMeasured, RecordsRead, TierReading
 from application.events import RecordsDropped, RecordsEvicted, RecordsPersisted
 from application.services.event_router import Handler

@@ -14,8 +14,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 class MetricsText(NamedTuple):
     """The body of `GET /metrics`, and what it is."""
@@ -56,4 +54,4 @@ class Telemetry:
     shutdown: Callable[[], None] = _no_shutdown
 
 
-__all__ = ("METRICS_CONTENT_TYPE", "AsgiApp", "Message", "MetricsText", "Receive", "Send", "Telemetry")
+__all__ = ("AsgiApp", "Message", "MetricsText", "Receive", "Send", "Telemetry")

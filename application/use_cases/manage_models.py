@@ -5,8 +5,7 @@ from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.served_model import ModelStanding
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.load_room import LoadRoom
-from domain.model_turns import Residence
+from domain.model_turns import LoadRoom, Residence
 from domain.shown import shown
 
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from domain.chat import Json
 from domain.errors import InvalidRequest
+from domain.json_schema import DATE, DATE_TIME, TIME
 from domain.lark import ANY_TEXT, between_slashes, quoted
 from domain.output.schema_check import first_misfit
 from domain.shown import shown
-from domain.string_formats import DATE, DATE_TIME, TIME
 
 ANNOTATIONS = frozenset(
     [

@@ -7,8 +7,7 @@ of the text, and nothing in it is lost: what is no call is text.
 from collections.abc import Callable, Iterable, Sequence
 
 from domain.chat import ToolSpec
-from domain.output.answer import Answer
-from domain.output.call_ids import CallIds
+from domain.output.answer import Answer, CallIds
 from domain.output.channel_answer import ChannelAnswer
 from domain.output.marked_answer import MarkedAnswer
 from domain.output.output_format import PreparedFormat

@@ -42,8 +42,8 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
 
     A running server is asked first (it remembers open requests and the last that ended), then the log, if one is given.
     """
+    from interfaces.cli.request_story import told
     from interfaces.cli.running_server import NoAnswer
-    from interfaces.cli.story_lines import told
 
     story, problem = None, ""
     try:
@@ -81,7 +81,7 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
 
 
 def _look(id: str, log: str) -> "RequestStory | None":
-    from interfaces.cli.log_lines import find_story
+    from interfaces.cli.request_story import find_story
 
     if log == "-":
         return find_story(sys.stdin, id)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import typer
@@ -16,11 +17,32 @@ from domain.errors import DomainError
 from domain.model_card import ModelDescription
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
-from interfaces.cli.stop_signals import StopSignals
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
 from interfaces.http.server import HttpServer
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """The first SIGINT or SIGTERM asks the server to stop, the second ends the process at once. Installed on the
+    running event loop, for good. `is_stopping` is True from the first signal on."""
+
+    def __init__(self, on_first: Callable[[], None]) -> None:
+        self._on_first = on_first
+        self.is_stopping = False
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._received, number)
+
+    def _received(self, number: signal.Signals) -> None:
+        if self.is_stopping:
+            # Not sys.exit: whatever hangs would hang it too. Stored data is safe against kill -9.
+            os._exit(128 + number)
+        self.is_stopping = True
+        typer.echo("stopping: running requests may finish; once more to stop at once", err=True)
+        self._on_first()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,4 +141,9 @@ def _config_fact() -> str:
     return str(file) if file.exists() else f"{file} (none yet)"
 
 
-__all__ = ("Outcome", "serve_until_stopped")
+__all__ = (
+    "SIGNALS",
+    "Outcome",
+    "StopSignals",
+    "serve_until_stopped",
+)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from domain.byte_size import format_bytes
 from domain.shown import shown
-from interfaces.cli.pace import told_latency, told_time
+from interfaces.cli.progress import told_latency, told_time
 from interfaces.cli.running_server import RunningServer
 from interfaces.http.admin.figures_body import LatencyBody, ReuseBody
 from interfaces.http.admin.overview import OverviewBody

@@ -29,7 +29,7 @@ from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
-from domain.load_room import LoadRoom
+from domain.model_turns import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.documents import build_documents
 from interfaces.composition.engine_process import build_engine_process

@@ -8,7 +8,7 @@ from adapters.fake.options import FakeOptions
 from application.model_table import ModelTable
 from application.ports.model_repository import ModelPreview
 from domain.client import Client
-from domain.load_room import LoadRoom
+from domain.model_turns import LoadRoom
 from domain.sampling_defaults import SamplingDefaults
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service

@@ -30,8 +30,8 @@ from application.use_cases.generate import Generate
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
-from domain.load_room import LoadRoom
 from domain.model_card import LoadOptions, ModelSource
+from domain.model_turns import LoadRoom
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits

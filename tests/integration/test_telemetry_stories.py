@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import StatusCode
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.linked_sampler import LinkedSampler
 from adapters.otel.persist_spans import MAX_PATIENCE_S
+from adapters.otel.providers import LinkedSampler
 from adapters.otel.spans import SpanEvents
 from application.cache_events import RecordsOffered
 from application.events import (

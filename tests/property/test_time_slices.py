@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.time_slices import TimeSlices
+from domain.live_windows import TimeSlices
 
 SLICE_NS, NUM = 10, 4
 

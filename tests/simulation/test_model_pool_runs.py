@@ -23,8 +23,8 @@ from application.settings import ModelSettings
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
-from domain.load_room import LoadRoom
 from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
+from domain.model_turns import LoadRoom
 from tests.support.effort import scaled
 from tests.support.lanes import InlineLane
 from tests.support.virtual_time import run_in_virtual_time

@@ -51,7 +51,7 @@ from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
-from domain.load_room import LoadRoom
+from domain.model_turns import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http import event_stream

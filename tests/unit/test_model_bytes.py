@@ -3,9 +3,8 @@
 import pytest
 
 from domain.ids import ModelId
-from domain.load_room import LoadRoom
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.model_turns import LoadModel, ModelTurns, Residence, UnloadModel
+from domain.model_turns import LoadModel, LoadRoom, ModelTurns, Residence, UnloadModel
 
 A, B, C, D = (ModelId(name) for name in "abcd")
 

@@ -11,10 +11,8 @@ from application.events import PrefixAwaited, PrefixMatched, RequestEnded, Reque
 from application.services.request_timelines import RequestTimeline, RequestTimelines
 from domain.ids import RequestId
 from domain.request import Usage
-from interfaces.cli.log_lines import LOGGER, find_story
 from interfaces.cli.logs import JsonFormatter, PlainFormatter
-from interfaces.cli.request_story import RequestStory, from_log
-from interfaces.cli.story_lines import told
+from interfaces.cli.request_story import LOGGER, RequestStory, find_story, from_log, told
 from tests.support.event_script import Script, at
 
 ID = RequestId("chatcmpl-1")

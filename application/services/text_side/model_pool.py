@@ -7,7 +7,7 @@ found sound, before it is known that it fits at all, and before it is known not 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
@@ -18,16 +18,44 @@ from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.lane import Lane
-from application.services.text_side.idle_timers import IdleTimers
 from application.services.text_side.model_finder import ModelFinder, nothing_to_check
 from application.services.text_side.served_model import FoundModel, ModelStanding, ServedModel
 from application.settings import ModelSettings
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
-from domain.load_room import LoadRoom
 from domain.model_card import LoadOptions, ModelSource
-from domain.model_turns import LoadModel, ModelTurns, UnloadModel
+from domain.model_turns import LoadModel, LoadRoom, ModelTurns, UnloadModel
+
+
+class IdleTimers:
+    """One timer for each idle model that has a time to live. Event loop only. `expire` is called once for a
+    model that was idle for all of its time."""
+
+    def __init__(self, ttl_s: Callable[[ModelId], float | None], expire: Callable[[ModelId], None]) -> None:
+        """`ttl_s`: None for a model that may stay."""
+        self._ttl_s = ttl_s
+        self._expire = expire
+        self._timers: dict[ModelId, asyncio.TimerHandle] = {}
+
+    def follow(self, idle: Iterable[ModelId]) -> None:
+        """These are idle now, and no others: who is so since before keeps its timer."""
+        now_idle = set(idle)
+        for id in self._timers.keys() - now_idle:
+            self._timers.pop(id).cancel()
+        for id in now_idle - self._timers.keys():
+            if (ttl_s := self._ttl_s(id)) is not None:
+                self._timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._end, id)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _end(self, id: ModelId) -> None:
+        del self._timers[id]
+        self._expire(id)
+
 
 ROOM_WAIT_S = 60.0
 """How long a request waits for other models' requests to end where its own model does not fit beside them."""
