@@ -186,12 +186,6 @@ def test_a_failure_marks_the_request_and_the_phase_it_happened_in(recorder: Span
     assert (recorder.named("chat demo").attributes or {})["gen_ai.response.finish_reasons"] == ("error",)
 
 
-def test_a_prefill_that_was_cut_short_says_how_far_it_came(recorder: SpanRecorder) -> None:
-    play(recorder, [*ENDINGS["prefill"], SCRIPT.ended("cancelled", seconds=3.0)])
-    attributes = recorder.named("prefill").attributes or {}
-    assert (attributes["cairn.prefill.chunks"], attributes["cairn.prompt.computed_tokens"]) == (1, 512)
-
-
 def test_a_preempted_request_waits_and_prefills_again(recorder: SpanRecorder) -> None:
     resumed = replace(SCRIPT.first_chunk(), end=1030, is_resumed=True, at_ns=at(3.8))
     again = [RequestPreempted(SCRIPT.id, 1030, at(3.0)), SCRIPT.admitted(3.5), resumed]
@@ -208,13 +202,6 @@ def test_a_preempted_request_waits_and_prefills_again(recorder: SpanRecorder) ->
         ("prefill", (3.5, 4.0)),
         ("decode", (4.0, 4.25)),
     ]
-
-
-def test_a_request_that_is_admitted_again_has_a_second_prefill(recorder: SpanRecorder) -> None:
-    again = [SCRIPT.admitted(2.5), SCRIPT.decode_started(), SCRIPT.ended()]
-    play(recorder, [*ENDINGS["decode"], *again])
-    assert [span.name for span in recorder.spans()] == ["queue", "prefill", "decode", "prefill", "decode", "chat demo"]
-    assert [span.attributes["cairn.prefill.chunks"] for span in recorder.spans() if span.name == "prefill"] == [2, 0]
 
 
 def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:

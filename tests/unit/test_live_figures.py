@@ -90,15 +90,6 @@ def test_a_request_of_many_choices_is_looked_up_once() -> None:
     assert totals(found) == {}
 
 
-def test_events_of_nobody_change_no_rate() -> None:
-    figures = Figures()
-    figures.emit(matched("nobody", {"hot": 9}))
-    figures.emit(Script("nobody").first_token())
-    found = read(figures)
-    assert totals(found) == {}
-    assert (found.time_to_first_token.num, found.reuse[0].num_lookups, figures.figures.failures()) == (0, 0, {})
-
-
 def test_nothing_grows_under_a_hundred_thousand_events() -> None:
     """Half of the requests never end, and the clock goes round the windows several times."""
     figures = Figures(max_open=50)

@@ -137,16 +137,6 @@ def test_a_record_dropped_between_lookup_and_fetch_is_recomputed(layout: StateLa
     driver.check_idle()
 
 
-@KINDS
-def test_requests_with_one_fresh_prompt_compute_it_once_without_a_hot_tier(layout: StateLayout) -> None:
-    driver, _ = queued_driver(layout, hot_bytes=0)
-    jobs = [driver.begin(PROMPT) for _ in range(4)]
-    driver.finish(*jobs)
-    assert sum(job.computed for job in jobs) == len(PROMPT) - 1
-    assert [job.output for job in jobs] == [plain_answer(options(layout), PROMPT)] * 4
-    driver.check_idle()
-
-
 def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:
     """A long conversation thins its snapshots; the queue does not move until it is over."""
     driver, queue = queued_driver(HYBRID)
