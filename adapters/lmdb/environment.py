@@ -18,7 +18,7 @@ import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.notes import INDEX, Notes
+from adapters.lmdb.notes import READ, WRITE, Notes
 from adapters.lmdb.pages import PageGeometry
 
 TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
@@ -88,7 +88,7 @@ class Environment:
         try:
             env.reader_check()
             self.geometry = PageGeometry(env.stat()["psize"])
-            with self.notes.of(INDEX):
+            with self.notes.of(READ):
                 self.trees = self._open_trees(env)
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
@@ -157,7 +157,7 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self.notes.of(INDEX), self._begun(env, env.begin) as txn:
+        with self._entered() as env, self.notes.of(READ), self._begun(env, env.begin) as txn:
             yield txn
 
     @contextmanager
@@ -176,7 +176,7 @@ class Environment:
     def writing(self) -> Generator["lmdb.Transaction[bytes]"]:
         """The one write transaction: committed on leaving, aborted by an exception."""
         with self._write_lock, self._entered() as env:
-            with self.notes.of(INDEX), env.begin(write=True) as txn:
+            with self.notes.of(WRITE), env.begin(write=True) as txn:
                 yield txn
             self.notes.settle()
             self._note_file(env)

@@ -3,11 +3,12 @@
 A sector that the disk cannot read kills the process that touches it in the map (SIGBUS), and so may an index page that
 was damaged at rest. Each thread writes down what it is about to touch and wipes it out afterwards:
 
-    u64[512] in a mapped file    [0] lives in a row that ended in mid-transaction before they completed one
-                                 [n] 0; the id of the record whose payload is touched; or INDEX in a transaction
+    u64[512] in a mapped file    [0] lives in a row that ended in mid-write before they completed one
+                                 [n] 0; the id of the record whose payload is touched; READ or WRITE in a transaction
 
-What an earlier process left there it died of, or it was killed meanwhile. So the records are read once more, by another
-process, and only those that it dies of are quarantined; an index is given up after it ended two lives in a row.
+What an earlier process left there it died of, or it was killed meanwhile. So records and index are read once more, by
+another process: only the records that it dies of are quarantined, and the index is given up if it dies of that. Damage
+that only writing meets is not seen so: the index is given up, too, after writing ended two lives in a row.
 """
 
 import os
@@ -20,7 +21,8 @@ from pathlib import Path
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.private_files import open_private
 
-INDEX = (1 << 64) - 1
+READ = (1 << 64) - 1
+WRITE = READ - 1
 _NUM_SLOTS, _BYTES = 512, 8
 _MAX_LIVES = 2
 
@@ -36,25 +38,25 @@ class Notes:
         self._free: deque[int] = deque()
 
     def begin(self, unreadable: Callable[[Sequence[int]], Iterable[int]]) -> list[int]:
-        """Ids of records that ended an earlier life and are `unreadable` still. Raises Damaged when the index did that
-        again, or when `unreadable` does."""
+        """Ids of records that ended an earlier life and are `unreadable` still. Raises Damaged when writing did that
+        again, or when `unreadable` does, which reads the index too."""
         if self._map is None:
             self._open()
         if self._map is None:
             return []
         lives, *left = self._numbers
-        ids = sorted({number for number in left if number not in (0, INDEX)})
-        bad = list(unreadable(ids)) if ids else []
-        lives = lives + 1 if INDEX in left and not bad else 0
+        ids = sorted(set(left) - {0, READ, WRITE})
+        bad = list(unreadable(ids)) if any(left) else []
+        lives = lives + 1 if WRITE in left and not bad else 0
         self.clear()
         if lives >= _MAX_LIVES:
-            raise Damaged(f"its index ended {lives} processes in a row")
+            raise Damaged(f"writing to it ended {lives} processes in a row")
         self._numbers[0] = lives
         return bad
 
     @contextmanager
     def of(self, number: int) -> Generator[None]:
-        """Note a record's id, or INDEX, while the block runs."""
+        """Note a record's id, READ or WRITE, while the block runs."""
         try:
             slot = self._free.pop()
         except IndexError:
@@ -68,7 +70,7 @@ class Notes:
             self._free.append(slot)
 
     def settle(self) -> None:
-        """A transaction was completed: the index can be used."""
+        """A transaction that writes was completed."""
         if self._map is not None:
             self._numbers[0] = 0
 
@@ -107,4 +109,4 @@ class Notes:
         self._free = deque(range(1, _NUM_SLOTS))
 
 
-__all__ = ("INDEX", "Notes")
+__all__ = ("READ", "WRITE", "Notes")

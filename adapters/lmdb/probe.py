@@ -17,7 +17,7 @@ import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import Damaged
+from adapters.lmdb.faults import DAMAGED, Damaged, classify
 from adapters.lmdb.reading import CorruptRecord, verify
 from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, space_of
 from application.ports.block_store import Advance, nobody_looks
@@ -25,6 +25,9 @@ from domain.record import Namespace
 
 UNREADABLE = "cannot be read from the disk"
 _OF_THE_DISK = {-SIGBUS, -SIGSEGV}
+_NO_RECORD = 0
+_DAMAGED = 3
+"""Exit status: the index contradicts itself."""
 
 
 class Probed(NamedTuple):
@@ -38,7 +41,9 @@ class Probed(NamedTuple):
 
 def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
     """The records among these that the disk cannot read. Raises Damaged when the index cannot be read."""
-    return [one.id for one in _probed(path, ids) if one.problem == UNREADABLE]
+    if not StoreDirectory(path).data.exists():
+        return []
+    return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
 
 
 def verify_payloads(path: Path, advance: Advance = nobody_looks) -> list[str]:
@@ -67,6 +72,8 @@ def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
                 yield Probed(name, record_id, int(first), rest)
                 after, name = name, b""
         is_done = child.returncode == 0
+        if child.returncode == _DAMAGED:
+            raise Damaged("its index contradicts itself")
         if not is_done and child.returncode not in _OF_THE_DISK:
             raise OSError(f"the process that reads {path} ended with status {child.returncode}")
         if not is_done and not name:
@@ -84,6 +91,9 @@ def main(path: Path, after: bytes, ids: Sequence[int]) -> None:
     with environment.viewing() as txn:
         rows = [(bytes(key), bytes(value)) for key, value in txn.cursor(trees.ns)]
         spaces = {NamespaceRow.unpack(key, value).space: Namespace(key) for key, value in rows}
+        for tree in (trees.kid, trees.lru):
+            for _ in txn.cursor(tree).iternext(values=False):
+                pass
         cursor = txn.cursor(trees.rec)
         more = cursor.set_range(after + b"\0") if after else cursor.first()
         while more:
@@ -110,7 +120,8 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), [int(text) for text in sys.argv[3].split(",") if text])
     except (Damaged, lmdb.Error, OSError) as failure:
-        sys.exit(f"cairn: {failure}")
+        sys.stderr.write(f"cairn: {failure}\n")
+        sys.exit(_DAMAGED if classify(failure) == DAMAGED else 1)
 
 
 __all__ = ("UNREADABLE", "Probed", "unreadable_of", "verify_payloads")

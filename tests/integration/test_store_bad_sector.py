@@ -155,20 +155,50 @@ def test_verify_names_it(store: Path, bad: Mapping[str, str]) -> None:
     assert problem.startswith(f"block {name} of namespace 1 could not be read from the disk")
 
 
-def test_a_kill_while_reading_costs_nothing(store: Path) -> None:
-    """What was noted is read once more by another process, and is sound."""
-    program = HEADER + "store._environment.notes.of(4).__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
-    process = start("-c", "import os, signal\n" + program, str(store))
+def killed(store: Path, moment: str) -> None:
+    """A process is killed in the middle of this."""
+    lines = f"held = store._environment.{moment}\nheld.__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
+    process = start("-c", f"import os, signal\n{HEADER}{lines}", str(store))
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", ["notes.of(4)", "reading()", "writing()"])
+def test_a_kill_costs_nothing(store: Path, moment: str) -> None:
+    """What was noted is read once more by another process, and is sound."""
+    for _ in range(2):
+        killed(store, moment)
+        assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
+
+
+def test_kills_while_reading_cost_nothing_however_many_in_a_row(store: Path) -> None:
+    for _ in range(3):
+        killed(store, "reading()")
     assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
 
-def test_an_index_that_ends_process_after_process_is_emptied(library: Path, store: Path) -> None:
+def test_a_database_that_was_removed_is_made_anew_whatever_was_noted(store: Path) -> None:
+    killed(store, "notes.of(4)")
+    (store / "data.mdb").unlink()
+    assert run(READ, store, {})["found"] == [False] * 9
+
+
+def test_a_damaged_row_is_found_where_a_process_was_killed(store: Path) -> None:
+    """The process that reads what was noted names it, and the store is opened all the same."""
+    killed(store, "notes.of(4)")
+    data, row = bytearray((store / "data.mdb").read_bytes()), b"\0\0\0\1\0" + content()[0].key.hash  # type: ignore[union-attr]
+    data[data.rindex(row) + len(row) + 12] ^= 255
+    (store / "data.mdb").write_bytes(data)
+    again = run(READ, store, {})
+    assert again["found"] == [False] * 9
+    assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
+
+
+def test_an_index_that_ended_a_process_is_emptied(library: Path, store: Path) -> None:
     """Its pages cannot be left alone as a record's can."""
     bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(index_page(store))}
-    assert [dies(READ, store, bad) for _ in range(2)] == [True, True]
-    again = run(READ, store, {})
+    assert dies(READ, store, bad)
+    again = run(READ, store, bad)
     assert again["found"] == [False] * 9
     assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
 
