@@ -161,7 +161,7 @@ def test_a_tokenizer_without_a_rust_core_streams_alike(
     library = _python_only(str(tmp_path_factory.getbasetemp() / "python_only"))
     codec = TextCodec(library, None)
     tokenizer = HfTokenizer(
-        codec, vocab_size=500, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
+        codec, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
     )
     for tokens in (tokenizer.encode(text).token_ids, ids):
         decoded = library.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -178,7 +178,7 @@ def test_bytes_without_end_are_shown_as_they_settle() -> None:
     library = load_tokenizer(str(embedded_folder(EMBEDDED_IDS[0])))
     codec = TextCodec(library, None)
     tokenizer = HfTokenizer(
-        codec, vocab_size=4096, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
+        codec, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
     )
     first, *rest = tokenizer.encode("😀").token_ids
     ids = [*[first] * 30, *rest, *tokenizer.encode(" fine").token_ids]
