@@ -56,7 +56,7 @@ def test_explain_shows_both_sides(service: FakeService, tmp_path: Path) -> None:
 
 def test_explain_as_json_from_stdin_is_the_server_s_answer(service: FakeService, tmp_path: Path) -> None:
     arguments = ("cache", "explain", "-", "--url", f"{service.base_url}/v1/", "--json")
-    result = run_cairn(tmp_path, *arguments, stdin=json.dumps(SUNDAY), CAIRN_SERVER__API_KEY="hunter2")
+    result = run_here(tmp_path, *arguments, stdin=json.dumps(SUNDAY), CAIRN_SERVER__API_KEY="hunter2")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == service.client.post("/v1/cache/explain", json=SUNDAY).json()
 

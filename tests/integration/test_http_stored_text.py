@@ -9,7 +9,7 @@ import pytest
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings, Settings
 from tests.support.cache_requests import EXPLAIN, explain, warm
-from tests.support.cli_process import run_cairn
+from tests.support.cli_process import run_here
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.key_argument import key_argument
 
@@ -90,7 +90,7 @@ def test_the_command_says_which_setting_hides_it(tmp_path: Path) -> None:
         warm(service, SECRET)
         file = tmp_path / "request.json"
         file.write_text(json.dumps({"prompt": GUESS}))
-        result = run_cairn(tmp_path, "cache", "explain", str(file), "--url", service.base_url, *key_argument("k"))
+        result = run_here(tmp_path, "cache", "explain", str(file), "--url", service.base_url, *key_argument("k"))
         assert result.returncode == 0, result.stderr
         assert "0451" not in result.stdout
         (line,) = [line for line in result.stdout.splitlines() if line.startswith("  stored")]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interfaces.cli.checks import LIBRARIES
-from tests.support.cli_process import PATIENCE_S, ROOT, environment, run_cairn
+from tests.support.cli_process import PATIENCE_S, ROOT, environment, run_cairn, run_here
 
 HEAVY = {
     "asyncio", "dependency_injector", "httpx", "huggingface_hub", "litestar", "lmdb", "mlx", "mlx_lm", "msgspec",
@@ -46,7 +46,7 @@ print("LOADED", sorted({heavy!r} & set(sys.modules)))
 
 
 def test_help_names_every_command(tmp_path: Path):
-    result = run_cairn(tmp_path, "--help")
+    result = run_here(tmp_path, "--help")
     assert result.returncode == 0
     for name in ("serve", "run", "models", "doctor", "config", "cache"):
         assert re.search(rf"^\W*{name} ", result.stdout, re.MULTILINE), name
@@ -67,7 +67,7 @@ def test_config_show_tells_values_and_origins(tmp_path: Path):
 
 
 def test_config_show_as_json(tmp_path: Path):
-    result = run_cairn(tmp_path, "config", "show", "--json", CAIRN_STORE__QUOTA="50%", CAIRN_MODEL__DIRS="/a:/b")
+    result = run_here(tmp_path, "config", "show", "--json", CAIRN_STORE__QUOTA="50%", CAIRN_MODEL__DIRS="/a:/b")
     shown = json.loads(result.stdout)
     assert shown["store.quota"] == {"value": "50%", "origin": "CAIRN_STORE__QUOTA"}
     assert shown["model.dirs"] == {"value": ["/a", "/b"], "origin": "CAIRN_MODEL__DIRS"}
@@ -75,7 +75,7 @@ def test_config_show_as_json(tmp_path: Path):
 
 
 def test_config_path(tmp_path: Path):
-    assert run_cairn(tmp_path, "config", "path").stdout.strip() == str(tmp_path / ".config/cairn/config.toml")
+    assert run_here(tmp_path, "config", "path").stdout.strip() == str(tmp_path / ".config/cairn/config.toml")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_config_path(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_used(tmp_path: Path, arguments: list[str], variables: dict[str, str], message: str):
-    result = run_cairn(tmp_path, *arguments, **variables)
+    result = run_here(tmp_path, *arguments, **variables)
     assert result.returncode == 2
     assert result.stderr.startswith(message)
     assert result.stdout == ""
 
 
 def test_models_as_json(tmp_path: Path):
-    listing = json.loads(run_cairn(tmp_path, "models", "--backend", "fake", "--json").stdout)
+    listing = json.loads(run_here(tmp_path, "models", "--backend", "fake", "--json").stdout)
     assert [(model["id"], model["default"]) for model in listing] == [
         ("fake-attention", True),
         ("fake-hybrid", False),
@@ -107,14 +107,14 @@ def test_models_shows_the_embedded_ones_and_those_of_a_folder(tmp_path: Path):
     (folder / "config.json").write_text('{"model_type": "llama"}')
     for name in ("model.safetensors", "tokenizer.json"):
         (folder / name).write_bytes(b"{}")
-    result = run_cairn(tmp_path, "models", "--model-dir", str(tmp_path / "models"))
+    result = run_here(tmp_path, "models", "--model-dir", str(tmp_path / "models"))
     names = [line.split()[0] for line in result.stdout.splitlines()]
     assert {"cairn-demo", "cairn-demo-hybrid"} <= set(names)
     assert "org/tiny" in names
 
 
 def test_doctor_finds_nothing_wrong(tmp_path: Path):
-    result = run_cairn(tmp_path, "doctor", "--backend", "fake", "--json")
+    result = run_here(tmp_path, "doctor", "--backend", "fake", "--json")
     report = json.loads(result.stdout)
     found = {check["name"]: check["found"] for check in report["checks"]}
     # Whether cairn itself is installed, and how much room there is, is up to the machine that tests it.
@@ -129,9 +129,7 @@ def test_doctor_finds_nothing_wrong(tmp_path: Path):
 
 def test_doctor_says_what_is_wrong(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    result = run_cairn(
-        tmp_path, "doctor", "no-such-model", "--backend", "fake", CAIRN_STORE__DIR=str(tmp_path / "file")
-    )
+    result = run_here(tmp_path, "doctor", "no-such-model", "--backend", "fake", CAIRN_STORE__DIR=str(tmp_path / "file"))
     lines = result.stdout.splitlines()
     assert result.returncode == 1
     assert "! model       no-such-model is not here" in lines
@@ -143,7 +141,7 @@ def test_doctor_warns_of_settings_that_let_everybody_in(tmp_path: Path):
     names = ("server.allowed_hosts", "server.cors_origins", "cache.show_text")
 
     def access(**variables: str) -> dict[str, Any]:
-        result = run_cairn(tmp_path, "doctor", "--backend", "fake", "--json", **variables)
+        result = run_here(tmp_path, "doctor", "--backend", "fake", "--json", **variables)
         (check,) = [check for check in json.loads(result.stdout)["checks"] if check["name"] == "access"]
         return check
 
