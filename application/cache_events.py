@@ -41,10 +41,9 @@ class RecordsOffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsRead:
-    """One read of a store, whatever came of it. `num_missing`: records that were not there. `raw_bytes`: decoded."""
+    """One read of a store, whatever came of it. `raw_bytes`: decoded."""
 
     num_records: int
-    num_missing: int
     raw_bytes: int
     started_ns: int
     at_ns: int

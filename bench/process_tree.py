@@ -1,10 +1,6 @@
-"""Who started whom, where there is a /proc; and whose orphans come to whom."""
+"""Processes and the children that they started, where there is a /proc."""
 
-import ctypes
-import sys
 from pathlib import Path
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def children(pid: int) -> list[int]:
@@ -20,12 +16,4 @@ def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
 
 
-def adopt_orphans() -> bool:
-    """What processes below this one leave behind becomes its own child from now on, in whatever session it is; False
-    where the system does not do that (other than Linux)."""
-    if not sys.platform.startswith("linux"):
-        return False
-    return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-__all__ = ("adopt_orphans", "children", "descendants")
+__all__ = ("children", "descendants")

@@ -130,11 +130,6 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
-    def pids(self) -> list[int]:
-        """Its own, and those of all that it has started. Where there is a /proc."""
-        assert self._process is not None
-        return [self._process.pid, *descendants(self._process.pid)]
-
     def cpu_s(self, *, with_children: bool = False) -> float:
         """Processor time it has taken so far, all threads together; `with_children`: and all that it has started and
         not left to somebody else. Where there is a /proc."""

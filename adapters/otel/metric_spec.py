@@ -1,4 +1,4 @@
-"""What a metric is, as a value: see `catalogue` for those there are."""
+"""What a metric is, as a value: see `metrics.CATALOGUE` for those there are."""
 
 from dataclasses import dataclass
 from enum import Enum

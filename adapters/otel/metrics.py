@@ -1,27 +1,49 @@
-"""The metrics of the catalogue, fed from events through an OpenTelemetry meter.
+"""The metrics Cairn has, as data (CATALOGUE: one entry, one instrument), fed from events through a meter.
 
 Exporters and `GET /metrics` read the same instruments. Gauges are not counted up and down but read from what is open
 when metrics are collected, so that they cannot drift. A new family of events is a module of METRICS and a class with
-`handlers`, named here and in the catalogue.
+`handlers`, both named here: what nobody feeds is an error. Buckets are in seconds; units in UCUM.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.metrics import Meter
 
+from adapters.otel import (
+    cache_metrics,
+    engine_metrics,
+    health_metrics,
+    memory_metrics,
+    request_catalogue,
+    store_metrics,
+)
 from adapters.otel import semconv as names
 from adapters.otel.cache_metrics import CacheMetrics
-from adapters.otel.catalogue import CATALOGUE, TELEMETRY_FAILURES
 from adapters.otel.engine_metrics import EngineMetrics
 from adapters.otel.health_metrics import HealthMetrics
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.memory_metrics import MemoryMetrics
+from adapters.otel.metric_spec import observed_counter
 from adapters.otel.request_metrics import RequestMetrics
 from adapters.otel.store_metrics import StoreMetrics
 from adapters.otel.trace_lookup import TraceLookup, no_trace
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter, Handler
 from application.services.request_timelines import RequestTimelines
+
+TELEMETRY_FAILURES = observed_counter(
+    names.CAIRN_TELEMETRY_FAILURES, "{event}", "Events that telemetry could not take.", names.CAIRN_EVENT
+)
+
+CATALOGUE = (
+    *request_catalogue.METRICS,
+    *engine_metrics.METRICS,
+    *health_metrics.METRICS,
+    *cache_metrics.METRICS,
+    *store_metrics.METRICS,
+    *memory_metrics.METRICS,
+    TELEMETRY_FAILURES,
+)
 
 
 def _no_failures() -> Mapping[str, int]:
@@ -77,4 +99,4 @@ def _each(handlers: Sequence[Handler]) -> Handler:
     return handle
 
 
-__all__ = ("MetricEvents",)
+__all__ = ("CATALOGUE", "TELEMETRY_FAILURES", "MetricEvents")

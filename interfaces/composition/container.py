@@ -1,16 +1,19 @@
 """The object graph: every adapter is chosen here and nowhere else. Tests override single providers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dependency_injector import providers
 
 from adapters.engine_process.child import ChildProcess
 from adapters.llguidance.checker import LlguidanceChecker
+from adapters.otel.setup import build_telemetry
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
+from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.generated_calls import GeneratedCalls
@@ -35,7 +38,6 @@ from interfaces.composition.documents import build_documents
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
-from interfaces.composition.telemetry import make_events, make_telemetry
 from interfaces.composition.token_side import TokenSide
 
 
@@ -47,6 +49,14 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
         return LoadRoom.of(status.limits, status.ledger)
 
     return room
+
+
+def make_events(
+    timelines: EventSink, request_log: EventSink, telemetry: EventSink, figures: EventSink, extra: Sequence[EventSink]
+) -> EventSink:
+    """The timelines come first: the others read them. The log comes before telemetry: its lines name the traces that
+    telemetry closes."""
+    return EventFanOut(timelines, request_log, telemetry, figures, *extra)
 
 
 class Container(TokenSide):
@@ -66,10 +76,10 @@ class Container(TokenSide):
 
     ids = providers.Singleton(RandomIds)
     timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
-    telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock, timelines)
+    telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, timelines)
     request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
     figures = providers.Singleton(LiveFigures, clock, timelines)
-    events = providers.Singleton(make_events, timelines, request_log, telemetry, figures, extra_sinks)
+    events = providers.Singleton(make_events, timelines, request_log, telemetry.provided.sink, figures, extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
-from adapters.otel.catalogue import CATALOGUE
 from adapters.otel.metric_spec import MetricKind
+from adapters.otel.metrics import CATALOGUE
 from adapters.otel.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKEN
 from application.events import (
     Event,

@@ -42,11 +42,6 @@ def modules() -> list[str]:
     return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.name not in _HELPER_MODULES)
 
 
-def family_of(name: str) -> str:
-    """The model module behind a name."""
-    return VARIANTS[name][0] if name in VARIANTS else name
-
-
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
     """What the model's config.json would say. `changes` go where the text model's values are."""
     family, overrides = VARIANTS.get(name, (name, {}))
@@ -122,7 +117,6 @@ __all__ = (
     "build",
     "build_from",
     "config_of",
-    "family_of",
     "modules",
     "names",
     "save",

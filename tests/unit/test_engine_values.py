@@ -140,7 +140,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     ReadinessMeasured(True, 1),
     RecordsOffered(ID, 1, 2, 3),
-    RecordsRead(num_records=1, num_missing=0, raw_bytes=2, started_ns=3, at_ns=4),
+    RecordsRead(num_records=1, raw_bytes=2, started_ns=3, at_ns=4),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
 

@@ -169,7 +169,6 @@ class StoreLanes:
         self._events.emit(
             RecordsRead(
                 num_records=len(records),
-                num_missing=len(found) - len(records),
                 raw_bytes=sum(record.raw_bytes for record in records),
                 started_ns=started_ns,
                 at_ns=self.now_ns(),
