@@ -34,7 +34,7 @@ from adapters.mlx.assembly import ModelFacts, assemble  # noqa: E402
 from adapters.mlx.device import describe_device  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
-from application.ports.record_writer import PutOutcome  # noqa: E402
+from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.hashing import BlockChain, snapshot_key  # noqa: E402

@@ -48,7 +48,7 @@ from adapters.system.clock import SystemClock
 from adapters.system.heap import bound_arenas, keep_freed
 from application.cache_events import RecordsOffered
 from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
-from application.ports.record_writer import PreparedPut, PutOutcome
+from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.settings import StoreSettings
 from bench.results import Results

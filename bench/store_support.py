@@ -10,7 +10,7 @@ from typing import Any
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.system.clock import SystemClock
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from bench.event_log import EventLog
 from domain.id_row import IdRow
 from domain.ids import BlockHash

@@ -23,13 +23,14 @@ from application.ports.block_store import (
     EraseReport,
     IntegrityReport,
     NoteGone,
+    PreparedPut,
+    PutOutcome,
     StoreOpenError,
     StoreUsage,
     nobody_looks,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import Namespace, NamespaceInfo, Record, RecordKey

@@ -10,8 +10,7 @@ from random import Random
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from application.ports.block_store import BlockStore, EraseReport, NoteGone, StoreUsage
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, EraseReport, NoteGone, PutOutcome, StoreUsage
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import Namespace, NamespaceInfo, Record, RecordKey

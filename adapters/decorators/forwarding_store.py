@@ -10,10 +10,11 @@ from application.ports.block_store import (
     EraseReport,
     IntegrityReport,
     NoteGone,
+    PreparedPut,
+    PutOutcome,
     StoreUsage,
     nobody_looks,
 )
-from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import Namespace, NamespaceInfo, Record, RecordKey

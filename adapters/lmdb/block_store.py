@@ -35,13 +35,14 @@ from application.ports.block_store import (
     IntegrityReport,
     NoteGone,
     OpenFailure,
+    PreparedPut,
+    PutOutcome,
     StoreOpenError,
     StoreUsage,
     nobody_looks,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable

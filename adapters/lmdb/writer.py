@@ -14,8 +14,7 @@ from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.payload import EncodedRecord
 from adapters.lmdb.room import Quota, evict_slice, needed_pages
 from adapters.lmdb.rows import NamespaceRow, described, is_block, record_key, space_of
-from application.ports.block_store import NoteGone
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import NoteGone, PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
 

@@ -16,10 +16,11 @@ from application.ports.block_store import (
     IntegrityReport,
     NamespaceUsage,
     NoteGone,
+    PreparedPut,
+    PutOutcome,
     StoreUsage,
     nobody_looks,
 )
-from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload

@@ -1,15 +1,24 @@
-"""A local store: records kept on this machine within a quota. Read, written, and administered.
+"""A local store: records kept on this machine within a quota. Read, written, and administered. What is there is known
+(`domain/prefix_index`).
 
-Who only reads takes a RecordReader, who only writes a RecordWriter; their contracts hold here. What only a local store
-has is StoreAdministration: it can be listed, measured, checked, emptied and made smaller.
-
-Contract, in addition
+Contract
+* Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are decoded
+  inside `get` and encoded inside `put`, or from `prepare` on, with the GIL released where the library allows.
+* Truth: what is returned is what was put, bit for bit, or a miss. A record that fails its checksum is a miss, and so
+  is everything that cannot be read now (volume gone, foreign format, closed): nothing raises.
+* Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
+  not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
+  transactions, so that every state in between holds whole chains.
+* Durability: what `put` reported STORED in a store on disk survives a crash of the process and a power cut.
+* Idempotence: putting a present record refreshes its recency and is STORED. Deleting what is absent does nothing.
 * Quota: usage never exceeds the quota, at any instant. Room is made by evicting the least recently used leaves that
   are not being read, never a parent before its children.
-* Trouble (full disk or map, vanished volume, corruption, foreign format) is contained: each kind of fault is reported
-  once by name and counted in `usage().faults`. A record that fails its checksum is quarantined with everything that
-  follows it and is a miss from then on.
-* After `close`: reads answer MISS or None, writes answer UNAVAILABLE; nothing raises.
+* Trouble (full disk or map, vanished volume, corruption, foreign format) is contained: writing answers with an outcome,
+  each kind of fault is reported once by name and counted in `usage().faults`. A record that fails its checksum is
+  quarantined with everything that follows it and is a miss from then on.
+* Arguments that make no sense (an identifier of another length than 32 bytes) are errors of the caller: ValueError,
+  before anything is read.
+* After `close`: reads answer None, writes answer UNAVAILABLE; nothing raises.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +26,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from application.ports.record_reader import RecordReader
-from application.ports.record_writer import RecordWriter
-from domain.record import Namespace, NamespaceInfo, RecordKey
+from domain.id_row import IdRow
+from domain.ids import BlockHash, GroupIndex
+from domain.record import Namespace, NamespaceInfo, Record, RecordKey
+
+
+class PutOutcome(Enum):
+    """STORED: all records are in. The others store nothing of the batch: ORPHAN (a parent is absent), FULL (no room
+    can be made, or the batch exceeds the quota), UNAVAILABLE (closed, read-only, volume gone, writes suspended)."""
+
+    STORED = "stored"
+    ORPHAN = "orphan"
+    FULL = "full"
+    UNAVAILABLE = "unavailable"
+
+
+PreparedPut: TypeAlias = Callable[[], PutOutcome]
+"""Stores what was prepared, as `put` does. Called once, or never, by any thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +130,7 @@ thread that removed them: it must return at once and not call the store."""
 
 
 class StoreAdministration(Protocol):
-    """See the module docstring. Any thread."""
+    """What is listed, measured, checked, emptied and made smaller. Any thread."""
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         """Keys of all records of a namespace at one moment, in no order: what an index of it begins with. Reads no
@@ -144,8 +167,46 @@ class StoreAdministration(Protocol):
         ...
 
 
-class BlockStore(RecordReader, RecordWriter, StoreAdministration, Protocol):
-    """All of a local store."""
+class BlockStore(StoreAdministration, Protocol):
+    """All of a local store: its records as well."""
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        """Read records, None for a miss. `groups` limits each key to those state groups (None: all of them)."""
+        ...
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use; of absent records nothing. Cheap: recency may be written later, with the next write."""
+        ...
+
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
+        """Token ids of up to `limit` blocks and up to `limit` snapshots that follow a block (or the namespace's root),
+        for explaining where a prompt leaves what is stored. Does not count as use."""
+        ...
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        """Say what people are shown of a namespace, before its first record or again later. Cheap: it is written with
+        the next record of that namespace."""
+        ...
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
+        ...
+
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
+        """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
+        made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
+        """
+        ...
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        """Remove records with everything that follows them; returns how many records went."""
+        ...
+
+    def flush(self) -> None:
+        """Write out what is held back (recency) and make everything STORED so far durable."""
+        ...
 
 
 __all__ = (
@@ -157,6 +218,8 @@ __all__ = (
     "NamespaceUsage",
     "NoteGone",
     "OpenFailure",
+    "PreparedPut",
+    "PutOutcome",
     "StoreAdministration",
     "StoreOpenError",
     "StoreUsage",

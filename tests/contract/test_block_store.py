@@ -11,8 +11,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, SnapshotKey
 from tests.contract.test_block_store import ADAPTERS, ONE, present, put

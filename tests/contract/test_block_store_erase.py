@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from domain.namespace_choice import NamespaceChoice
 from domain.record import NamespaceInfo
 from tests.contract.test_block_store import ADAPTERS, present, put

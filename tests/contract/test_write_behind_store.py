@@ -14,7 +14,7 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import GroupIndex

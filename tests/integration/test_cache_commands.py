@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adapters.lmdb.block_store import LmdbBlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from interfaces.cli.cache import cache_app
 from tests.support.cache_cli import isolate, make_store, open_store, run

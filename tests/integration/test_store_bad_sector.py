@@ -16,7 +16,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from tests.support.cli_process import PATIENCE_S, cairn_process
 from tests.support.processes import finish, start

@@ -13,7 +13,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec

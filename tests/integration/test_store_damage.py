@@ -13,8 +13,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.bit_flips import make, sample
 from tests.support.effort import scaled
 from tests.support.processes import fast_folder, finish, start

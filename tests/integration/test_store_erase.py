@@ -8,8 +8,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.use_cases.clear_store import clear_store
 from domain.namespace_choice import EVERYTHING, NamespaceChoice
 from domain.record import NamespaceInfo, Record

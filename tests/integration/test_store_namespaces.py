@@ -12,7 +12,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.uses import AnnouncedNamespaces
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record

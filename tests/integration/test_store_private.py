@@ -11,8 +11,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from interfaces.composition.store import open_lmdb_store, quota_bytes
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same

@@ -11,8 +11,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.record import Record

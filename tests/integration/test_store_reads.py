@@ -11,7 +11,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.environment import Environment
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from tests.support.store_records import EventList, chain, keys_of, namespace_of
 

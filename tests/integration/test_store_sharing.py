@@ -12,8 +12,7 @@ from adapters.lmdb import header
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.processes import finish, start
 from tests.support.store_records import EventList, chain, namespace_of
 

@@ -18,8 +18,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 from tests.support.effort import scaled

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import QUEUE_FULL
 from domain.ids import BlockHash

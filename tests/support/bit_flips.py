@@ -20,7 +20,7 @@ from random import Random
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 

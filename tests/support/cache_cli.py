@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from interfaces.cli.cache import cache_app
 from tests.support.store_records import EventList

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from threading import Event
 
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome
 from domain.record import Record
 from tests.support.patience import PATIENCE_S
 

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PreparedPut
+from application.ports.block_store import BlockStore, PreparedPut
 from domain.record import Record
 from tests.support.patience import PATIENCE_S
 

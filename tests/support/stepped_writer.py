@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from adapters.fake.clock import FakeClock
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind.queue import Offer, WriteQueue
 from domain.ids import NOBODY, RequestId

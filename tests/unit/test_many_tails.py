@@ -14,8 +14,7 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import BlockStore, PutOutcome
 from domain.hashing import snapshot_key
 from domain.id_row import IdRow
 from domain.record import Record, SnapshotKey

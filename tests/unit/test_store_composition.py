@@ -11,8 +11,7 @@ from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import SystemMemory
 from application.events import StoreFault, StoreOpened
-from application.ports.block_store import StoreUsage
-from application.ports.record_writer import PutOutcome
+from application.ports.block_store import PutOutcome, StoreUsage
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.memory.ledger import MemoryReading

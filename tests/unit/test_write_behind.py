@@ -10,7 +10,7 @@ from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.ports.record_writer import PreparedPut, PutOutcome
+from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
 from domain.record import NamespaceInfo, Record

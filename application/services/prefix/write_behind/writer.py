@@ -20,10 +20,9 @@ from typing import TypeVar
 
 from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.ports.block_store import BlockStore, EraseReport
+from application.ports.block_store import BlockStore, EraseReport, PreparedPut, PutOutcome
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
 from domain.ids import NOBODY, GroupIndex, RequestId
