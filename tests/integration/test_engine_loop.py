@@ -102,18 +102,6 @@ def test_no_token_that_would_end_the_answer_comes_before_min_tokens(make: Callab
     assert tokens[4:] == [end]
 
 
-def test_the_answer_does_not_depend_on_the_company(make: Callable[..., Bench]) -> None:
-    alone = make(limits=StepLimits(1, 64, 32))
-    crowded = make(limits=StepLimits(8, 64, 32))
-    sampling = SamplingParams(temperature=1.0, seed=3)
-    texts = [f"prompt number {index} " * (index + 1) for index in range(12)]
-    for bench in (alone, crowded):
-        for index, text in enumerate(texts):
-            bench.submit(str(index), text, max_tokens=4 + index, sampling=sampling)
-    for index in range(len(texts)):
-        assert alone.tokens(str(index)) == crowded.tokens(str(index))
-
-
 @pytest.mark.parametrize("max_tokens", [1, 2, 7, 30])
 def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], max_tokens: int) -> None:
     """And no more: those of the last step that the answer has no room for are neither told nor counted."""

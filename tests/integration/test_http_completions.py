@@ -142,9 +142,3 @@ def test_choices_of_one_request_run_side_by_side() -> None:
                     second_seen.set()
         chunks = events("\n".join(lines) + "\n")
         assert [completion_text(chunks, index) for index in range(2)] == [text, text]
-
-
-def test_greedy_answers_ignore_what_else_is_in_the_request() -> None:
-    with fake_service(FakeOptions(eos_every=0)) as service:
-        alone = [texts(post(service, prompt=prompt, temperature=0))[0] for prompt in ("one", "two", "three")]
-        assert texts(post(service, prompt=["one", "two", "three"], temperature=0)) == alone

@@ -25,7 +25,7 @@ from domain.grammar import (
 from domain.output.output_format import family_named
 from domain.request import FinishReason
 from domain.sampling import SamplingParams, StopRules
-from tests.support.asking import FAKE, Answered, answers, asking
+from tests.support.asking import FAKE, answers, asking
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -134,27 +134,6 @@ def test_white_space_cannot_go_on():
 def test_ignoring_the_end_and_a_grammar_exclude_each_other():
     with pytest.raises(InvalidRequest, match="ignore_eos"):
         asking(1, choice_grammar(["yes"], "x"), stop=StopRules(max_tokens=5, ignore_eos=True))
-
-
-def refusal(answer: Answered) -> str:
-    assert isinstance(answer.error, InvalidRequest)
-    assert answer.error.param == "grammar"
-    return answer.error.message
-
-
-def test_what_cannot_be_enforced_is_refused_before_it_is_submitted():
-    refused = [
-        lark_grammar("start: nowhere", "x"),
-        lark_grammar("start: <|nobody|>", "x"),
-        regex_grammar("(", "x"),
-        regex_grammar("(?=a)b", "x"),
-        json_schema_grammar({"type": "object", "properties": {"a": False}, "required": ["a"]}, "x"),
-        json_schema_grammar({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "x"),
-        json_schema_grammar({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "x"),
-    ]
-    messages = [refusal(answer) for answer in answers([asking(*pair) for pair in enumerate(refused)])]
-    assert "oneOf" in messages[5]
-    assert "nothing matches it" in messages[6]
 
 
 def test_the_toy_service_is_what_these_tests_think():
