@@ -93,6 +93,7 @@ class Indexes:
         with self._lock:
             for epoch, own in self._by_epoch(keys):
                 epoch.index.add(own, place)
+                self._recent.setdefault(epoch.index.namespace, epoch)  # its place may have gone while a sequence ran
 
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
         """These records are there no longer."""
