@@ -4,18 +4,21 @@ The config names a model type that mlx-lm has code for, the weight files are as 
 adapter over them is whole. A header is a few kilobytes; nothing is brought to the device.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 from adapters.mlx.adapter_folder import read_adapter
 from adapters.mlx.device import on_cpu
-from adapters.mlx.generation_config import advised_sampling
+from adapters.mlx.json_numbers import is_number
 from adapters.mlx.loader import ITEM_BYTES, read_config
 from adapters.mlx.model_types import knows_model_type
 from adapters.mlx.safetensors_file import StoredTensor, read_tensors
 from application.ports.model_repository import ModelPreview
-from domain.errors import ModelLoadFailed
+from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.model_card import LoadOptions, ModelSource
+from domain.sampling_defaults import SamplingDefaults
 
 _QUANTISED_KEYS = ("quantization", "quantization_config")
 
@@ -51,4 +54,33 @@ def _held_bytes(tensors: Iterable[StoredTensor], item_bytes: int | None) -> int:
     )
 
 
-__all__ = ("check_source",)
+_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def advised_sampling(folder: Path) -> SamplingDefaults:
+    """The sampling that a model's makers advise in generation_config.json; nothing where no such file can be read.
+
+    The file may hold what no server takes (null, a text, a `top_p` of 0). Such a value is left out and the others
+    count. Where it says that nothing is sampled (`do_sample`), it advises nothing.
+    """
+    try:
+        config: object = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return SamplingDefaults()
+    values = cast(dict[str, Any], config) if isinstance(config, dict) else {}
+    advised = SamplingDefaults()
+    for key in _KEYS if values.get("do_sample") is not False else ():
+        advised = _usable(key, values.get(key)).over(advised)
+    return advised
+
+
+def _usable(key: str, value: object) -> SamplingDefaults:
+    if not is_number(value) or (key == "top_k" and not isinstance(value, int)):
+        return SamplingDefaults()
+    try:
+        return SamplingDefaults(**{key: value})  # type: ignore[arg-type]
+    except InvalidRequest:
+        return SamplingDefaults()
+
+
+__all__ = ("advised_sampling", "check_source")

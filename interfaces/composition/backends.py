@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from adapters.system.blas import BlasReport, load_blas
 from adapters.system.memory_probe import SystemMemory
@@ -73,17 +73,9 @@ class Models:
     check: ModelCheck
 
 
-class Checker(Protocol):
-    """Whoever has the backend."""
-
-    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """A ModelCheck."""
-        ...
-
-
-def models_for(settings: Settings, checker: Checker) -> Models:
-    """Imports nothing that computes."""
-    return Models(model_repository(settings), tokenizers_of(settings), checker.check)
+def models_for(settings: Settings, check: ModelCheck) -> Models:
+    """`check`: of the process that has the backend. Imports nothing that computes."""
+    return Models(model_repository(settings), tokenizers_of(settings), check)
 
 
 def tokenizers_of(settings: Settings) -> TokenizerLoader:

@@ -89,7 +89,7 @@ class Container(TokenSide):
     models = providers.Selector(
         place,
         thread=TokenSide.backend,
-        process=providers.Singleton(models_for, settings, engine_process),
+        process=providers.Singleton(models_for, settings, engine_process.provided.check),
     )
 
     watch = providers.Singleton(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.mlx.generation_config import advised_sampling
+from adapters.mlx.preflight import advised_sampling
 from domain.errors import InvalidRequest
 from domain.sampling import SamplingParams
 from domain.sampling_defaults import SamplingDefaults
