@@ -1,4 +1,4 @@
-"""The engine loop on the toy engine: streams, cancellation in every phase, isolation of failures, bounds, shutdown."""
+"""The engine loop on the toy engine: ends of answers, cancelling, unloading, an engine that cannot start."""
 
 import threading
 from collections.abc import Callable, Iterator

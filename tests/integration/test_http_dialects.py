@@ -1,4 +1,4 @@
-"""A second dialect beside OpenAI's: its own routes, frames, signs of life and errors, and everything else as it is."""
+"""A second dialect beside OpenAI's: its own routes, headers and errors. Answers: the tests of each dialect."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""The model pool over the engine loop: more models wanted than fit, broken ones, clients that leave while they wait."""
+"""The model pool over the engine loop: models that are broken, unknown or too large, and rooms that are waited for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

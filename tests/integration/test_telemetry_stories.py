@@ -1,5 +1,5 @@
-"""The tree that each kind of end leaves: success, error, refusal, cancellation, preemption; and what belongs to it, the
-company it decoded in, how its answer was read, what it left behind, and nothing of what was said."""
+"""The tree that success, errors and refusals leave (cancellation, preemption: test_telemetry_spans); the company it
+decoded in, how its answer was read, what it left behind, and nothing of what was said."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The text side over the engine, in a whole server: stop strings, choices of one prompt, telemetry of both sides."""
+"""The text side over the engine, in a whole server: choices of one prompt, telemetry of both sides."""
 
 import asyncio
 from typing import TypeVar
