@@ -34,9 +34,11 @@ class SteppedWriter(WriteBehind):
         offer = self._taken[0]
         if self._outcome is None:
             self.store.open_namespace(offer.info)
+            self._queue.indexes.begin_put()
             self._outcome = self.store.put(offer.records)
             return True
-        self._queue.settle(offer, None if self._outcome is PutOutcome.STORED else self._outcome.value)
+        reason = None if self._outcome is PutOutcome.STORED else self._outcome.value
+        self._queue.settle(offer, reason, self._absent(offer) if reason is None else ())
         self._taken, self._outcome = self._taken[1:], None
         return True
 

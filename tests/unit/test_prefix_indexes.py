@@ -1,7 +1,9 @@
 """Which indexes are kept while there are more namespaces than may be."""
 
+from adapters.memory.block_store import MemoryBlockStore
 from application.services.prefix.indexes import MAX_NAMESPACES, Indexes
-from domain.prefix_index import HOT
+from domain.prefix_index import HOT, STORED
+from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import chain, keys_of, namespace_of
 
 INFO = namespace_of("own")
@@ -37,3 +39,16 @@ def test_what_was_idle_for_longest_is_forgotten() -> None:
     assert indexes.epoch(INFO).is_known
     others(indexes)
     assert not indexes.epoch(INFO).is_known
+
+
+def test_what_leaves_the_store_before_its_put_is_settled_is_not_there() -> None:
+    store, records = MemoryBlockStore(1 << 20), chain(INFO, 2, size_bytes=8)
+    writer, indexes = SteppedWriter(store), Indexes(store.keys)
+    writer.tell(indexes)
+    epoch = indexes.epoch(INFO)  # kept, as by a sequence
+    writer.offer(INFO, records)
+    writer.pump(2)
+    store.delete(KEYS[1:])
+    writer.pump()
+    assert indexes.places(KEYS) == [STORED, 0]
+    assert epoch.index.num_records == 1

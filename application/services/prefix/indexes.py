@@ -53,6 +53,7 @@ class Indexes:
         self._recent: OrderedDict[Namespace, Epoch] = OrderedDict()
         self._epochs: WeakValueDictionary[Namespace, Epoch] = WeakValueDictionary()
         self._num_renewed = 0
+        self._gone_since_put: set[RecordKey] = set()
 
     def epoch(self, info: NamespaceInfo) -> Epoch:
         """The one that lasts."""
@@ -95,6 +96,16 @@ class Indexes:
                 epoch.index.add(own, place)
                 self._recent.setdefault(epoch.index.namespace, epoch)  # its place may have gone while a sequence ran
 
+    def begin_put(self) -> None:
+        """The store's writer begins to put records, which may push out others of the same batch."""
+        with self._lock:
+            self._gone_since_put.clear()
+
+    def gone_since_put(self, keys: Iterable[RecordKey]) -> list[RecordKey]:
+        """Those of the records that left the store since the put that was begun last: it may have stored them again."""
+        with self._lock:
+            return [key for key in keys if key in self._gone_since_put]
+
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
         """These records are there no longer."""
         with self._lock:
@@ -110,6 +121,7 @@ class Indexes:
                     epoch.index.remove_all(STORED)
                     epoch.is_known = False
                 return
+            self._gone_since_put.update(keys)
             for epoch, own in self._by_epoch(keys):
                 epoch.index.remove(own, STORED)
                 for gone in epoch.gone:

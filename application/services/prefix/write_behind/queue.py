@@ -20,7 +20,7 @@ what follows it is refused as well, until the lost record is offered again:
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import Condition
 
@@ -117,13 +117,14 @@ class WriteQueue:
             self._writing += batch
             return None if self._is_closed and not batch else batch
 
-    def settle(self, offer: Offer, reason: str | None) -> int:
-        """An offer that was taken is persisted (`reason` None) or dropped. Returns the bytes still queued."""
+    def settle(self, offer: Offer, reason: str | None, absent: Collection[RecordKey] = ()) -> int:
+        """An offer that was taken is persisted (`reason` None) or dropped. `absent`: records that were stored and have
+        left since. Returns the bytes still queued."""
         with self._changed:
             self._writing.remove(offer)
             if reason is None:
                 self._persisted += len(offer.records)
-                self.indexes.add([record.key for record in offer.records], STORED)
+                self.indexes.add([record.key for record in offer.records if record.key not in absent], STORED)
             else:
                 self._lose(offer.records, reason)
             self._release(offer.records, offer.raw_bytes)

@@ -12,7 +12,7 @@ and never an error of the one who offered.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
@@ -219,10 +219,20 @@ class WriteBehind:
 
     def _put(self, put: PreparedPut) -> str | None:
         """None when stored, or else the reason."""
+        self._queue.indexes.begin_put()
         outcome = self._guarded(put)
         if outcome is None:
             return "failed"
         return None if outcome is PutOutcome.STORED else outcome.value
+
+    def _absent(self, offer: Offer) -> Collection[RecordKey]:
+        """Records of an offer that was just stored which are not in the store: making room for a large batch may push
+        out its own first records, or push out what it then stores again."""
+        gone = self._queue.indexes.gone_since_put([record.key for record in offer.records])
+        if not gone:
+            return ()
+        found = self._guarded(lambda: self.store.get(gone, [frozenset[GroupIndex]()] * len(gone))) or [None] * len(gone)
+        return [key for key, record in zip(gone, found, strict=True) if record is None]
 
     def _guarded(self, call: Callable[[], _Result]) -> _Result | None:
         """None when it raised: a store that breaks its contract must not end the thread, and is reported."""
@@ -238,7 +248,8 @@ class WriteBehind:
         if reason is not None:
             dropped_ns = self._clock.now_ns()
             self._events.emit(RecordsDropped(len(offer.records), offer.raw_bytes, reason, dropped_ns, offer.id))
-        queued_bytes = self._queue.settle(offer, reason)
+        absent = self._absent(offer) if reason is None else ()
+        queued_bytes = self._queue.settle(offer, reason, absent)
         if reason is None:
             now_ns = self._clock.now_ns()
             self._events.emit(
