@@ -100,16 +100,3 @@ class StoreOpened:
 
     waited_ns: int
     at_ns: int
-
-
-__all__ = (
-    "CacheMeasured",
-    "RecordsDropped",
-    "RecordsEvicted",
-    "RecordsOffered",
-    "RecordsPersisted",
-    "RecordsRead",
-    "StoreFault",
-    "StoreOpened",
-    "TierReading",
-)

@@ -56,6 +56,3 @@ class HttpRefused:
     reason: str
     detail: str
     at_ns: int
-
-
-__all__ = ("FaultObserved", "HttpRefused", "ModelLoaded", "ModelUnloaded", "StepCompleted")

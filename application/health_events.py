@@ -51,6 +51,3 @@ class EngineRestarted:
     down_ns: int
     num_tries: int
     at_ns: int
-
-
-__all__ = ("EngineRecovered", "EngineRestarted", "EngineStuck", "ReadinessMeasured")

@@ -28,5 +28,3 @@ ACTIONS = (
     *("clear_cache", "shrink_hot", "grow_hot"),
     *("pause", "resume", "preempt", "refuse"),
 )
-
-__all__ = ("ACTIONS", "MemoryMeasured", "PressureRelieved")

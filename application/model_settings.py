@@ -44,6 +44,3 @@ class ModelSettings:
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
         pairs = (item.rpartition("=") for item in self.parsers)
         require(all(model and family for model, _, family in pairs), "model.parsers", "must be like MODEL=FAMILY")
-
-
-__all__ = ("ModelSettings",)

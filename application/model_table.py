@@ -56,6 +56,3 @@ def check_ttl(ttl: Duration | None, name: str) -> None:
 
 
 NOTHING_SET = ModelTable()
-
-
-__all__ = ("NOTHING_SET", "ModelTable", "check_context", "check_dtype", "check_ttl")

@@ -85,6 +85,3 @@ class StateCaptured:
             started_ns=started_ns,
             at_ns=at_ns,
         )
-
-
-__all__ = ("PrefixAwaited", "PrefixMatched", "StateCaptured", "StateRestored")

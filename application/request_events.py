@@ -129,18 +129,3 @@ class TokensReceived:
 
     counts: tuple[tuple[RequestId, int], ...]
     at_ns: int
-
-
-__all__ = (
-    "DecodeStarted",
-    "FirstToken",
-    "Parsing",
-    "PrefillChunkComputed",
-    "RequestAdmitted",
-    "RequestEnded",
-    "RequestPreempted",
-    "RequestQueued",
-    "RequestRefused",
-    "RequestWaits",
-    "TokensReceived",
-)

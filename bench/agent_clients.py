@@ -131,5 +131,3 @@ class OpenCode(Agent):
 
 
 AGENTS: Mapping[str, Agent] = {agent.name: agent for agent in (ClaudeCode(), Codex(), OpenCode())}
-
-__all__ = ("AGENTS", "Agent", "Place")

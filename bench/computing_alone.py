@@ -129,6 +129,3 @@ class ComputingAlone:
             for line in answers:
                 self._lines.put(line)
         self._lines.put("")  # its end, which is no answer
-
-
-__all__ = ("ComputingAlone", "Step")

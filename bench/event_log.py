@@ -17,6 +17,3 @@ class EventLog:
     def of(self, name: str) -> list[Event]:
         """Events of one class, by its name."""
         return [event for event in self.events if type(event).__name__ == name]
-
-
-__all__ = ("EventLog",)

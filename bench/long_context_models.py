@@ -56,6 +56,3 @@ def write_model(network: Any, config: Mapping[str, Any], folder: Path) -> Path:
     )
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
-
-
-__all__ = ("CONTEXT_LENGTH", "LONG_CONTEXT", "write_long_context_model", "write_model")

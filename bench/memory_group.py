@@ -58,6 +58,3 @@ def memory_group(size: str | None) -> Iterator[MemoryGroup | None]:
         yield MemoryGroup(folder, limit)
     finally:
         folder.rmdir()
-
-
-__all__ = ("MemoryGroup", "memory_group")

@@ -14,6 +14,3 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
-__all__ = ("children", "descendants")

@@ -92,6 +92,3 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip().replace("\n", "; ")
-
-
-__all__ = ("Results", "commit", "device_name", "sources_digest", "where")

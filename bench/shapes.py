@@ -97,6 +97,3 @@ def _random(name: str, path: str, value: mx.array) -> mx.array:
     if "norm" in path or "norm" in name:
         return mx.ones(value.shape, mx.bfloat16)
     return (mx.random.normal(value.shape, dtype=mx.bfloat16) * 0.02).astype(mx.bfloat16)
-
-
-__all__ = ("SHAPES", "build_shape")

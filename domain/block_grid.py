@@ -34,6 +34,3 @@ class BlockGrid:
     def furthest(self, num_prompt: int) -> int:
         """Where a prompt is resumed when everything is there. Its last token is always computed, for its logits."""
         return self.last_resumable(num_prompt - 1)
-
-
-__all__ = ("BlockGrid",)

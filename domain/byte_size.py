@@ -55,6 +55,3 @@ def format_bytes(num_bytes: int) -> str:
         return f"{num_bytes} B"
     whole = abs(value) >= 999.5  # three digits would be written as 1e+03
     return f"{value:.0f} {units[index]}" if whole else f"{value:.3g} {units[index]}"
-
-
-__all__ = ("ByteSize", "format_bytes")

@@ -19,6 +19,3 @@ class CallProblem:
     call_id: str
     kind: ProblemKind
     detail: str
-
-
-__all__ = ("CallProblem", "ProblemKind")

@@ -99,16 +99,3 @@ def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         else message
         for at, message in enumerate(messages)
     ]
-
-
-__all__ = (
-    "SYSTEM_ROLES",
-    "ChatMessage",
-    "Json",
-    "Role",
-    "TextGrammar",
-    "ToolCall",
-    "ToolSpec",
-    "late_system_as_user",
-    "num_leading_system",
-)

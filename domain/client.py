@@ -211,17 +211,3 @@ def _check(keys: Sequence[Key]) -> None:
             raise InvalidKeys(f"the key '{key.client.name}' has the name or the value of another one")
         names.add(key.client.name)
         digests.add(key.digest)
-
-
-__all__ = (
-    "ANYBODY",
-    "DEFAULT_NAME",
-    "NOBODY",
-    "Allowance",
-    "Client",
-    "ClientMeter",
-    "Key",
-    "KeyRing",
-    "key_digest",
-    "own_keys",
-)

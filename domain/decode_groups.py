@@ -54,6 +54,3 @@ def rows_in_place(num_rows: int, kept: Sequence[int]) -> list[int]:
     from_behind = [row for row in kept if row >= count]
     staying = {row for row in kept if row < count}
     return [row if row in staying else from_behind.pop(0) for row in range(count)]
-
-
-__all__ = ("FREE_PADDING", "choose_group", "padding_bytes", "rows_capacity", "rows_in_place")

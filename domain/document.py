@@ -55,6 +55,3 @@ class Document:
     model: str
     began_ns: int
     is_fleeting: bool = False
-
-
-__all__ = ("Document", "DocumentId", "DocumentKey", "Owner")

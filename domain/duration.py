@@ -26,6 +26,3 @@ class Duration:
     def __str__(self) -> str:
         unit = next(unit for unit, seconds in _UNITS.items() if self.num_seconds % seconds == 0)
         return f"{self.num_seconds // _UNITS[unit]}{unit}"
-
-
-__all__ = ("Duration",)

@@ -106,6 +106,3 @@ def _stuck_in(beat: Heartbeat, now_ns: int, after_ns: int) -> tuple[str, int]:
     if num_open > beat.num_blocked and now_ns - beat.last_step_ns >= after_ns:
         return WAITING, beat.last_step_ns
     return "", 0
-
-
-__all__ = ("ENDED", "EVENT_LOOP", "WAITING", "Activity", "EngineHealth", "Heartbeat", "engine_health")

@@ -186,17 +186,3 @@ def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint |
     """The last fork point at or before `position`."""
     earlier = [fork for fork in fork_points if fork.position <= position]
     return max(earlier, key=lambda fork: fork.position, default=None)
-
-
-__all__ = (
-    "CONTEXT_TOKENS",
-    "TAKES_NO_PART",
-    "TIER_NAMES",
-    "Divergence",
-    "Explanation",
-    "StopReason",
-    "common_length",
-    "compared_with_stored",
-    "find_divergence",
-    "nearest_fork",
-)

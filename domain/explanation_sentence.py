@@ -58,5 +58,3 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",
     StopReason.SCORED: lambda _: "Nothing is reused: log probabilities of the prompt need every token computed.",
 }
-
-__all__ = ("explanation_sentence",)

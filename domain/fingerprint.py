@@ -101,6 +101,3 @@ def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
         return content.get("salt") == salt_digest
     except (ValueError, AttributeError):
         return False
-
-
-__all__ = ("CHAIN_VERSION", "Fingerprint", "namespace_of", "salt_digest", "shares_tenant", "tenant_salt")

@@ -20,6 +20,3 @@ class ForkPoint:
 
     position: int
     kind: ForkKind
-
-
-__all__ = ("ForkKind", "ForkPoint")

@@ -47,6 +47,3 @@ def _value(arguments: str) -> object:
         return json.loads(arguments)
     except ValueError:
         return arguments
-
-
-__all__ = ("GeneratedCall", "with_generated")

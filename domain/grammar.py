@@ -136,22 +136,3 @@ def bounded(text: str, param: str) -> str:
     if not 0 < num_bytes <= MAX_GRAMMAR_BYTES:
         raise InvalidRequest(f"{param} must have 1 to {MAX_GRAMMAR_BYTES} bytes", param=param)
     return text
-
-
-__all__ = (
-    "MAX_GRAMMAR_BYTES",
-    "Grammar",
-    "GrammarKind",
-    "Marker",
-    "Pieces",
-    "Reasoning",
-    "after_reasoning",
-    "bounded",
-    "choice_grammar",
-    "json_object_grammar",
-    "json_schema_grammar",
-    "lark_grammar",
-    "or_calls",
-    "pieces",
-    "regex_grammar",
-)

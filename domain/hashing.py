@@ -114,6 +114,3 @@ class BlockChain:
             hasher.update(data[at : at + ID_BYTES * size])
             self.hashes.append(BlockHash(hasher.digest()))
         return self.hashes[first:]
-
-
-__all__ = ("BlockChain", "block_hash", "snapshot_key")

@@ -37,6 +37,3 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host)
     except ValueError:
         return None
-
-
-__all__ = ("address_of", "bare_host", "host_of")

@@ -109,6 +109,3 @@ def _little_endian(ids: "array[int]") -> "array[int]":
         ids = ids[:]
         ids.byteswap()
     return ids
-
-
-__all__ = ("ID_BYTES", "MAX_TOKEN_ID", "IdRow")

@@ -19,5 +19,3 @@ BlockHash = NewType("BlockHash", bytes)
 
 GroupIndex = NewType("GroupIndex", int)
 """Position of a state group in its StateLayout."""
-
-__all__ = ("NOBODY", "BlockHash", "GroupIndex", "ModelId", "RequestId", "SequenceId")

@@ -214,6 +214,3 @@ def _below(path: str, name: str) -> str:
 
 def _refuse(keyword: str, path: str, why: str, param: str) -> NoReturn:
     raise InvalidRequest(f"{param}: the keyword {keyword} at {shown(path)} {why}", param=param)
-
-
-__all__ = ("DATE", "DATE_TIME", "FORMATS", "MAX_DEPTH", "TIME", "UNSUPPORTED", "checked_schema")

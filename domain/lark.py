@@ -72,6 +72,3 @@ def _escaped(char: str) -> str:
 def _json(value: Json) -> str:
     """DEL is the one control character that JSON may leave as it is, and Lark may not."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-__all__ = ("ANY_TEXT", "JSON_OPTIONS", "between_slashes", "json_rule", "literal", "quoted", "terms", "until", "without")

@@ -72,6 +72,3 @@ def _bucket(seconds: float) -> int:
 def _middle(bucket: int) -> float:
     """Of the bucket by its logarithm."""
     return SHORTEST_S * math.exp((bucket - 0.5) * _LOG_WIDTH) if bucket else SHORTEST_S
-
-
-__all__ = ("LONGEST_S", "MAX_ERROR", "SHORTEST_S", "LatencySketch")

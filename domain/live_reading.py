@@ -58,6 +58,3 @@ class LiveReading:
     tokens_per_s: Mapping[str, float]
     reuse: Sequence[Reuse]
     history: History
-
-
-__all__ = ("ORIGINS", "History", "Latency", "LiveReading", "Reuse")

@@ -132,6 +132,3 @@ def _reuse(window_s: int, slices: Sequence[_Slice]) -> Reuse:
         return Reuse(window_s, num_lookups, num_prompt, None)
     rates = {tier: sum(one.tokens[tier] for one in slices) / num_prompt for tier in TIER_NAMES}
     return Reuse(window_s, num_lookups, num_prompt, rates)
-
-
-__all__ = ("LATENCY_WINDOW_S", "NUM_SLICES", "RATE_WINDOW_S", "SLICE_S", "LiveWindows", "TimeSlices")

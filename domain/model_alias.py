@@ -26,6 +26,3 @@ def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collectio
     if target is None:
         return asked
     return default if target == DEFAULT else target
-
-
-__all__ = ("DEFAULT", "answering_model", "parsed_alias")

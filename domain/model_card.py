@@ -90,6 +90,3 @@ class ModelDescription:
         if context_length is None or context_length >= self.context_length:
             return self
         return replace(self, context_length=context_length)
-
-
-__all__ = ("DecodeMode", "LoadOptions", "ModelDescription", "ModelSource", "Vocabulary")

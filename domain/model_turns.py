@@ -324,6 +324,3 @@ class ModelTurns:
             self._line.pop(id, None)
             if model.residence is Residence.ABSENT:
                 del self._models[id]
-
-
-__all__ = ("LoadModel", "LoadRoom", "ModelTurns", "Residence", "UnloadModel")

@@ -35,6 +35,3 @@ EVERYTHING = NamespaceChoice()
 
 def _begins(info: NamespaceInfo, digits: str) -> bool:
     return bool(digits) and info.namespace.hex().startswith(digits)
-
-
-__all__ = ("EVERYTHING", "NamespaceChoice")

@@ -61,5 +61,3 @@ class HostPayload:
 
 GroupPayloads: TypeAlias = Mapping[GroupIndex, StatePayload]
 """The state of a block or a snapshot, by state group."""
-
-__all__ = ("ITEM_BYTES", "GroupPayloads", "HostPayload", "StatePayload", "TensorSpec")

@@ -28,6 +28,3 @@ class Preemptions:
             self._num_alone, self._position = 0, position
         self._num_alone += is_alone
         return self._num_alone <= MAX_ALONE
-
-
-__all__ = ("MAX_ALONE", "MIN_PROGRESS", "Preemptions")

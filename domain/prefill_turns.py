@@ -94,6 +94,3 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
             left -= end - start
             start = end
     return tuple(chunks)
-
-
-__all__ = ("MAX_DECODES", "holds_turn", "next_chunk_end", "next_prompt_chunk", "plan_prefill")

@@ -167,6 +167,3 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
     if num_run in evicted:
         return StopReason.EVICTED
     return StopReason.NEVER_SEEN
-
-
-__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix")

@@ -167,6 +167,3 @@ def _own_snapshots(
         if start + length and lengths[length].get(digest, 0) & place:
             found.append((start + length, SnapshotKey(chain.namespace, parent, length, digest)))
     return found
-
-
-__all__ = ("ANYWHERE", "HOT", "PERSISTED", "QUEUED", "STORED", "PrefixIndex")

@@ -17,6 +17,3 @@ def named_priority(name: str) -> Priority:
     names = [priority.value for priority in Priority]
     require(name in names, "priority", f"must be {' or '.join(names)}")
     return Priority(name)
-
-
-__all__ = ("Priority", "named_priority")

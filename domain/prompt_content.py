@@ -22,6 +22,3 @@ class EncodedPrompt:
     def followed_by(self, token_ids: Iterable[int]) -> "EncodedPrompt":
         """The same prompt with more tokens behind it."""
         return EncodedPrompt(self.token_ids.followed_by(token_ids), self.fork_points)
-
-
-__all__ = ("EncodedPrompt",)

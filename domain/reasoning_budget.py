@@ -74,6 +74,3 @@ class ReasoningMeter:
 def _overlap(tail: tuple[int, ...], mark: tuple[int, ...]) -> int:
     """The longest end of the tail that is a beginning of the mark."""
     return next(length for length in range(len(tail), -1, -1) if tail[len(tail) - length :] == mark[:length])
-
-
-__all__ = ("NO_REASONING", "ReasoningBudget", "ReasoningLimit", "ReasoningMarks", "ReasoningMeter")

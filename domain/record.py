@@ -139,20 +139,3 @@ class NamespaceInfo:
             raise ValueError(f"the name of a model exceeds {MAX_MODEL_BYTES} bytes")
         if len(self.fingerprint.encode()) > MAX_FINGERPRINT_BYTES:
             raise ValueError(f"a fingerprint exceeds {MAX_FINGERPRINT_BYTES} bytes")
-
-
-__all__ = (
-    "ID_BYTES",
-    "MAX_FINGERPRINT_BYTES",
-    "MAX_GROUP",
-    "MAX_MODEL_BYTES",
-    "MAX_POSITION",
-    "BlockKey",
-    "Namespace",
-    "NamespaceInfo",
-    "Provenance",
-    "Record",
-    "RecordKey",
-    "SnapshotKey",
-    "check_ids",
-)

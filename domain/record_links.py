@@ -53,6 +53,3 @@ class RecordLinks:
         found = [f"{key} is not linked from its parent" for _, key in known - links]
         found += [f"{parent} links to {key}" for parent, key in links - known]
         return found
-
-
-__all__ = ("RecordLinks", "is_first", "parent_of")

@@ -175,6 +175,3 @@ class RecordTree:
         clock, key = item
         node = self.nodes.get(key)
         return node is not None and node.clock == clock and self.is_evictable(node)
-
-
-__all__ = ("Node", "RecordTree")

@@ -170,17 +170,3 @@ class Usage:
     @property
     def computed_tokens(self) -> int:
         return self.prompt_tokens - self.reused_tokens
-
-
-__all__ = (
-    "THINKING_SWITCHES",
-    "ChatPrompt",
-    "FinishReason",
-    "GenerationRequest",
-    "Prompt",
-    "TextPrompt",
-    "TokenPrompt",
-    "Usage",
-    "choice_id",
-    "choice_seed",
-)

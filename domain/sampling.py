@@ -126,6 +126,3 @@ class StopRules:
         require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
         for text in self.stop:
             require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
-
-
-__all__ = ("MAX_LOGIT_BIAS", "MAX_SEED", "MAX_TOP_LOGPROBS", "SamplingParams", "StopRules")

@@ -37,6 +37,3 @@ class SamplingDefaults:
         """What is not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
-
-
-__all__ = ("SamplingDefaults",)

@@ -96,6 +96,3 @@ class Sequence:
     def _feed(self) -> None:
         self.fed_ids = self.prompt_ids.followed_by(self.output_ids) if self.output_ids else self.prompt_ids
         self.num_resumed = len(self.output_ids)
-
-
-__all__ = ("ACTIVE", "TRANSITIONS", "WAITING", "Phase", "Sequence")

@@ -37,6 +37,3 @@ def writable(text: str) -> str:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
-
-
-__all__ = ("SHOWN_CHARS", "plain", "shown", "writable")

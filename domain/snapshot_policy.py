@@ -108,15 +108,3 @@ def thin_snapshots(
         best = max(members[1:], key=lambda position: (position in preferred, position), default=None)
         dropped += [position for position in members[1:] if position != best]
     return tuple(sorted(dropped))
-
-
-__all__ = (
-    "BEFORE_ANSWER",
-    "END_GAP",
-    "MAX_TURNS",
-    "MIN_GAP",
-    "is_end_worthwhile",
-    "lattice",
-    "plan_snapshots",
-    "thin_snapshots",
-)

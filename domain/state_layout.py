@@ -127,6 +127,3 @@ def _describe(layer: LayerState) -> str:
     window = "" if layer.window is None else f":{layer.window}"
     inner = f"({','.join(_describe(child) for child in layer.children)})" if layer.children else ""
     return f"{layer.kind.value}{window}={layer.label}{inner}"
-
-
-__all__ = ("HitPolicy", "LayerState", "LeafPath", "StateGroup", "StateKind", "StateLayout")

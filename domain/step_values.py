@@ -147,15 +147,3 @@ class StepPlan:
 
 UNBOUNDED = StepBudget()
 UNPACED = StepPace()
-
-__all__ = (
-    "UNBOUNDED",
-    "UNPACED",
-    "PrefillChunk",
-    "SequenceView",
-    "StepBudget",
-    "StepLimits",
-    "StepPace",
-    "StepPlan",
-    "TakeOver",
-)

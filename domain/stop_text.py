@@ -57,6 +57,3 @@ class StopText:
             if any(len(tail) < len(stop) and stop.startswith(tail) for stop in self._stops):
                 return start
         return len(self._held)
-
-
-__all__ = ("StopStep", "StopText")

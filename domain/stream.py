@@ -180,18 +180,3 @@ def _token_ids(run: Iterable[ContentDelta]) -> tuple[int, ...]:
 
 def _logprobs(run: Iterable[ContentDelta]) -> tuple[TokenLogprob, ...]:
     return tuple(chain.from_iterable(item.logprobs for item in run))
-
-
-__all__ = (
-    "Admitted",
-    "ContentDelta",
-    "Failed",
-    "Finished",
-    "PrefillProgress",
-    "PromptLogprobs",
-    "ReasoningDelta",
-    "StreamItem",
-    "TextDelta",
-    "TokenLogprob",
-    "ToolCallDelta",
-)

@@ -25,6 +25,3 @@ class ToolChoice:
 def named_tool(name: str) -> ToolChoice:
     """One call, of this tool."""
     return ToolChoice(CallMode.REQUIRED, (name,), one_call=True)
-
-
-__all__ = ("CallMode", "ToolChoice", "named_tool")

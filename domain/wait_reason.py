@@ -40,6 +40,3 @@ def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: St
 def _waits_for_prefix(view: SequenceView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
     """`begun`: first blocks that those who are admitted now will compute."""
     return not view.is_looked_up or view.next_block in begun or is_following(view, sequences)
-
-
-__all__ = ("WaitReason", "wait_reasons")

@@ -68,6 +68,3 @@ def plain_type(hint: Any) -> tuple[type, bool]:
         inner = [part for part in get_args(hint) if part is not types.NoneType]
         return plain_type(inner[0])[0], True
     return get_origin(hint) or hint, False
-
-
-__all__ = ("PATH_LISTS", "SECRETS", "SettingField", "plain_type", "sections", "setting_fields")

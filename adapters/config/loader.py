@@ -157,6 +157,3 @@ def config_file(environ: Mapping[str, str]) -> Path:
     if not base.is_absolute():  # the XDG specification has relative paths ignored
         base = Path(environ.get("HOME") or Path.home()) / ".config"
     return base / "cairn" / "config.toml"
-
-
-__all__ = ("DEFAULT", "OTHER_VARIABLES", "Flag", "InvalidSettings", "LoadedSettings", "config_file", "load_settings")

@@ -69,6 +69,3 @@ def _dict(value: object, path: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} must be a table, written [{path}]")
     return dict(cast(dict[str, object], value))
-
-
-__all__ = ("SECTION", "model_tables", "table_rows")

@@ -41,5 +41,3 @@ def _origin(source: str, field: SettingField) -> Origin:
 
 MODEL_ARGUMENT = "MODEL"
 """The one argument of commands that is a setting and no flag."""
-
-__all__ = ("shown_settings",)

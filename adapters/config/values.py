@@ -70,6 +70,3 @@ def _parsed(text: str, type: type) -> object:
         raise ValueError(
             f"must be a size: {error.message}" if type is ByteSize else f"must be {_NAMES[type]}"
         ) from None
-
-
-__all__ = ("from_text", "from_typed", "shown")

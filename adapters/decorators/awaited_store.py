@@ -190,6 +190,3 @@ class _AbsentStore:
 
     def close(self) -> None:
         return
-
-
-__all__ = ("MAX_RETRY_S", "RETRY_S", "AwaitedStore")

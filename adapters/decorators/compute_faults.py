@@ -186,6 +186,3 @@ class FaultyEngine:
 
     def close(self) -> None:
         self._faults.around("close_engine", self._engine.close)
-
-
-__all__ = ("ENGINE_OPERATIONS", "MODEL_OPERATIONS", "ComputeFaults", "FaultyEngine", "FaultyModel")

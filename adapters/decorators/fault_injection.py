@@ -83,6 +83,3 @@ class FaultInjectingBlockStore(ForwardingStore):
             strikes = self.is_down or self._random.random() < chance
             self._injected += strikes
         return strikes
-
-
-__all__ = ("FaultInjectingBlockStore", "FaultPlan")

@@ -73,6 +73,3 @@ class ForwardingStore:
 
     def close(self) -> None:
         self._store.close()
-
-
-__all__ = ("ForwardingStore",)

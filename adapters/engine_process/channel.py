@@ -170,6 +170,3 @@ class Channel:
     def _end(self, why: str) -> None:
         self.close()
         self._ended(why)
-
-
-__all__ = ("MAX_FRAME_BYTES", "BrokenStream", "Channel", "Deframer", "framed")

@@ -127,6 +127,3 @@ def ending(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
-
-
-__all__ = ("Child", "ChildProcess", "ending")

@@ -357,6 +357,3 @@ class AskedCache:
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         cleared: Cleared = await self._ask("clear", model, salt)
         return cleared
-
-
-__all__ = ("EngineProcess", "Patience")

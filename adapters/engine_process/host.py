@@ -277,6 +277,3 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended in between
         os._exit(1)
-
-
-__all__ = ("EngineHost", "Hosted", "MakeEngine", "serve_parent", "take_up")

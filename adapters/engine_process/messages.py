@@ -232,28 +232,3 @@ def raw(value: object) -> msgspec.Raw:
 
 NO_VALUE = msgspec.Raw(b"\xc0")
 """The value of an answer that is an error."""
-
-
-__all__ = (
-    "NO_VALUE",
-    "QUESTIONS",
-    "Answer",
-    "Ask",
-    "Batch",
-    "Begin",
-    "Begun",
-    "Broken",
-    "Cancel",
-    "SentError",
-    "Status",
-    "Stop",
-    "Stopped",
-    "Submit",
-    "ToChild",
-    "ToParent",
-    "Withdraw",
-    "batch_bytes",
-    "decoded",
-    "encoded",
-    "raw",
-)

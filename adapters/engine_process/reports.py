@@ -134,6 +134,3 @@ class ReaderGate:
         """The end: nothing waits any more."""
         self._is_for_good = True
         self.moved()
-
-
-__all__ = ("HIGH_BYTES", "STATUS_AGE_S", "ReaderGate", "Reports")

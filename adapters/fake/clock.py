@@ -28,6 +28,3 @@ class FakeClock:
             raise ValueError("time does not run backwards")
         with self._lock:
             self._now_ns += int(seconds * 1e9)
-
-
-__all__ = ("FakeClock",)

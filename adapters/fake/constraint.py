@@ -73,6 +73,3 @@ class FakeCompiler:
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-
-
-__all__ = ("FakeCompiler", "FakeConstraint")

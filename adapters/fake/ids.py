@@ -22,6 +22,3 @@ class FakeIds:
 
     def seed(self) -> int:
         return next(self._seeds)
-
-
-__all__ = ("FakeIds",)

@@ -217,6 +217,3 @@ def pack(parts: Sequence["array[int]"], *, is_sliced: bool) -> HostPayload:
 def unpack(buffers: Sequence[memoryview]) -> list["array[int]"]:
     """Inverse of `pack`."""
     return [_from_little_endian(buffer) for buffer in buffers]
-
-
-__all__ = ("GOLDEN", "MASK", "Leaf", "RecurrentLeaf", "SlicedLeaf", "WindowedLeaf", "mix", "pack", "unit", "unpack")

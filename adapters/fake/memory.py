@@ -25,6 +25,3 @@ def _cost(group: StateGroup) -> StateCost:
     if group.policy is HitPolicy.SNAPSHOT:
         return StateCost(0, fixed_bytes=count * _RECURRENT_WORDS * _WORD_BYTES, step=1)
     return StateCost(count * _WORD_BYTES, group.window, step=1)
-
-
-__all__ = ("memory_shape", "plan_toy")

@@ -25,6 +25,3 @@ class FakeMemory:
     def leave(self, available_bytes: int | None) -> None:
         """From now on so much is left for anybody."""
         self._reading = replace(self._reading, available_bytes=available_bytes)
-
-
-__all__ = ("FakeMemory",)

@@ -327,6 +327,3 @@ def _new_leaf(layer: LayerState) -> Leaf:
     if layer.kind is StateKind.WINDOWED:
         return WindowedLeaf(layer.window or 1)
     return RecurrentLeaf() if layer.kind is StateKind.RECURRENT else SlicedLeaf()
-
-
-__all__ = ("FakeModel",)

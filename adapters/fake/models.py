@@ -30,6 +30,3 @@ class FakeModels:
     @staticmethod
     def _source(name: str) -> ModelSource:
         return ModelSource(ModelId(name), f"fake:{name}", created_s=1_700_000_000, owned_by="fake")
-
-
-__all__ = ("DEFAULT_NAMES", "FakeModels")

@@ -87,22 +87,3 @@ def reply_with(text: str) -> Reply:
     """Answer every prompt with `text`, in the fake tokenizer's bytes."""
     token_ids = tuple(text.encode())
     return lambda _prompt_ids: token_ids
-
-
-__all__ = (
-    "ATTENTION",
-    "COMPOSITE_PAIRS",
-    "EOS_ID",
-    "EVERYTHING",
-    "HYBRID",
-    "LAYOUTS",
-    "RECURRENT_ONLY",
-    "UNSUPPORTED",
-    "VOCAB_SIZE",
-    "WINDOWED",
-    "FakeOptions",
-    "Hook",
-    "Reply",
-    "reply_with",
-    "windowed",
-)

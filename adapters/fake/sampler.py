@@ -124,6 +124,3 @@ def _log_softmax(logits: dict[int, float]) -> dict[int, float]:
     top = max(logits.values())
     total = log(sum(exp(logit - top) for logit in logits.values())) + top
     return {token: logit - total for token, logit in logits.items()}
-
-
-__all__ = ("next_token", "score_token")

@@ -246,6 +246,3 @@ class FakeTokenizers:
 
     def load(self, source: ModelSource) -> Tokenizer:
         return self._tokenizer
-
-
-__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers", "fake_vocabulary")

@@ -52,6 +52,3 @@ def _over(source: ModelSource, id: ModelId, adapted: Adapted) -> ModelSource:
     folder = Path(adapted.adapter).expanduser()
     created_s = max(source.created_s, newest_file_s(folder))
     return replace(source, id=id, adapter=str(folder), created_s=created_s)
-
-
-__all__ = ("Adapted", "AdaptedModels")

@@ -19,6 +19,3 @@ EMBEDDED_NOTE = (
 def embedded_folder(id: ModelId) -> Path | None:
     """The folder of an embedded model; None for any other id."""
     return _FOLDER / id if id in EMBEDDED_IDS else None
-
-
-__all__ = ("EMBEDDED_IDS", "EMBEDDED_NOTE", "embedded_folder")

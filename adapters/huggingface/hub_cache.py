@@ -44,6 +44,3 @@ def _best_snapshot(entry: Path) -> Path | None:
 def _is_generative(folder: Path) -> bool:
     named = read_config(folder).get("architectures")
     return not isinstance(named, list) or not named or str(named[0]).endswith(_GENERATIVE)  # pyright: ignore[reportUnknownArgumentType]
-
-
-__all__ = ("cached_folder", "cached_models")

@@ -65,6 +65,3 @@ def _progress_class(on_progress: Callable[[DownloadProgress], None]) -> Any:
             on_progress(DownloadProgress(int(self.n), int(self.total or 0)))
 
     return type("Reporter", (base,), {"__init__": start, "update": update, "refresh": report})
-
-
-__all__ = ("PATTERNS", "download")

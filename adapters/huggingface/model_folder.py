@@ -71,6 +71,3 @@ def _read_object(path: Path) -> Mapping[str, object]:
     except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-__all__ = ("missing_from", "newest_file_s", "read_config", "weight_file_bytes")

@@ -156,6 +156,3 @@ def _default_cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-__all__ = ("HuggingFaceRepository",)

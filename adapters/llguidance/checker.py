@@ -87,6 +87,3 @@ class LlguidanceChecker:
 _ENDED_BY_ITS_COST = frozenset(
     -number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGXCPU, signal.SIGKILL)
 )
-
-
-__all__ = ("LlguidanceChecker",)

@@ -117,6 +117,3 @@ class LlguidanceCompiler:
 
 def _do_nothing() -> None:
     """The wake-up until one is set."""
-
-
-__all__ = ("LlguidanceCompiler",)

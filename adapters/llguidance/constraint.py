@@ -109,6 +109,3 @@ def _with(mask: bytes, token_ids: frozenset[int]) -> bytes:
     for id in token_ids:
         bits[id // 8] |= 1 << id % 8
     return bytes(bits)
-
-
-__all__ = ("LlguidanceConstraint",)

@@ -59,6 +59,3 @@ class _Tokens:
         data = text.encode() if isinstance(text, str) else text
         found = (self._token_of_byte.get(data[at : at + 1]) for at in range(len(data)))
         return [id for id in found if id is not None]
-
-
-__all__ = ("LIMITS", "new_matcher", "new_tokenizer")

@@ -63,6 +63,3 @@ def _reasoning(reasoning: Reasoning) -> list[str]:
     else:
         thought = f"thought[suffix={quoted(end.text)}]: /(?s:.*)/"
     return [f"reasoning: {terms(reasoning.open)} thought {terms(tuple(rest))} {_GAP}", thought]
-
-
-__all__ = ("rendered",)

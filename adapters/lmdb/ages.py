@@ -89,6 +89,3 @@ class AgeLimit:
 
     def _remove(self, txn: "lmdb.Transaction[bytes]", at_s: int) -> None:
         txn.delete(_PREFIX + _TIME.pack(at_s), db=self._environment.trees.sys)
-
-
-__all__ = ("MARK_EVERY_S", "AgeLimit")

@@ -339,6 +339,3 @@ class LmdbBlockStore:
 
     def _write(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
         return self._containment.write(work, otherwise)
-
-
-__all__ = ("LmdbBlockStore", "LmdbOptions")

@@ -202,6 +202,3 @@ def _is_full(directory: StoreDirectory, failure: Exception) -> bool:
 
 def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")
-
-
-__all__ = ("compact", "erase", "fit", "shrink")

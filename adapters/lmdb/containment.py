@@ -112,6 +112,3 @@ class Containment:
         """After the environment was replaced: if it is not there, the next write opens it."""
         if not self._environment.is_open:
             self.broken = self.broken or faults.VOLUME_GONE
-
-
-__all__ = ("FAILURES", "Containment")

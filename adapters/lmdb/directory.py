@@ -242,6 +242,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-__all__ = ("DOCUMENTS_FOLDER", "FORMAT", "StoreDirectory")

@@ -76,6 +76,3 @@ class Encoders:
         except Exception as failure:  # a payload may still lie on a device, which fails in its own ways
             self._note_failure(f"{type(failure).__name__}: {failure}")
             return None
-
-
-__all__ = ("Begun", "Encoders")

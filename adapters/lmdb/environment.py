@@ -272,6 +272,3 @@ class Environment:
             raise OSError(ENODEV, "the database was replaced", str(self._directory.data))
         if status.st_size < sound_bytes:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
-
-
-__all__ = ("TREES", "ClosedError", "Environment", "SamePidError", "Tree", "Trees")

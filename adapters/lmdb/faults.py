@@ -88,24 +88,3 @@ class FaultLog:
     def counts(self) -> Mapping[str, int]:
         with self._lock:
             return dict(self._counts)
-
-
-__all__ = (
-    "CHECKSUM",
-    "DAMAGED",
-    "DECODE",
-    "DISK_FULL",
-    "ENCODE",
-    "EXPOSED",
-    "IO_ERROR",
-    "LOW_SPACE",
-    "MAP_FULL",
-    "NO_ROOM",
-    "OLDER",
-    "READ_ONLY",
-    "UNREADABLE",
-    "VOLUME_GONE",
-    "Damaged",
-    "FaultLog",
-    "classify",
-)

@@ -67,6 +67,3 @@ def _read_meta(page: bytes) -> Header:
     if page_bytes not in (1 << shift for shift in range(9, 17)):
         raise Damaged(f"the database claims pages of {page_bytes} bytes")
     return Header(last_page, transaction, page_bytes)
-
-
-__all__ = ("Header", "read_header")

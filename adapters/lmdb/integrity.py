@@ -188,6 +188,3 @@ def _under(cursor: "lmdb.Cursor[memoryview]", prefix: bytes) -> Iterator[tuple[b
     while more and (key := bytes(cursor.key())).startswith(prefix):
         yield key, bytes(cursor.value())
         more = cursor.next()
-
-
-__all__ = ("IntegrityCheck",)

@@ -236,6 +236,3 @@ def charged_bytes(geometry: PageGeometry, key: bytes, head_bytes: int, piece_siz
     payload = sum(geometry.cost_bytes(PIECE_KEY_BYTES, size) for size in (head_bytes, *piece_sizes))
     link = geometry.cost_bytes(68, 0) if is_block(key) else 0
     return payload + geometry.cost_bytes(len(key), ROW_BYTES) + link
-
-
-__all__ = ("Ledger", "charged_bytes")

@@ -107,6 +107,3 @@ class Notes:
             os.close(handle)
         self._numbers = memoryview(self._map).cast("Q")
         self._free = deque(range(1, _NUM_SLOTS))
-
-
-__all__ = ("READ", "WRITE", "Notes")

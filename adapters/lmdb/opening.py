@@ -92,6 +92,3 @@ def _read_state(environment: Environment) -> None:
 
 def _same_pid(directory: StoreDirectory, failure: SamePidError) -> StoreOpenError:
     return StoreOpenError(OpenFailure.BUSY, f"{directory.path}: {failure.strerror}")
-
-
-__all__ = ("open_for_reading", "open_for_writing")

@@ -46,6 +46,3 @@ class PageGeometry:
         """Sizes of the pieces of a stream, in order."""
         full, rest = divmod(stream_bytes, self.piece_bytes)
         return [self.piece_bytes] * full + ([rest] if rest else [])
-
-
-__all__ = ("PageGeometry",)

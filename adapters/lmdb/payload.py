@@ -112,6 +112,3 @@ def cut(buffers: Sequence[memoryview], sizes: Sequence[int]) -> Iterable[memoryv
             if offset == pending[index].nbytes:
                 index, offset = index + 1, 0
         yield parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-__all__ = ("EncodedRecord", "GroupSpan", "Head", "check_of", "cut", "encode")

@@ -146,19 +146,3 @@ def _refuse_owner(path: Path, owner: int) -> None:
 
 def _refusal(message: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, message)
-
-
-__all__ = (
-    "FILE_MODE",
-    "FOLDER_MODE",
-    "close_to_others",
-    "make_folder",
-    "open_private",
-    "read_private",
-    "refuse_file_of_others",
-    "refuse_folder_of_others",
-    "remove_durably",
-    "replace_durably",
-    "sync_file",
-    "sync_folder",
-)

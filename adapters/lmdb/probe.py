@@ -122,6 +122,3 @@ if __name__ == "__main__":
     except (Damaged, lmdb.Error, OSError) as failure:
         sys.stderr.write(f"cairn: {failure}\n")
         sys.exit(_DAMAGED if classify(failure) == DAMAGED else 1)
-
-
-__all__ = ("UNREADABLE", "Probed", "unreadable_of", "verify_payloads")

@@ -211,6 +211,3 @@ def _under(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> Iterator[bytes]:
     while more and (name := cursor.key()).startswith(prefix):
         yield name
         more = cursor.next()
-
-
-__all__ = ("CorruptRecord", "Reader", "verify")

@@ -80,6 +80,3 @@ def evict_while(ledger: Ledger, is_kept: Callable[[bytes], bool], goes_on: Calla
             clock = clock if parent_clock is None else min(clock, parent_clock - 1)
         clock += 1
     return evicted
-
-
-__all__ = ("MAX_QUOTA_BYTES", "MIN_QUOTA_BYTES", "Quota", "evict_slice", "evict_while", "needed_pages")

@@ -223,31 +223,3 @@ class Quarantined:
             return cls(body[_QUARANTINED.size :], *_QUARANTINED.unpack_from(body))
         except error:
             raise Damaged("a quarantined record cannot be read") from None
-
-
-__all__ = (
-    "PIECE_KEY_BYTES",
-    "QUARANTINED",
-    "ROW_BYTES",
-    "STATE_KEY",
-    "NamespaceRow",
-    "Quarantined",
-    "Row",
-    "State",
-    "block_name",
-    "child_prefix",
-    "clock_key",
-    "described",
-    "identity",
-    "is_block",
-    "linked",
-    "opened",
-    "parse_key",
-    "piece_key",
-    "quarantine_key",
-    "record_key",
-    "sealed",
-    "snapshot_prefix",
-    "space_of",
-    "space_prefix",
-)

@@ -77,6 +77,3 @@ class AnnouncedNamespaces:
         """Those of them that are known."""
         with self._lock:
             return {namespace: self._infos[namespace] for namespace in namespaces if namespace in self._infos}
-
-
-__all__ = ("AnnouncedNamespaces", "RecordUses")

@@ -44,6 +44,3 @@ def free_bytes(path: Path) -> int:
     while not path.exists() and path != path.parent:
         path = path.parent
     return disk_usage(path).free
-
-
-__all__ = ("free_bytes", "network_file_system")

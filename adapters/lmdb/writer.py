@@ -275,6 +275,3 @@ def _remove_below(ledger: Ledger, start: bytes, max_records: int) -> int:
         ledger.remove_leaf(key, row)
         removed += 1
     return removed
-
-
-__all__ = ("Batch", "Writer")

@@ -87,6 +87,3 @@ def pid_namespace() -> str:
 
 def _whoami() -> str:
     return f"{os.getpid()} on {gethostname()} {pid_namespace()}\n"
-
-
-__all__ = ("WriterLock", "pid_namespace")

@@ -198,6 +198,3 @@ def _copied(payload: StatePayload) -> HostPayload:
 
 def _cost_bytes(record: Record) -> int:
     return record.raw_bytes + ID_BYTES * len(record.key_ids)
-
-
-__all__ = ("MemoryBlockStore",)

@@ -126,6 +126,3 @@ def _read_weights(folder: Path) -> Mapping[str, StoredTensor]:
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
-
-
-__all__ = ("CONFIG_NAME", "WEIGHTS_NAME", "AdapterFolder", "lay_adapter", "read_adapter")

@@ -77,18 +77,3 @@ def arrays_in(tree: object) -> list[mx.array]:
 def map_rows(function: Callable[[mx.array], mx.array], rows: mx.array) -> mx.array:
     """`function` of every row, stacked, in one vectorised operation."""
     return cast(mx.array, _mx.vmap(function)(rows))
-
-
-__all__ = (
-    "add_at",
-    "arrays_in",
-    "byte_view",
-    "checked_tokens",
-    "evaluate",
-    "evaluate_soon",
-    "from_numpy",
-    "map_rows",
-    "parameters",
-    "read_back",
-    "token_array",
-)

@@ -137,6 +137,3 @@ def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
             name = dtype_name(array.dtype)
             sizes[name] = sizes.get(name, 0) + array.size
     return max(sizes, key=lambda name: sizes[name], default="float32")
-
-
-__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble", "context_length_of")

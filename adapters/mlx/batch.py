@@ -326,6 +326,3 @@ def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[Deco
         _logger.warning("sequence %s could not join a batch and is decoded alone: %s", joining[0].rows[0].id, error)
         return list(joining)
     return []
-
-
-__all__ = ("DecodeGroup", "Forward", "Row", "join_groups")

@@ -44,6 +44,3 @@ class ChunkQueue:
 def _mark(array: mx.array) -> mx.array:
     """A number that is known when the array is, without its memory: holding that would make the next update copy it."""
     return mx.sum(array[(slice(0, 1),) * array.ndim])
-
-
-__all__ = ("ChunkQueue",)

@@ -281,6 +281,3 @@ def find_link() -> CudaLink | None:
         return link if bytes(link.download(address, sent.nbytes)) == sent.tobytes() else None
     except (OSError, RuntimeError, AttributeError, ValueError):
         return None
-
-
-__all__ = ("HALF_BYTES", "LOCKED_BYTES", "CudaDriver", "CudaLink", "Downloads", "Driver", "find_link")

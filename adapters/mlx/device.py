@@ -65,19 +65,3 @@ def most_ahead_bytes() -> int:
     if on_cpu():
         return 0
     return 1 << 30 if mx.metal.is_available() else 16 << 30
-
-
-__all__ = (
-    "CPU_GRID",
-    "CPU_LAST_CHUNK",
-    "CUDA_LAST_CHUNK",
-    "GPU_GRID",
-    "METAL_LAST_CHUNK",
-    "describe_device",
-    "has_cuda",
-    "most_ahead_bytes",
-    "on_cpu",
-    "preferred_grid",
-    "preferred_last_chunk",
-    "spare_bytes",
-)

@@ -148,6 +148,3 @@ def _settle_objects() -> None:
     the modules of a few libraries takes 60 ms, all threads wait for it, and it meets any request."""
     gc.collect()
     gc.freeze()
-
-
-__all__ = ("MlxEngine",)

@@ -49,6 +49,3 @@ raise_soft_limit()
 def mlx_lm_module(name: str) -> Any:
     """A module of mlx-lm, such as `models.cache`; untyped, as the library is. Raises ImportError."""
     return importlib.import_module(f"mlx_lm.{name}")
-
-
-__all__ = ("WANTED_OPEN_FILES", "mlx_lm_module", "raise_soft_limit")

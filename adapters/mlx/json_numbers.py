@@ -18,6 +18,3 @@ def is_count(value: object) -> TypeGuard[int]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Finite, and no larger than a float can be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-__all__ = ("MAX_COUNT", "is_count", "is_number")

@@ -61,6 +61,3 @@ def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Gener
 
 def _exceeds(room_bytes: int | None, num_bytes: int) -> bool:
     return room_bytes is not None and num_bytes > room_bytes
-
-
-__all__ = ("chunk_to_measure", "is_worth_measuring", "measure_chunks")

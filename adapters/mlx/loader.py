@@ -178,6 +178,3 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
         if mx.issubdtype(array.dtype, mx.floating) and (may_cast is None or may_cast(name))
     ]
     network.update(tree_unflatten(changed))
-
-
-__all__ = ("ITEM_BYTES", "NO_OWN_CODE", "cast_network", "eos_ids", "load_folder", "open_folder", "read_config")

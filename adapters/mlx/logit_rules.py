@@ -222,16 +222,3 @@ class TokenFilters:
             within = mx.sum((before < self._top_p) & (ranked > -mx.inf), axis=-1, keepdims=True)
             kept = mx.where(self._top_p < 1, mx.maximum(within, 1), top_k)
         return mx.take_along_axis(ranked, kept - 1, axis=-1)
-
-
-__all__ = (
-    "NO_RANKING",
-    "SMALL_TOP_K",
-    "WHOLE_RANKING",
-    "MinTokens",
-    "Penalties",
-    "SamplerRow",
-    "TokenFilters",
-    "TokenMasks",
-    "ranking_of",
-)

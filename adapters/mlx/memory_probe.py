@@ -36,6 +36,3 @@ class MlxMemory:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
-
-
-__all__ = ("MlxMemory",)

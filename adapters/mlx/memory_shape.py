@@ -31,6 +31,3 @@ def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
     )
-
-
-__all__ = ("shape_of_network",)

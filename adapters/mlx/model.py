@@ -353,6 +353,3 @@ def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResul
         asked = (logprobs[index],) if index in logprobs else ()
         results[row.id] = DecodeResult(row.id, (tokens[index],), asked)
     return results
-
-
-__all__ = ("MlxModel",)

@@ -23,6 +23,3 @@ def _renamed(model_type: str) -> str:
 
     renamed: dict[str, str] = getattr(mlx_lm_module("utils"), "MODEL_REMAPPING", {})
     return renamed.get(model_type, model_type)
-
-
-__all__ = ("knows_model_type",)

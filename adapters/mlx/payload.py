@@ -228,17 +228,3 @@ def _runs(specs: Sequence[TensorSpec], pack_bytes: int) -> list[list[int]]:
         run, length = list(indices), max(1, pack_bytes // max(1, spec.size_bytes))
         found += [run[start : start + length] for start in range(0, len(run), length)]
     return found
-
-
-__all__ = (
-    "ABSENT",
-    "DevicePayload",
-    "dtype_name",
-    "evaluate_copies",
-    "host_array",
-    "land",
-    "mlx_dtype",
-    "pack",
-    "pack_blocks",
-    "spec_of",
-)

@@ -79,6 +79,3 @@ def _correction(value: object) -> PeakCorrection | None:
             return PeakCorrection(near, deep, count) if is_bounded else None
         case _:
             return None
-
-
-__all__ = ("PeakMemory", "recall", "remember")

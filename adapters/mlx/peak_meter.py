@@ -98,6 +98,3 @@ def _is_measured(number: int) -> bool:
     """Whether the chunk of this number, counted from one, is measured where chunks are queued ahead."""
     is_power = not number & (number - 1)
     return number <= FIRST_CHUNKS or number % EVERY_CHUNKS == 0 or (is_power and number < EVERY_CHUNKS)
-
-
-__all__ = ("EVERY_CHUNKS", "FIRST_CHUNKS", "PeakMeter", "begin_peak", "highest_bytes", "peak_bytes")

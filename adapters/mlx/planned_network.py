@@ -82,6 +82,3 @@ def _quantise(network: Any, quantisation: Mapping[str, Any]) -> None:
         mode=quantisation.get("mode", "affine"),
         class_predicate=wanted,
     )
-
-
-__all__ = ("network_of", "plan_model")

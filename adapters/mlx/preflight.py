@@ -81,6 +81,3 @@ def _usable(key: str, value: object) -> SamplingDefaults:
         return SamplingDefaults(**{key: value})  # type: ignore[arg-type]
     except InvalidRequest:
         return SamplingDefaults()
-
-
-__all__ = ("advised_sampling", "check_source")

@@ -117,6 +117,3 @@ def _batch_error(network: Any, vocab_size: int | None, long: Caches) -> Generato
 
 def _short_name(array: mx.array) -> str:
     return str(array.dtype).removeprefix("mlx.core.")
-
-
-__all__ = ("WRONG_WHEN_BATCHED", "Probe", "prefilled", "probe")

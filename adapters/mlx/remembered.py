@@ -42,6 +42,3 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         return
-
-
-__all__ = ("keep", "recalled")

@@ -80,6 +80,3 @@ def _sizes(value: object) -> tuple[int, ...] | None:
         return None
     sizes = [size for size in cast(list[object], value) if is_count(size)]
     return tuple(sizes) if len(sizes) == len(cast(list[object], value)) else None
-
-
-__all__ = ("StoredTensor", "read_tensors")

@@ -184,6 +184,3 @@ def _score(logits: mx.array, token_ids: Sequence[int], num_tops: int) -> list[To
     words = read_back(mx.concatenate([ranks.astype(mx.uint32), *found.words()]))
     scores = token_logprobs(words[len(token_ids) :], token_ids, wanted)
     return [replace(score, rank=rank) for score, rank in zip(scores, words[: len(token_ids)].tolist(), strict=True)]
-
-
-__all__ = ("LogprobArrays", "Sampled", "join", "score_chunk", "token_logprobs")

@@ -196,6 +196,3 @@ class GroupSampler:
         rows = mx.array(self._asking)
         asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
         return LogprobArrays.of(asked, tokens[rows], self._num_tops)
-
-
-__all__ = ("STEPS_AHEAD", "GroupSampler", "NoiseKeys", "noise_keys")

@@ -112,6 +112,3 @@ def _copy_recurrent(group: StateGroup, held: HeldRow) -> DevicePayload:
     for path in group.leaves:
         tensors += recurrent_tensors(leaf_at(held.caches, path), held.row)
     return pack(tensors)
-
-
-__all__ = ("HeldRow", "copy_blocks", "copy_snapshot")

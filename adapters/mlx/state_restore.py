@@ -236,6 +236,3 @@ def _fits(spec: TensorSpec, want: TensorSpec, is_sliced: bool) -> bool:
 
 def _without_tokens(spec: TensorSpec) -> tuple[int, ...]:
     return spec.shape[:_TOKEN_AXIS] + spec.shape[_TOKEN_AXIS + 1 :] if len(spec.shape) > 1 else spec.shape
-
-
-__all__ = ("GroupSpecs", "restore_caches")

@@ -115,6 +115,3 @@ def _is_hex(text: str) -> bool:
         return len(bytes.fromhex(text)) == 16
     except ValueError:
         return False
-
-
-__all__ = ("Digests", "digest_folder", "digest_model")

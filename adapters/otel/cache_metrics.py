@@ -35,9 +35,3 @@ class CacheMetrics:
         self._instruments.record(RESTORE_TIME, seconds, {}, self._trace_of(event.id))
         for tier, num_bytes in event.tier_bytes.items():
             self._instruments.add(RESTORED, num_bytes, {names.CAIRN_TIER: tier})
-
-
-__all__ = (
-    "METRICS",
-    "CacheMetrics",
-)

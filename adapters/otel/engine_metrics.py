@@ -87,9 +87,3 @@ class EngineMetrics:
     def _read_weights(self) -> Iterable[tuple[float, Attributes]]:
         weights = dict(self._weight_bytes)
         return [(size_bytes, {names.GEN_AI_RESPONSE_MODEL: model}) for model, size_bytes in weights.items()]
-
-
-__all__ = (
-    "METRICS",
-    "EngineMetrics",
-)

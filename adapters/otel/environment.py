@@ -88,14 +88,3 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
             return False
         return True
     return True
-
-
-__all__ = (
-    "CAPTURE_CONTENT",
-    "CONSOLE",
-    "OTLP",
-    "PROMETHEUS",
-    "ExportPlan",
-    "is_sdk_disabled",
-    "plan_exports",
-)

@@ -60,9 +60,3 @@ class HealthMetrics:
 
     def _restarted(self, event: EngineRestarted) -> None:
         self._instruments.add(ENGINE_RESTARTS, 1, {})
-
-
-__all__ = (
-    "METRICS",
-    "HealthMetrics",
-)

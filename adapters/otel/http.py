@@ -142,6 +142,3 @@ def _span_details(scope: Message) -> tuple[str, dict[str, str]]:
     """The span's name never holds the path itself: clients choose it."""
     route, method = _route(scope), _method(scope)
     return (f"{method} {route}", {names.HTTP_ROUTE: route}) if route else (method, {})
-
-
-__all__ = ("EXCLUDED_PATHS", "HttpTracing", "current_carrier")

@@ -55,6 +55,3 @@ class Instruments:
         is_counter = spec.kind is MetricKind.OBSERVED_COUNTER
         create = self._meter.create_observable_counter if is_counter else self._meter.create_observable_gauge
         create(spec.name, [callback], spec.unit, spec.description)
-
-
-__all__ = ("Attributes", "Instruments", "Readings")

@@ -77,6 +77,3 @@ def _context(record: logging.LogRecord) -> Context:
         return get_current()
     span = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
     return set_span_in_context(NonRecordingSpan(span), Context())
-
-
-__all__ = ("MAX_CHARS", "ROOT", "LogExport")

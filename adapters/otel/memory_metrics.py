@@ -74,9 +74,3 @@ class MemoryMetrics:
         if limits is None:
             return []
         return [(getattr(limits, f"{name}_bytes"), {names.CAIRN_MARK: name}) for name in _MARKS]
-
-
-__all__ = (
-    "METRICS",
-    "MemoryMetrics",
-)

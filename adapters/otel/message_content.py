@@ -207,6 +207,3 @@ def _text_of(delta: ContentDelta) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-__all__ = ("MAX_CHARS", "MAX_PLACES", "MessageContent")

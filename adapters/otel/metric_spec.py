@@ -49,18 +49,3 @@ def gauge(name: str, unit: str, description: str, *attributes: str) -> MetricSpe
 
 def histogram(name: str, unit: str, description: str, buckets: tuple[float, ...], *attributes: str) -> MetricSpec:
     return MetricSpec(name, MetricKind.HISTOGRAM, unit, description, attributes, buckets)
-
-
-__all__ = (
-    "DURATION_BUCKETS",
-    "FIRST_TOKEN_BUCKETS",
-    "LAG_BUCKETS",
-    "OUTPUT_TOKEN_BUCKETS",
-    "STEP_BUCKETS",
-    "MetricKind",
-    "MetricSpec",
-    "counter",
-    "gauge",
-    "histogram",
-    "observed_counter",
-)

@@ -97,6 +97,3 @@ def _each(handlers: Sequence[Handler]) -> Handler:
             handler(event)
 
     return handle
-
-
-__all__ = ("CATALOGUE", "TELEMETRY_FAILURES", "MetricEvents")

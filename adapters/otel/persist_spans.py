@@ -139,6 +139,3 @@ class PersistSpans:
             dropped: Attributes = {names.CAIRN_REASON: reason, names.CAIRN_RECORDS_DROPPED: num_records}
             span.add_event(names.EVENT_DROPPED, dropped, left.last_ns + left.offset_ns)
         span.end(left.last_ns + left.offset_ns)
-
-
-__all__ = ("MAX_PATIENCE_S", "PersistSpans")

@@ -139,6 +139,3 @@ class _Shutdown:
                 step()
             except Exception:
                 _logger.exception("telemetry did not end well")
-
-
-__all__ = ("SHUTDOWN_TIMEOUT_S", "assemble", "build_pipeline")

@@ -101,14 +101,3 @@ def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence
     exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
     pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
     return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
-
-
-__all__ = (
-    "SCOPE",
-    "LinkedSampler",
-    "build_logger_provider",
-    "build_meter_provider",
-    "build_resource",
-    "build_tracer_provider",
-    "cairn_version",
-)

@@ -197,6 +197,3 @@ def _request_attributes(timeline: RequestTimeline) -> dict[str, str]:
         names.GEN_AI_REQUEST_MODEL: timeline.queued.requested_model,
         names.GEN_AI_RESPONSE_MODEL: timeline.model,
     }
-
-
-__all__ = ("MAX_KNOWN_MODELS", "RequestMetrics")

@@ -23,6 +23,3 @@ def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: Reques
     from adapters.otel.pipeline import build_pipeline
 
     return build_pipeline(plan, serve_metrics, clock, timelines)
-
-
-__all__ = ("build_telemetry",)

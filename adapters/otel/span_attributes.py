@@ -113,17 +113,3 @@ def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
     them the whole batch of spans."""
     text = text[:max_chars]
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-__all__ = (
-    "Attributes",
-    "Value",
-    "encodable",
-    "lookup_attributes",
-    "operation_name",
-    "parse_attributes",
-    "refusal_attributes",
-    "request_attributes",
-    "response_attributes",
-    "restore_attributes",
-)

@@ -118,6 +118,3 @@ class SpanTree:
 
     def _start(self, name: str, at_ns: int, attributes: Attributes | None = None) -> Span:
         return self._tracer.start_span(name, self.context, attributes=attributes, start_time=at_ns + self.offset_ns)
-
-
-__all__ = ("DecodeBatches", "Mark", "SpanTree")

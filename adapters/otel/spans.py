@@ -267,6 +267,3 @@ class SpanEvents(EventRouter):
     def _offset_ns(self) -> int:
         """From monotonic to wall time, now."""
         return self._clock.unix_ns() - self._clock.now_ns()
-
-
-__all__ = ("MAX_OPEN", "SpanEvents")

@@ -104,9 +104,3 @@ class StoreMetrics:
 
 def _of(tier: TierReading) -> dict[str, str]:
     return {names.CAIRN_TIER: tier.name}
-
-
-__all__ = (
-    "METRICS",
-    "StoreMetrics",
-)

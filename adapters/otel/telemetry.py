@@ -52,6 +52,3 @@ class Telemetry:
     content: ContentSink | None = None
     metrics_text: Callable[[str], MetricsText] | None = None
     shutdown: Callable[[], None] = _no_shutdown
-
-
-__all__ = ("AsgiApp", "Message", "MetricsText", "Receive", "Send", "Telemetry")

@@ -23,6 +23,3 @@ def ids_of(trace: Context | None) -> Mapping[str, str]:
     if context is None or not context.is_valid:
         return {}
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-
-
-__all__ = ("TraceLookup", "ids_of", "no_trace")

@@ -229,6 +229,3 @@ def _make_private(path: Path) -> None:
             raise PermissionError(f"{one} is a link, or belongs to another user (uid {found.st_uid})")
         if found.st_mode & 0o077:
             one.chmod(mode)
-
-
-__all__ = ("FORMAT", "OVERHEAD_BYTES", "Database", "NewerFormat")

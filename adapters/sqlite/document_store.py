@@ -240,6 +240,3 @@ def _kind(failure: Exception) -> str:
             return _KINDS.get(code & 0xFF, "io_error")
         case _:
             return "io_error"
-
-
-__all__ = ("MEMORY_BYTES", "RETRY_S", "SqliteDocumentStore")

@@ -179,6 +179,3 @@ def _distribution_families(os_release: Path) -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".split())
-
-
-__all__ = ("MAX_THREADS", "BlasReport", "choose_num_threads", "load_blas", "remedy_for")

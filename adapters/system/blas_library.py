@@ -123,14 +123,3 @@ def _multiplies(library: ctypes.CDLL) -> bool:
     left, right = _FLOATS(1, 2, 3, 4), _FLOATS(5, 6, 7, 8)
     multiply(_ROW_MAJOR, _NO_TRANSPOSE, _NO_TRANSPOSE, 2, 2, 2, 1.0, left, 2, right, 2, 0.0, product, 2)
     return list(product) == [19.0, 22.0, 43.0, 50.0]
-
-
-__all__ = (
-    "LibraryFacts",
-    "UnusableLibrary",
-    "candidates",
-    "check_library",
-    "describe_library",
-    "open_library",
-    "path_of",
-)

@@ -11,6 +11,3 @@ class SystemClock:
 
     def unix_ns(self) -> int:
         return time.time_ns()
-
-
-__all__ = ("SystemClock",)

@@ -138,6 +138,3 @@ class EventLog(EventRouter):
         count = self._occurrences[what]
         if count & (count - 1) == 0:
             self._writer.write(_engine, level, f"{what} (occurrence {count}): {one_line(detail)}")
-
-
-__all__ = ("EventLog",)

@@ -83,6 +83,3 @@ def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int) -> None:
     libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(kept_bytes))
     libc.mallopt(ctypes.c_int(_M_TOP_PAD), ctypes.c_int(pad_bytes))
     libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))
-
-
-__all__ = ("bound_arenas", "keep_freed", "trim_heap")

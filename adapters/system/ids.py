@@ -16,6 +16,3 @@ class RandomIds:
 
     def seed(self) -> int:
         return secrets.randbits(63)
-
-
-__all__ = ("RandomIds",)

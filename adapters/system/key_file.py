@@ -184,6 +184,3 @@ def _key(name: str, content: object) -> Key:
 def _toml(value: Any) -> str:
     """Text, lists of it, whole numbers and truth values are written as in JSON, but for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-__all__ = ("KeyFile", "Stamp", "parse_keys", "with_key", "without_key")

@@ -49,6 +49,3 @@ class LogWriter:
                     logger.warning("%d lines were not logged: the log is slower than the server", lost)
             except Exception:  # a handler with a defect must not end all logging
                 self._num_lost += 1
-
-
-__all__ = ("LogWriter",)

@@ -40,6 +40,3 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
-
-
-__all__ = ("open_file_limits", "usable_cpus")

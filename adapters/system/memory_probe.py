@@ -87,6 +87,3 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-
-
-__all__ = ("SystemMemory",)

@@ -111,6 +111,3 @@ def _compile(command: list[str]) -> None:
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
         raise UnusableLibrary(f"numpy's OpenBLAS: {command[0]} failed: {said[-1] if said else done.returncode}")
-
-
-__all__ = ("COMPILERS", "forwarding_library")

@@ -49,6 +49,3 @@ def _refuse_other_things(path: Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise OSError(EEXIST, "there is something of that name that is not a file")
-
-
-__all__ = ("private_file", "read_secret")

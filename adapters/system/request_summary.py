@@ -76,6 +76,3 @@ def one_line(text: str) -> str:
 
 def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}s"
-
-
-__all__ = ("one_line", "read_summary", "summarise")

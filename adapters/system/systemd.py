@@ -63,6 +63,3 @@ def systemd_supervisor(environment: Mapping[str, str] = os.environ) -> SystemdSu
     """None where systemd asks for no reports, or names no socket of this machine."""
     address = environment.get("NOTIFY_SOCKET", "")
     return SystemdSupervisor(address) if address[:1] in ("/", "@") and len(address) > 1 else None
-
-
-__all__ = ("SystemdSupervisor", "systemd_supervisor")

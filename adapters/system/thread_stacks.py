@@ -43,6 +43,3 @@ class PythonStacks:
         yield f"thread {name}:"
         for one in reversed(found[:MAX_FRAMES]):
             yield f"  {one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_qualname}"
-
-
-__all__ = ("PythonStacks",)

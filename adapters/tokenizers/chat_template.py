@@ -328,6 +328,3 @@ def _holds(text: str, content: str) -> bool:
             return True
         before = end - 1
     return content in text
-
-
-__all__ = ("RESERVED_KWARGS", "ChatTemplate", "RenderedChat")

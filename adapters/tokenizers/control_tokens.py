@@ -219,6 +219,3 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-__all__ = ("ContentMarks", "ControlTokens", "control_texts", "strings_of")

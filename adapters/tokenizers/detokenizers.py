@@ -111,6 +111,3 @@ def _last_visible(token_ids: Sequence[int], special_ids: frozenset[int]) -> list
             if len(found) == _MAX_CHARACTER_TOKENS:
                 break
     return found[::-1]
-
-
-__all__ = ("ByteDetokenizer", "WindowDetokenizer")

@@ -110,6 +110,3 @@ class EncodedParts:
 def _key(owner: str, text: str) -> bytes:
     owned = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=owned).digest()
-
-
-__all__ = ("PART_TOKENS", "EncodedParts", "Part", "PartSpans")

@@ -119,6 +119,3 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
     call = ToolCall("probe0000", tool, "{}")
     return ChatMessage(Role.ASSISTANT, tool_calls=(call,)), ChatMessage(Role.TOOL, _PROBES[0], tool_call_id=call.id)
-
-
-__all__ = ("find_fork_points", "likely_requests")

@@ -158,6 +158,3 @@ class HfTokenizer:
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)
-
-
-__all__ = ("HfTokenizer",)

@@ -175,6 +175,3 @@ _ENVIRONMENT = _environment()
 @lru_cache(_MAX_COMPILED)
 def _compiled(source: str) -> Template:
     return _ENVIRONMENT.from_string(source)
-
-
-__all__ = ("JinjaTemplate", "RenderingTooLong")

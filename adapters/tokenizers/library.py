@@ -189,16 +189,3 @@ def python_chat_template(name: str) -> Any:
     with open_files_limit_kept(), _advice_silenced():
         module: ModuleType = importlib.import_module(f"mlx_lm.chat_templates.{name}")
     return getattr(module, "apply_chat_template", None)
-
-
-__all__ = (
-    "Encoding",
-    "PythonTokenizer",
-    "RustTokenizer",
-    "load_tokenizer",
-    "new_rust_tokenizer",
-    "open_files_limit_kept",
-    "part_state",
-    "python_chat_template",
-    "rust_tokenizer",
-)

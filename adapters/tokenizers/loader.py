@@ -174,6 +174,3 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     value = json.loads(path.read_text(encoding="utf-8"))
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-__all__ = ("PARSER_NAMES", "HfTokenizerLoader")

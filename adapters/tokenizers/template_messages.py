@@ -176,17 +176,3 @@ def _call_id(id: str, adjustments: Adjustments) -> str:
     if adjustments.short_ids and not (len(id) == 9 and id.isascii() and id.isalnum()):
         return hashlib.sha256(id.encode()).hexdigest()[:9]
     return id
-
-
-__all__ = (
-    "REASONING_FIELDS",
-    "Adjustments",
-    "TemplateTraits",
-    "has_late_system",
-    "has_runs",
-    "has_stand_in",
-    "merged",
-    "messages_for_template",
-    "tools_for_template",
-    "without_stand_ins",
-)

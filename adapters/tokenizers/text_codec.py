@@ -151,6 +151,3 @@ class TextCodec:
 def _check_count(num_tokens: int, max_tokens: int | None) -> None:
     if max_tokens is not None and num_tokens > max_tokens:
         raise PromptTooLong(num_tokens)
-
-
-__all__ = ("EncodedText", "Spans", "TextCodec", "TextEncoder")

@@ -77,6 +77,3 @@ def longest_of(texts: Iterable[str]) -> str:
 
 def _may_begin_a_part(token: AddedToken) -> bool:
     return not (token.normalized or token.lstrip or token.rstrip)
-
-
-__all__ = ("PART_CHARS", "TextCuts", "longest_of")

@@ -137,6 +137,3 @@ def _sentence_pieces(rust: RustTokenizer, steps: list[dict[str, Any]]) -> TokenB
         replacements=tuple(replacements),
         leading=leading,
     )
-
-
-__all__ = ("BYTE_OF_CHARACTER", "LeadingRule", "TokenBytes", "token_bytes_of")

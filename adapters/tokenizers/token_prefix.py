@@ -81,6 +81,3 @@ def _first_difference(whole: EncodedText, first: int, window: EncodedText, start
             break
         num_agreed, at, in_window = 0, at + (here <= there), in_window + (there <= here)
     return at if num_agreed >= _NUM_WITNESSES and here <= parts_at else 0
-
-
-__all__ = ("common_length", "common_text_length", "common_token_count")

@@ -97,6 +97,3 @@ def _is_byte_level(pre_tokenizer: Mapping[str, Any]) -> bool:
     """Whether the model is handed nothing but the 256 characters that stand for bytes."""
     steps = pre_tokenizer.get("pretokenizers", ())
     return pre_tokenizer.get("type") == "ByteLevel" or any(_is_byte_level(step) for step in steps)
-
-
-__all__ = ("token_reach",)

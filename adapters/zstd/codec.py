@@ -127,6 +127,3 @@ def _chosen_by_sample(plane: Bytes) -> Callable[[memoryview], bytes] | None:
     if min(matched, coded) >= sample.size * _WORTH_IT:
         return None
     return _context.matching.compress if matched < coded else _context.huffman.compress
-
-
-__all__ = ("ZstdStateCodec",)

@@ -155,6 +155,3 @@ _MERGES: dict[int, Callable[[Sequence[Bytes], Bytes], None]] = {
 
 def _not_zstd(failure: ZstdError) -> CodecError:
     return CodecError(f"a compressed plane is not zstd: {failure}")
-
-
-__all__ = ("decode",)

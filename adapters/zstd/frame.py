@@ -168,22 +168,3 @@ def _plane(head: _Reading, raw_bytes: int) -> Plane:
     if encoding > ZSTD or (encoding == RAW and stored_bytes != raw_bytes):
         raise CodecError(f"a state frame has a plane of {stored_bytes} bytes for {raw_bytes}")
     return Plane(encoding, raw_bytes, stored_bytes)
-
-
-__all__ = (
-    "BFLOAT16",
-    "DTYPES",
-    "FLOAT16",
-    "FLOAT32",
-    "IDENTITY",
-    "PLANE_ITEM_BYTES",
-    "RAW",
-    "TRANSFORMS",
-    "ZSTD",
-    "Plane",
-    "Segment",
-    "pack",
-    "parse",
-    "plane_sizes",
-    "runs",
-)

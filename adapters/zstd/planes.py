@@ -95,17 +95,3 @@ def merge_float32(exponent: Bytes, rest: Bytes, low: Words, longs: Longs) -> Non
     np.left_shift(longs, np.uint32(16), out=longs)
     np.copyto(wide, low)
     np.bitwise_or(longs, wide, out=longs)
-
-
-__all__ = (
-    "CHUNK",
-    "Bytes",
-    "Longs",
-    "Words",
-    "merge_bfloat16",
-    "merge_float16",
-    "merge_float32",
-    "split_bfloat16",
-    "split_float16",
-    "split_float32",
-)

@@ -207,21 +207,3 @@ class BlockStore(StoreAdministration, Protocol):
     def flush(self) -> None:
         """Write out what is held back (recency) and make everything STORED so far durable."""
         ...
-
-
-__all__ = (
-    "Advance",
-    "BlockStore",
-    "CompactReport",
-    "EraseReport",
-    "IntegrityReport",
-    "NamespaceUsage",
-    "NoteGone",
-    "OpenFailure",
-    "PreparedPut",
-    "PutOutcome",
-    "StoreAdministration",
-    "StoreOpenError",
-    "StoreUsage",
-    "nobody_looks",
-)

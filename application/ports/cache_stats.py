@@ -99,6 +99,3 @@ class Cleared:
             self.stored_bytes + other.stored_bytes,
             problems,
         )
-
-
-__all__ = ("CacheStats", "Cleared", "HotUsage", "LiveUsage", "QueueCounts", "StoreStats", "StoredModel")

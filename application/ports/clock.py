@@ -13,6 +13,3 @@ class Clock(Protocol):
     def unix_ns(self) -> int:
         """Nanoseconds since the Unix epoch, for timestamps that leave the process."""
         ...
-
-
-__all__ = ("Clock",)

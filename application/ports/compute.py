@@ -173,6 +173,3 @@ class ComputeEngine(Protocol):
     def close(self) -> None:
         """Finish outstanding work and release the thread's backend resources. Last call on the compute thread."""
         ...
-
-
-__all__ = ("ComputeEngine", "DecodeResult", "DecodeStart", "Generating", "LoadSteps", "LoadedModel", "PromptScores")

@@ -20,6 +20,3 @@ class ContentSink(Protocol):
     def answered(self, id: RequestId, delta: ContentDelta) -> None:
         """The next piece of its answer. Before RequestEnded is told."""
         ...
-
-
-__all__ = ("ContentSink",)

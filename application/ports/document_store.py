@@ -70,6 +70,3 @@ class DocumentStore(Protocol):
     def close(self) -> None:
         """Repeating it does nothing."""
         ...
-
-
-__all__ = ("DocumentStore", "DocumentUsage", "Erased")

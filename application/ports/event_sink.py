@@ -9,6 +9,3 @@ class EventSink(Protocol):
     """Called from the compute thread, workers and the event loop alike: thread-safe, never blocks, never raises."""
 
     def emit(self, event: Event) -> None: ...
-
-
-__all__ = ("EventSink",)

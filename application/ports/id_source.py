@@ -19,6 +19,3 @@ class IdSource(Protocol):
     def seed(self) -> int:
         """A fresh sampling seed, 0 <= seed < 2**63."""
         ...
-
-
-__all__ = ("IdSource",)

@@ -17,6 +17,3 @@ class MemoryProbe(Protocol):
     """See the module docstring."""
 
     def read(self) -> MemoryReading: ...
-
-
-__all__ = ("MemoryProbe",)

@@ -51,6 +51,3 @@ class ModelRepository(Protocol):
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
         """As `find`, downloading a hub model first where that is allowed. Raises ModelNotFound, ModelLoadFailed."""
         ...
-
-
-__all__ = ("DownloadProgress", "ModelCheck", "ModelPlanner", "ModelPreview", "ModelRepository")

@@ -23,6 +23,3 @@ class OutputParser(Protocol):
     def finish(self) -> Sequence[ContentDelta]:
         """End of the answer: return what was held back. Nothing may be fed afterwards."""
         ...
-
-
-__all__ = ("OutputParser",)

@@ -23,6 +23,3 @@ class ShownSetting:
     value: object
     origin: Origin
     source: str = ""
-
-
-__all__ = ("Origin", "ShownSetting")

@@ -94,6 +94,3 @@ class StateAccess(Protocol):
         sequence. Raises ComputeFailed when it cannot be done; the sequence then holds nothing, at position 0.
         """
         ...
-
-
-__all__ = ("LeftState", "StateAccess")

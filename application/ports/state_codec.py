@@ -24,6 +24,3 @@ class StateCodec(Protocol):
     def decode(self, frame: memoryview) -> StatePayload:
         """Inverse of `encode`, on the same bytes in one buffer. The result does not refer to it."""
         ...
-
-
-__all__ = ("CodecError", "StateCodec")

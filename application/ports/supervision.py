@@ -43,6 +43,3 @@ class NoSupervisor:
 
     def stopping(self) -> None:
         return
-
-
-__all__ = ("NoSupervisor", "Supervisor", "ThreadStacks")

@@ -84,6 +84,3 @@ class GrammarChecker(Protocol):
         not have, matches nothing, or would cost too much; ServerUnavailable if that cannot be known now.
         Verdicts are remembered by `salt`."""
         ...
-
-
-__all__ = ("AllowedTokens", "ConstraintCompiler", "GrammarChecker", "TokenConstraint")

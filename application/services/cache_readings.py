@@ -67,6 +67,3 @@ class CacheReadings:
             pass
         finally:
             self._reading = None
-
-
-__all__ = ("FRESH_S", "PATIENCE_S", "CacheReading", "CacheReadings")

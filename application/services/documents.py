@@ -157,6 +157,3 @@ def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "F
     """From the lane to the event loop, unless that is over."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(tell)
-
-
-__all__ = ("Documents",)

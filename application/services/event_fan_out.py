@@ -43,6 +43,3 @@ class EventFanOut:
         self._failures[sink_name] = count
         if count == 1:
             _logger.error("event sink %s raised; later failures are only counted", sink_name, exc_info=error)
-
-
-__all__ = ("EventFanOut", "NullEvents")

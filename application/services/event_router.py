@@ -52,6 +52,3 @@ class EventRouter:
             _logger.error(
                 "%s could not take a %s; later failures are only counted", self._name, event_name, exc_info=error
             )
-
-
-__all__ = ("EventRouter", "Handler")

@@ -26,6 +26,3 @@ def placed(error: BaseException) -> str:
     raised = traceback.extract_tb(error.__traceback__)[-3:]
     places = ", ".join(f"{PurePath(one.filename).name}:{one.lineno} in {one.name}" for one in raised)
     return f"{type(error).__name__} ({places})" if places else type(error).__name__
-
-
-__all__ = ("bare", "described", "placed")

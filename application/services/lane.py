@@ -169,6 +169,3 @@ class Lane:
     def _count_down(self) -> None:
         with self._changed:
             self._num_pending -= 1
-
-
-__all__ = ("IDLE_IN", "Call", "Lane", "LaneFull")

@@ -54,6 +54,3 @@ class LiveFigures(EventRouter):
             timeline = self._timelines.of(id)
             if timeline is not None and timeline.last_tokens_ns == event.at_ns and timeline.gap_ns is not None:
                 self._windows.add_gap(timeline.gap_ns / 1e9, num_tokens, event.at_ns)
-
-
-__all__ = ("LiveFigures",)

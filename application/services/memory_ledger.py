@@ -158,6 +158,3 @@ class MemoryLedger:
             return False
         self.wanted_bytes = min(self.wanted_bytes or num_bytes, max(1, num_bytes))
         return self._has_asked and not self._makes_room and not self.num_fetches
-
-
-__all__ = ("Lease", "MemoryLedger", "Purpose", "Refused")

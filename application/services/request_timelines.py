@@ -303,6 +303,3 @@ class RequestTimelines(EventRouter):
 
     def _count(self, timeline: RequestTimeline, change: int) -> None:
         self._counts[timeline.model, timeline.stage] += change
-
-
-__all__ = ("MAX_ENDED", "MAX_OPEN", "RequestTimeline", "RequestTimelines", "Stage")

@@ -87,6 +87,3 @@ def _described(health: EngineHealth) -> str:
     if health.stuck_in == WAITING:
         return "nothing of what is open has got on"
     return "it has ended" if health.stuck_in == ENDED else f"{health.stuck_in} has not come to an end"
-
-
-__all__ = ("CheckHealth", "Health")

@@ -9,6 +9,3 @@ from domain.namespace_choice import NamespaceChoice
 def clear_store(store: StoreAdministration, choice: NamespaceChoice) -> EraseReport:
     includes: Callable[..., bool] | None = None if choice.is_everything else choice.includes
     return store.erase(includes)
-
-
-__all__ = ("clear_store",)

@@ -23,6 +23,3 @@ class CountTokens:
             return error.num_prompt
         finally:
             self._pool.release(served)
-
-
-__all__ = ("CountTokens",)

@@ -65,6 +65,3 @@ class ExplainPrompt:
             return ExplainedPrompt(served.source.id, told)
         finally:
             self._pool.release(served)
-
-
-__all__ = ("ExplainPrompt", "ExplainedPrompt")

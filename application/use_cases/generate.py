@@ -187,6 +187,3 @@ def _reasoning_budget(
             param="reasoning_budget",
         )
     return None
-
-
-__all__ = ("Generate",)

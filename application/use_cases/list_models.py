@@ -49,6 +49,3 @@ class ListModels:
         if served is None:
             return ModelEntry(source, None, standing=standing)
         return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, standing, served.sampling)
-
-
-__all__ = ("ListModels", "ModelEntry")

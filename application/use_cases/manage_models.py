@@ -48,6 +48,3 @@ class ManageModels:
             raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
         self._pool.unpin(id)
         return self._pool.standing(id)
-
-
-__all__ = ("ManageModels",)

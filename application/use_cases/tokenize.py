@@ -68,6 +68,3 @@ def _without_specials(ids: IdRow, tokenizer: Tokenizer) -> IdRow:
         if ids[:num_before] == before and rest[len(rest) - len(after) :] == after:
             return rest[: len(rest) - len(after)]
     return ids
-
-
-__all__ = ("Tokenize", "Tokenized")

@@ -104,6 +104,3 @@ async def _usage(answer: Answer) -> Usage:
         if isinstance(item, Finished):
             return item.usage
     raise RequestCancelled
-
-
-__all__ = ("FLUSH_TIMEOUT_S", "WarmPrompt", "WarmedPrompt")

@@ -85,6 +85,3 @@ class WatchRequests:
     def cancel(self, id: RequestId) -> None:
         """See OpenRequests."""
         self._requests.cancel(id)
-
-
-__all__ = ("MAX_SHOWN", "RequestShown", "RequestsSeen", "WatchRequests")

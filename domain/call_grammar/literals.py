@@ -222,6 +222,3 @@ _COMMA = '","'
 
 def _times(least: int, most: int | None) -> str:
     return f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
-
-
-__all__ = ("LiteralRules",)

@@ -49,6 +49,3 @@ def members(written: Sequence[tuple[str, bool]], between: str, rule: Callable[[s
         later = rule(f"{behind} {later}")
         may_be_empty = may_be_empty and not must
     return f"{first}?" if first and may_be_empty else first
-
-
-__all__ = ("ANY_KEY", "Member", "listed_members", "members")

@@ -214,6 +214,3 @@ def _references(schema: Json) -> Sequence[Json]:
         inner = [one for name, value in schema.items() if name != "$ref" for one in _references(value)]
         return [schema["$ref"], *inner] if "$ref" in schema else inner
     return [one for item in schema for one in _references(item)] if isinstance(schema, list) else []
-
-
-__all__ = ("ParameterRules",)

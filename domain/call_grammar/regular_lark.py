@@ -233,6 +233,3 @@ def _escape(char: str) -> str:
 
 def _refused(what: str) -> InvalidRequest:
     return InvalidRequest(f"{PARAM}: {shown(what)!r} of a tool's grammar cannot be enforced", param=PARAM)
-
-
-__all__ = ("RegularGrammar", "regular_grammar")

@@ -150,6 +150,3 @@ def _format(schema: Mapping[str, Json], param: str) -> str:
     if format not in FORMATS:
         raise refused("format", f"{shown(format)!r} cannot be enforced", param)
     return FORMATS[format]
-
-
-__all__ = ("ANNOTATIONS", "FORMATS", "only", "refused", "string_term")

@@ -42,6 +42,3 @@ def text_terminal(tool: ToolSpec, prefix: str, *, is_quoted: bool) -> RegularGra
 def has_held_text(tool: ToolSpec) -> bool:
     """Whether the tool's text is held to its grammar, however it is written."""
     return all(text_terminal(tool, "TEXT", is_quoted=is_quoted) for is_quoted in (False, True))
-
-
-__all__ = ("has_held_text", "text_parameter", "text_terminal")

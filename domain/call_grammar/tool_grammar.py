@@ -129,6 +129,3 @@ def _among_text(format: _Format, more: str, *, is_one: bool) -> list[str]:
 
 def _repeated(term: str, max_calls: int | None) -> str:
     return f"{term}*" if max_calls is None else f"{term}{{0,{max_calls - 1}}}"
-
-
-__all__ = ("tool_call_grammar",)

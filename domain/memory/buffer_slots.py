@@ -19,6 +19,3 @@ def buffer_slots(num_tokens: int, step: int) -> int:
     if step > 1:
         step = max(step, 1 << (num_tokens // SPARE_SHARE).bit_length() >> 1)
     return -(-num_tokens // step) * step
-
-
-__all__ = ("SPARE_SHARE", "buffer_slots")

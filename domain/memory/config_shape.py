@@ -73,6 +73,3 @@ def number(config: Mapping[str, Any], *names: str) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
-
-
-__all__ = ("number", "step_of_config")

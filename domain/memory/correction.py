@@ -71,6 +71,3 @@ def _moved(factor: float, wanted: float) -> float:
 
 def _bounded(factor: float, least: float) -> float:
     return min(max(factor, least), MOST)
-
-
-__all__ = ("DEEP_CHUNKS", "LEAST_NEAR", "MIN_BYTES", "MOST", "PeakCorrection")

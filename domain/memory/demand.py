@@ -134,6 +134,3 @@ def _decode_bytes(rows: Sequence[Pair]) -> int:
     for view, shape in rows:
         by_shape.setdefault(shape, []).append(view.num_computed)
     return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
-
-
-__all__ = ("Open", "charge_bytes", "demand_of", "open_bytes")

@@ -111,6 +111,3 @@ class MemoryUse:
     def room_bytes(self) -> int | None:
         """What may still be begun below the hard mark; never negative. None: nothing bounds it."""
         return None if self.limits is None else max(0, self.limits.hard_bytes - self.used_bytes)
-
-
-__all__ = ("MemoryLimits", "MemoryReading", "MemoryUse")

@@ -88,6 +88,3 @@ class MemoryPlan:
     def _view(self, index: int, phase: Phase) -> SequenceView:
         done = self.context if phase is Phase.DECODING else max(0, self.context - self.chunk)
         return SequenceView(SequenceId(index), phase, done, self.context, charge_bytes=self.sequence_bytes)
-
-
-__all__ = ("MOST_SEQUENCES", "MemoryPlan", "PlannedModel")

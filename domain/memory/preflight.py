@@ -92,6 +92,3 @@ class Preflight:
             most_prompt=max(self.most_prompt(demand), 0),
             most_new=most_new,
         )
-
-
-__all__ = ("Demand", "Preflight", "Refusal")

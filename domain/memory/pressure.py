@@ -121,6 +121,3 @@ def relieve(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, before:
 
 def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
     return not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes)
-
-
-__all__ = ("Level", "Relief", "StepDemand", "hot_budget", "live_budget", "relieve")

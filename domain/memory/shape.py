@@ -99,6 +99,3 @@ class MemoryShape:
         base = self.step.base_bytes
         row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
         return base + num_rows * row
-
-
-__all__ = ("NUM_LAST_TOKENS", "MemoryShape", "StateCost", "StepCost")

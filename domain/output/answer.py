@@ -139,6 +139,3 @@ class Answer:
         if self._space:
             self._deltas.append(self._kind("".join(self._space)))
             self._space.clear()
-
-
-__all__ = ("Answer", "CallIds")

@@ -81,6 +81,3 @@ class CallFormat(Protocol):
     def read(self, run: Run) -> Reading[None]:
         """Read the call, or several in a row."""
         ...
-
-
-__all__ = ("LIST_STARTS", "MAX_HEAD_CHARS", "CallFormat", "Run")

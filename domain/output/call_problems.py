@@ -42,6 +42,3 @@ def _problem(call: ToolCall, tool: ToolSpec | None) -> tuple[ProblemKind, str] |
 
 def _refuse(constant: str) -> Json:
     raise ValueError(constant)
-
-
-__all__ = ("call_problems", "joined_calls")

@@ -73,6 +73,3 @@ class ChannelAnswer:
             add(text)
         if stop != self.channels.start:
             self.reader.take(stop)
-
-
-__all__ = ("ChannelAnswer",)

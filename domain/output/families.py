@@ -353,5 +353,3 @@ REASONING: tuple[ReasoningTags, ...] = (
     ),
     ReasoningTags("Here is my thought process:", "Here is my response:"),
 )
-
-__all__ = ("FAMILIES", "REASONING")

@@ -104,6 +104,3 @@ def marks_for(value: object, special_tokens: Iterable[str]) -> dict[str, str]:
     named = [token for token in special_tokens if _LIKE_MARKUP.search(token) and any(token in text for text in texts)]
     codes = range(ord(FIRST_MARK), ord(LAST_MARK) + 1)
     return dict(zip(named, map(chr, codes), strict=False))
-
-
-__all__ = ("Channels", "Family", "ReasoningTags", "Section", "marks_for", "with_marks")

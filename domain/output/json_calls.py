@@ -138,6 +138,3 @@ def _parsed(string: str) -> str:
     except ValueError:
         raise NoCall from None
     return text.encode("utf-8", "replace").decode()  # escapes can spell halves of characters
-
-
-__all__ = ("JsonCalls",)

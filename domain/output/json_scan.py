@@ -146,6 +146,3 @@ class JsonScan:
 def _after_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-__all__ = ("JsonScan",)

@@ -84,6 +84,3 @@ class LiteralCalls:
             raise NoCall
         yield from run.reader.expect(self.style.assign)
         return key
-
-
-__all__ = ("LiteralCalls",)

@@ -131,6 +131,3 @@ def _escape(run: Run) -> Reading[str]:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-__all__ = ("LiteralStyle", "read_literal")

@@ -126,6 +126,3 @@ class MarkedAnswer:
 
 def _is_token(mark: str) -> bool:
     return FIRST_MARK <= mark[0] <= LAST_MARK
-
-
-__all__ = ("MarkedAnswer",)

@@ -48,6 +48,3 @@ class NamedCalls:
             if (yield from reader.next_of(literal)):
                 reader.take(literal)
                 reader.mark()
-
-
-__all__ = ("NamedCalls",)

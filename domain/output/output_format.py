@@ -128,6 +128,3 @@ def _has_tags(tags: ReasoningTags, template: str, tokens: frozenset[str]) -> boo
 def _has(tag: str, template: str, tokens: frozenset[str]) -> bool:
     """Whether a template or tokens show a tag; tokens may be its beginning: `<|channel>` of `<|channel>thought`."""
     return tag in template or any(len(token) >= _MIN_TOKEN_CHARS and tag.startswith(token) for token in tokens)
-
-
-__all__ = ("OutputFormat", "PreparedFormat", "choose_format", "family_named", "prepare_format")

@@ -175,6 +175,3 @@ class TextReader:
         if text:
             self._taken.append(text)
         return text
-
-
-__all__ = ("FIRST_MARK", "LAST_MARK", "SPACE", "Follower", "NoCall", "Reading", "Stops", "TextReader")

@@ -139,5 +139,3 @@ _CHECKS: Mapping[str, tuple[Callable[[Json, Any], bool], str]] = {
     "minItems": (_size(list, lambda size, limit: size >= limit), "has fewer than {} items"),
     "maxItems": (_size(list, lambda size, limit: size <= limit), "has more than {} items"),
 }
-
-__all__ = ("first_misfit",)

@@ -131,6 +131,3 @@ def _refuse_constant(name: str) -> Json:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-__all__ = ("STRING", "HeldValue", "StringValue", "types_in", "types_of")

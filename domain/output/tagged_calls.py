@@ -121,6 +121,3 @@ def _named(head: str) -> str:
     if found is not None and not _ATTRIBUTES.fullmatch(head):
         raise NoCall
     return (found[1] if found else head).strip().strip("\"'")
-
-
-__all__ = ("TaggedCalls", "Tags")

@@ -54,6 +54,3 @@ class TextParser:
         next(self._reading, None)
         self._answer.end()
         return self._answer.take()
-
-
-__all__ = ("TextParser",)

@@ -64,6 +64,3 @@ class WrittenCalls:
     needs: str = ""
     is_marked: bool = True
     among_text: bool = True
-
-
-__all__ = ("Values", "WrittenCalls", "WrittenParameters")

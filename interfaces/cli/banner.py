@@ -53,6 +53,3 @@ def describe_model(model: ModelDescription) -> str:
     if model.decode_mode is DecodeMode.SINGLE:
         text += f", one sequence at a time ({model.decode_note or 'batching unsupported'})"
     return text
-
-
-__all__ = ("banner", "curl_lines", "describe_model", "describe_template")

@@ -106,6 +106,3 @@ def _described(space: "NamespaceUsage") -> dict[str, object]:
         "raw_bytes": space.raw_bytes,
         "stored_bytes": space.stored_bytes,
     }
-
-
-__all__ = ("cache_app",)

@@ -172,6 +172,3 @@ def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
         what = "what is kept of them" if total is None else f"{total} records"
         what += f" and those chosen of {num_documents} documents (stored responses and more)" if num_documents else ""
         typer.confirm(f"Remove {what}?", abort=True, err=True)
-
-
-__all__ = ("clear",)

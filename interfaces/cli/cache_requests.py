@@ -90,6 +90,3 @@ def _read_request(file: str, model: str | None) -> bytes:
     if not isinstance(request, dict):
         fail(f"{file} is not a request: a JSON object with messages or prompt is needed", USAGE)
     return raw if model is None else json.dumps({**cast("dict[str, object]", request), "model": model}).encode()
-
-
-__all__ = ("explain", "warm")

@@ -92,6 +92,3 @@ def tell(facts: dict[str, object], as_json: bool) -> None:
             typer.echo(f"{label}: {format_bytes(value)}")
         else:
             typer.echo(f"{label}: {'none' if value is None else value or 0}")
-
-
-__all__ = ("FaultPrinter", "OfModel", "StoreDir", "chosen", "num_records", "open_store", "opened", "tell", "working")

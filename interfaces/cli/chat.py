@@ -62,6 +62,3 @@ class Chat:
             answer.close()
             if not is_failed:
                 self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]
-
-
-__all__ = ("Chat", "Reply")

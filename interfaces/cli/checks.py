@@ -183,6 +183,3 @@ def _configuration() -> Iterator[Check]:
 
 def _limit(value: int) -> str:
     return "no limit" if value < 0 else str(value)
-
-
-__all__ = ("Check", "run_checks")

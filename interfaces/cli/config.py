@@ -40,6 +40,3 @@ def path() -> None:
 
 def _as_toml(value: object) -> str:
     return "(none)" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-__all__ = ("config_app",)

@@ -32,6 +32,3 @@ def doctor(
         typer.echo("nothing is wrong" if is_well else "lines with ! want attention")
     if not is_well:
         raise typer.Exit(FAILED)
-
-
-__all__ = ("doctor",)

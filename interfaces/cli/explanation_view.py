@@ -52,6 +52,3 @@ def _text(text: str, style: str = "") -> Text:
 
 def _line(console: Console, text: str | Text) -> None:
     console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
-
-
-__all__ = ("show_explanation",)

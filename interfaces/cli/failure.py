@@ -11,6 +11,3 @@ FAILED = 1
 def fail(message: str, status: int = FAILED) -> NoReturn:
     typer.echo(f"cairn: {message}", err=True)
     raise typer.Exit(status)
-
-
-__all__ = ("FAILED", "USAGE", "fail")

@@ -48,6 +48,3 @@ def _finite(text: str) -> float:
 
 def _refused(text: str) -> NoReturn:
     raise ValueError(f"the answer has a number that nothing is: {text[:20]}")
-
-
-__all__ = ("MAX_ANSWER_BYTES", "content_of", "decoded")

@@ -24,6 +24,3 @@ async def unless_interrupted(work: Coroutine[Any, Any, object]) -> bool:
         return False
     worker.result()
     return True
-
-
-__all__ = ("unless_interrupted",)

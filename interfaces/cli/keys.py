@@ -129,6 +129,3 @@ def _shown(client: "Client") -> dict[str, Any]:
         "priority": client.priority.value,
         "admin": client.is_admin,
     }
-
-
-__all__ = ("keys_app",)

@@ -48,6 +48,3 @@ class LoadStages:
             self._bar = self._opened.enter_context(self._opener(what, total_bytes, Unit.BYTES, quiet=False))
             self._what = what
         self._bar.reach(done_bytes, total_bytes)
-
-
-__all__ = ("LoadStages", "wait_for_model")

@@ -52,6 +52,3 @@ def configure_logging(level: str, log_format: str) -> None:
     logging.basicConfig(level=level.upper() if level == "debug" else "WARNING", handlers=[handler], force=True)
     logging.getLogger("cairn").setLevel(level.upper())
     logging.captureWarnings(True)
-
-
-__all__ = ("JsonFormatter", "PlainFormatter", "configure_logging")

@@ -90,6 +90,3 @@ def _look(id: str, log: str) -> "RequestStory | None":
             return find_story(lines, id)
     except OSError as failure:
         fail(f"{log} cannot be read: {failure.strerror}")
-
-
-__all__ = ("logs_app",)

@@ -67,6 +67,3 @@ def main() -> None:
         if "mlx.core" in sys.modules and (end.code is None or isinstance(end.code, int)):
             leave(end.code or 0)
         raise
-
-
-__all__ = ("app", "main")

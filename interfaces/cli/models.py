@@ -39,6 +39,3 @@ def models(model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson
         name = f"{source.id} (default)" if source.id == settings.model.default else source.id
         table.add_row(name, source.owned_by, f"{datetime.fromtimestamp(source.created_s, UTC):%Y-%m-%d}", source.path)
     Console().print(table)
-
-
-__all__ = ("models",)

@@ -90,17 +90,3 @@ def _folder_or_name(model: str | None) -> str | None:
     if model and "/" not in model and os.path.isfile(os.path.join(model, "config.json")):
         return f"./{model}"
     return model
-
-
-__all__ = (
-    "FAKE_MODEL",
-    "ApiKey",
-    "AsJson",
-    "Backend",
-    "Dtype",
-    "Model",
-    "ModelDirs",
-    "key_in",
-    "model_flags",
-    "settings_with",
-)

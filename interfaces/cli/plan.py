@@ -129,6 +129,3 @@ def _state_line(state: StateCost) -> tuple[str, str]:
     reach = "" if state.window is None else f", the last {state.window}"
     fixed = f", and {format_bytes(state.fixed_bytes)}" if state.fixed_bytes else ""
     return f"state of a token{reach}", format_bytes(state.bytes_per_token) + fixed
-
-
-__all__ = ("as_data", "as_lines", "parse_tokens", "plan")

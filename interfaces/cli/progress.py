@@ -211,20 +211,3 @@ def _parts(pace: Pace, unit: Unit) -> list[str]:
     if pace.left_s is not None:
         parts.append(f"{told_time(pace.left_s)} left")
     return parts
-
-
-__all__ = (
-    "LINE_EVERY_S",
-    "MIN_SPAN_S",
-    "WINDOW_S",
-    "Bar",
-    "Lines",
-    "Opener",
-    "Pace",
-    "Shown",
-    "Unit",
-    "is_terminal",
-    "progress",
-    "told_latency",
-    "told_time",
-)

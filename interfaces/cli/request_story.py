@@ -290,13 +290,3 @@ def _most(story: RequestStory) -> str | None:
         return None
     name, value = max(known.items(), key=lambda item: item[1])
     return f"{name}, {value / total:.0%} of the time"
-
-
-__all__ = (
-    "LOGGER",
-    "RequestStory",
-    "find_story",
-    "from_log",
-    "from_server",
-    "told",
-)

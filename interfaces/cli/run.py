@@ -111,6 +111,3 @@ def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
 
 def _show(text: str) -> None:
     typer.echo(plain(text), nl=False)
-
-
-__all__ = ("converse", "run")

@@ -114,6 +114,3 @@ def running_server(url: str | None, api_key: str | None, settings: ServerSetting
         host = _WILDCARDS.get(settings.host, settings.host)
         url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
     return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
-
-
-__all__ = ("CONNECT_TIMEOUT_S", "NoAnswer", "RunningServer", "needed", "running_server")

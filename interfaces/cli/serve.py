@@ -100,6 +100,3 @@ def _run(loaded: "LoadedSettings") -> None:
         os._exit(1)
     if outcome.problem:
         fail(outcome.problem)
-
-
-__all__ = ("serve",)

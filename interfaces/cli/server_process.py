@@ -139,11 +139,3 @@ async def _data_fact(service: Service) -> str:
 def _config_fact() -> str:
     file = config_file(os.environ)
     return str(file) if file.exists() else f"{file} (none yet)"
-
-
-__all__ = (
-    "SIGNALS",
-    "Outcome",
-    "StopSignals",
-    "serve_until_stopped",
-)

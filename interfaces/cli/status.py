@@ -31,6 +31,3 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> 
     console = Console(highlight=False)
     for line in lines(found, server.url, console.width):
         console.print(line)
-
-
-__all__ = ("status",)

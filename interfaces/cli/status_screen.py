@@ -202,6 +202,3 @@ def _stage(row: RequestBody) -> str:
     if row.stage == "prefill" and row.prompt_tokens:
         return f"prefill {min(1.0, max(0.0, row.done_tokens / row.prompt_tokens)):4.0%}"
     return {"queue": "waits"}.get(row.stage, row.stage)
-
-
-__all__ = ("TIMEOUT_S", "Status", "lines", "read")

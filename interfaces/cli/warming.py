@@ -57,6 +57,3 @@ def _warming(answer: Mapping[str, object]) -> dict[str, tuple[int, int]]:
             case _:
                 continue
     return found
-
-
-__all__ = ("warmed",)

@@ -237,17 +237,3 @@ def cache_dir() -> Path:
     """Where Cairn keeps what it can recompute: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
-
-
-__all__ = (
-    "Backend",
-    "Models",
-    "cache_dir",
-    "choose_backend",
-    "fake_backend",
-    "import_backend",
-    "mlx_backend",
-    "model_repository",
-    "models_for",
-    "tokenizers_of",
-)

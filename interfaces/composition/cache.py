@@ -120,6 +120,3 @@ class CacheTiers:
 def _closes(store: BlockStore, timeout_s: float) -> bool:
     """Close what may hang; False when it takes longer, and then it is left alone."""
     return not wait([Lane("store-end", 1).submit(store.close)], timeout_s).not_done
-
-
-__all__ = ("CacheTiers",)

@@ -178,6 +178,3 @@ class Container(TokenSide):
         preparations=requests.provided.preparations,
         clock=clock,
     )
-
-
-__all__ = ("Container",)

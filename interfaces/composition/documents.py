@@ -43,6 +43,3 @@ def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> 
 
 def documents_file(settings: StoreSettings) -> Path:
     return store_dir(settings) / DOCUMENTS_FOLDER / "documents.sqlite"
-
-
-__all__ = ("build_documents", "documents_file", "open_documents")

@@ -9,6 +9,3 @@ CHILD = "interfaces.cli.engine_child"
 def engine_child(backend: str) -> ChildProcess:
     """Not started yet. `backend`: `engine.backend`, which it begins to import before it is told its settings."""
     return ChildProcess(CHILD, backend)
-
-
-__all__ = ("CHILD", "engine_child")

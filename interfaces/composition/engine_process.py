@@ -34,6 +34,3 @@ def encode_settings(settings: Settings) -> bytes:
 def decode_settings(data: bytes) -> Settings:
     """As `encode_settings` wrote them."""
     return msgspec.msgpack.decode(data, type=Settings)
-
-
-__all__ = ("build_engine_process", "decode_settings", "encode_settings")

@@ -68,6 +68,3 @@ def build_app(container: Container) -> Litestar:
         keys=keys.ring,
         lifespan=[keys.watching],
     )
-
-
-__all__ = ("build_app", "cairn_version")

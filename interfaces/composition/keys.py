@@ -87,6 +87,3 @@ class ServerKeys:
     def _report(self, problem: str) -> None:
         _log.error("%s; the keys of before stay", problem)
         self._events.emit(FaultObserved("keys.read", problem, self._clock.now_ns()))
-
-
-__all__ = ("LOOK_EVERY_S", "ServerKeys")

@@ -20,6 +20,3 @@ def describe_computing(settings: Settings) -> str:
     with importing():
         device, blas = device_and_blas(settings)
     return f"{device}, {blas.describe()}" if blas and blas.is_needed else device
-
-
-__all__ = ("describe_computing", "device_and_blas")

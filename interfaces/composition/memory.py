@@ -65,6 +65,3 @@ def build_guard(
         clock=clock,
         host=backend.host_memory,
     )
-
-
-__all__ = ("build_guard", "describe_limits", "limits_here", "limits_of", "memory_limits")

@@ -43,6 +43,3 @@ def _limits(settings: Settings, backend: Backend, memory: ByteSize | None) -> Me
     if memory is not None and memory.num_bytes is not None:
         return MemoryLimits.of(memory.num_bytes)
     return limits_of(memory or settings.engine.memory, backend.memory.read())
-
-
-__all__ = ("plan_memory",)

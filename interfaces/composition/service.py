@@ -98,6 +98,3 @@ def build_service(settings: Settings, **overrides: object) -> Service:
         provider = container.providers[name]
         provider.override(providers.Object(value))  # pyright: ignore[reportUnknownMemberType]
     return Service(container)
-
-
-__all__ = ("Service", "build_service")

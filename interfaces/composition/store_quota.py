@@ -63,6 +63,3 @@ def _existing(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-__all__ = ("quota_bytes", "remember_quota")

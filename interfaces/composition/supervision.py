@@ -45,6 +45,3 @@ def build_watch(
         abandon=abandon,
         flush=flush,
     )
-
-
-__all__ = ("STUCK_AFTER_CPU_S", "STUCK_AFTER_GPU_S", "build_watch", "stuck_after_s")

@@ -102,6 +102,3 @@ def host_token_side(settings: Settings, hold: Callable[[], None]) -> Hosted:
         settings=providers.Object(settings), hold=providers.Object(hold), tells_directly=providers.Object(True)
     )
     return Hosted(side.engine_thread(), side.backend().check)
-
-
-__all__ = ("SWITCH_INTERVAL_S", "TokenSide", "host_token_side", "step_limits")

@@ -169,13 +169,3 @@ async def unless_client_leaves(request: Request[Any, Any, Any], work: Coroutine[
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-__all__ = (
-    "models_for",
-    "naming_what_is_served",
-    "operation_route",
-    "plain_answer",
-    "start_all",
-    "unless_client_leaves",
-)

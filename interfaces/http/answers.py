@@ -15,6 +15,3 @@ def body_of(answer: object, body: type[_Body]) -> _Body:
 def data_of(body: msgspec.Struct) -> object:
     """A body as decoded JSON."""
     return msgspec.to_builtins(body)
-
-
-__all__ = ("body_of", "data_of")

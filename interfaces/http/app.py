@@ -166,6 +166,3 @@ def _error_handler(
         return Response(body, status_code=problem.status, headers=headers, media_type="application/json")
 
     return handle
-
-
-__all__ = ("create_app",)

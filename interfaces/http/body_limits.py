@@ -94,6 +94,3 @@ def check_arguments(messages: Iterable[ChatMessage], field: str) -> None:
 def _counted(text: bytes) -> int:
     num_containers = text.count(b"[") + text.count(b"{")
     return CONTAINER_NODES * num_containers + text.count(b'"') // 2 + text.count(b",")
-
-
-__all__ = ("MAX_NODES", "BodiesFull", "BodyBudget", "check_arguments", "check_nodes", "num_nodes")

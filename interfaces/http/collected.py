@@ -92,6 +92,3 @@ def opening(delta: ContentDelta) -> ContentDelta:
 
 def num_reasoning_tokens(choice: Collected) -> int:
     return sum(len(delta.token_ids) for delta in choice.deltas if isinstance(delta, ReasoningDelta))
-
-
-__all__ = ("Collected", "collect", "num_reasoning_tokens", "opening", "shows_nothing", "visible_parts")

@@ -279,6 +279,3 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.cancel()
         self._watch_departure()
         self.transport.close()
-
-
-__all__ = ("BoundedConnection",)

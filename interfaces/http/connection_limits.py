@@ -270,35 +270,3 @@ def shared_address(host: str | None) -> str | None:
 def is_health_check(path: str) -> bool:
     """Health checks are answered without a key, and by a server that has no place left."""
     return path.rstrip("/") in HEALTH_PATHS
-
-
-__all__ = (
-    "CHUNK_OVERHEAD",
-    "FULL",
-    "HEADERS_TOO_LARGE",
-    "HEALTH_PATHS",
-    "LINGER_S",
-    "MALFORMED",
-    "MAX_DISCARDED_BYTES",
-    "MAX_HEADERS",
-    "MAX_HEADER_BYTES",
-    "MAX_TARGET_BYTES",
-    "MIN_BYTES_S",
-    "NOT_READ",
-    "PIPELINED",
-    "RESERVED_CONNECTIONS",
-    "STALL_S",
-    "TARGET_TOO_LONG",
-    "TOO_LARGE",
-    "TOO_SLOW",
-    "ConnectionLimits",
-    "Deadline",
-    "MessageMeter",
-    "Occupant",
-    "Phase",
-    "Place",
-    "Places",
-    "is_health_check",
-    "more_time_s",
-    "shared_address",
-)

@@ -190,6 +190,3 @@ class Dialects:
 
 def _is_below(path: str, own: str) -> bool:
     return path == own or path.startswith(f"{own}/")
-
-
-__all__ = ("Asked", "Body", "BodyT", "Dialect", "Dialects", "Framing", "Operation", "Started")

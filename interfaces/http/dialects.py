@@ -7,5 +7,3 @@ from interfaces.http.openai.dialect import OpenAi
 from interfaces.http.responses.dialect import OpenAiResponses
 
 DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic(), Ollama()])
-
-__all__ = ("DIALECTS",)

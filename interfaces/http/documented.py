@@ -90,6 +90,3 @@ def cache_headers(explanations: Sequence[Explanation | None]) -> dict[str, str]:
     if len(explanations) > MAX_SHOWN:
         shown.append(f"more={len(explanations) - MAX_SHOWN}")
     return {CACHE_HEADER: ", ".join(shown)}
-
-
-__all__ = ("CACHE_HEADER", "MAX_SHOWN", "PENDING", "Links", "cache_headers", "errors", "linked", "streamable")

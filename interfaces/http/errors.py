@@ -170,16 +170,3 @@ def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
         renamed_error.message, renamed_error.param = error.message.replace(param, name, 1), name
         renamed_error.args = (renamed_error.message,)
         raise renamed_error from None
-
-
-__all__ = (
-    "CLIENT_LEFT_STATUS",
-    "STATUS",
-    "ClientLeft",
-    "MemoryNumbers",
-    "Problem",
-    "memory_numbers",
-    "overflow_words",
-    "problem_of",
-    "renamed",
-)

@@ -110,6 +110,3 @@ def _framed(items: Sequence[tuple[int, StreamItem]], framing: Framing) -> tuple[
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-__all__ = ("EventStream", "open_stream", "stream_events")

@@ -62,6 +62,3 @@ def prompt_explanation(told: Explanation) -> PromptExplanation:
 
 def _divergence(found: Divergence) -> DivergenceBody:
     return DivergenceBody(found.position, found.before, found.prompt, found.stored)
-
-
-__all__ = ("DivergenceBody", "ForkBody", "PromptExplanation", "prompt_explanation")

@@ -146,6 +146,3 @@ def _object(value: object, field: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{field} must be an object", param=field)
     return cast("dict[str, object]", value)
-
-
-__all__ = ("GRAMMAR_FIELDS", "FieldGrammar", "grammar_of", "response_format_grammar")

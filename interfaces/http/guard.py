@@ -115,6 +115,3 @@ def _type_problem(types: list[str], method: str) -> Problem | None:
 
 def _is_allowed(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() in _BODY_TYPES
-
-
-__all__ = ("AllowedHosts", "RequestGuard", "allowed_hosts")

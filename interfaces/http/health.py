@@ -130,6 +130,3 @@ def metrics_route(metrics_text: Callable[[str], tuple[bytes, str]]) -> HTTPRoute
         return Response(body, media_type=media_type, headers={"vary": "accept"})
 
     return metrics
-
-
-__all__ = ("EngineBody", "engine_body", "health_routes", "metrics_route")

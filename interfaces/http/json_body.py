@@ -172,17 +172,3 @@ def converted(raw: Mapping[str, Any], kind: type[StructT], path: str) -> StructT
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise refusal(error, path) from None
-
-
-__all__ = (
-    "JsonBody",
-    "LargeBodies",
-    "RefusedFields",
-    "body_decoder",
-    "by_type",
-    "converted",
-    "decode_json",
-    "decoded_body",
-    "json_body",
-    "refusal",
-)

@@ -84,6 +84,3 @@ def _held(ledger: MemoryUse) -> HeldBody:
         other=ledger.other_bytes,
         reading=ledger.reading_bytes,
     )
-
-
-__all__ = ("HeldBody", "LimitsBody", "MemoryBody", "PromisedBody", "memory_body")

@@ -72,6 +72,3 @@ def _parameter(field: msgspec.structs.FieldInfo, hint: Any) -> Parameter:
     meta = next(entry for entry in hint.__metadata__ if isinstance(entry, Meta))
     extra = meta.extra or {}
     return Parameter(field.encode_name, field.name, extra[_SUPPORT], meta.description or "", extra[_NEUTRAL])
-
-
-__all__ = ("Parameter", "ignored", "mapped", "parameters", "refuse_unsupported", "refused", "supported")

@@ -67,6 +67,3 @@ class PromptBodies:
     def _choice(self, told: str) -> str:
         """`messages (a chat) or prompt (a text completion)`."""
         return " or ".join(f"{name} {told.format(operation.noun)}" for name, operation in self._by_field.items())
-
-
-__all__ = ("PromptBodies", "PromptBody")

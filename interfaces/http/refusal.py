@@ -70,6 +70,3 @@ class HealthOnly:
 def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals:
     """Makes an event of each."""
     return Refusals(dialects, lambda code, detail: events.emit(HttpRefused(code, detail, clock.now_ns())))
-
-
-__all__ = ("HealthOnly", "Refusals", "refusals_to")

@@ -30,6 +30,3 @@ def add_request_id(ids: IdSource) -> Callable[[Message, Scope], Awaitable[None]]
             message["headers"] = [*message["headers"], (b"x-request-id", request_id(scope, ids).encode())]
 
     return hook
-
-
-__all__ = ("add_request_id", "request_id")

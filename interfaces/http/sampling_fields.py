@@ -133,14 +133,3 @@ def unseen(what: str, path: str, *, is_refused: bool) -> str:
     if is_refused:
         raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
     return f"[{what} left out: this model reads text only]"
-
-
-__all__ = (
-    "SamplingFields",
-    "anthropic_tier",
-    "generation_request",
-    "openai_tier",
-    "thinking_kwargs",
-    "tier_priority",
-    "unseen",
-)

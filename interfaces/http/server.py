@@ -140,6 +140,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
         ) from error
     return listener
-
-
-__all__ = ("AddressUnavailable", "HttpServer", "new_event_loop")

@@ -71,6 +71,3 @@ class Services:
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None
     engine_status: Callable[[], EngineStatus] | None = None
     answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
-
-
-__all__ = ("AdminServices", "Services", "as_named", "no_trace_context")

@@ -12,6 +12,3 @@ def event(payload: bytes, name: str = "") -> bytes:
 
 def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
-
-
-__all__ = ("DONE", "HEADERS", "comment", "event")

@@ -104,14 +104,3 @@ def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
         stats.problem,
         tier(stats.live, LiveBody) if stats.live is not None else None,
     )
-
-
-__all__ = (
-    "DocumentsBody",
-    "HotBody",
-    "QueueBody",
-    "StoreBody",
-    "StoredModelBody",
-    "TiersBody",
-    "tiers_body",
-)

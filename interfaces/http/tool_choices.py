@@ -71,6 +71,3 @@ def _refuse(what: str) -> NoReturn:
         f"tool_choice {shown(what)!r} is not supported; it can be auto, none, required, a function or allowed_tools",
         param="tool_choice",
     )
-
-
-__all__ = ("openai_tool_choice",)

@@ -209,17 +209,3 @@ def requested_salt(headers: Mapping[str, str], cache_salt: str | None = None) ->
 def owner_of(documents: Documents, visit: Visit, salt: str) -> Owner:
     """The owner of a request's documents: its key and its tenant. `salt`: the one requested."""
     return documents.owner(visit.client.tenant(salt), visit.client.name)
-
-
-__all__ = (
-    "GENERATES",
-    "MAX_OFFERED",
-    "SALT_HEADER",
-    "Authentication",
-    "Visit",
-    "add_allowance",
-    "admins_only",
-    "owner_of",
-    "requested_salt",
-    "visit_of",
-)

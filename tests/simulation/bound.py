@@ -116,6 +116,3 @@ class ReuseBound:
         if shared == end:
             return shared // step * step
         return max(0, shared - (end - shared) - 2 * GRID) // step * step if other.is_whole else 0
-
-
-__all__ = ("Promise", "ReuseBound")

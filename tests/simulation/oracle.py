@@ -77,6 +77,3 @@ class StorageOracle:
                 if group.index not in self._blocks.get(tokens[: (index + 1) * size], NO_GROUPS):
                     return False
         return True
-
-
-__all__ = ("StorageOracle", "hot_records", "queued_records", "stored_records")

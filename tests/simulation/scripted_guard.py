@@ -53,6 +53,3 @@ class ScriptedGuard(Unguarded):
                 return 0
         self.num_preempting += 1
         return self._random.choice((1, 300, 1_000))
-
-
-__all__ = ("ScriptedGuard",)

@@ -303,6 +303,3 @@ def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
         output += model.decode([id])[0].token_ids
     return output
-
-
-__all__ = ("Simulation",)

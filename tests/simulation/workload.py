@@ -89,6 +89,3 @@ class Workload:
 
     def _text(self, length: int) -> list[int]:
         return [self._random.randrange(VOCAB) for _ in range(length)]
-
-
-__all__ = ("MAX_PROMPT", "VOCAB", "Conversation", "Workload")

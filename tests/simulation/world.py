@@ -246,6 +246,3 @@ class World:
                 raise ComputeFailed(f"injected into {operation} {number} of {id}")
 
         return hook
-
-
-__all__ = ("BLOCK", "GRID", "Plan", "World", "draw_plan")

@@ -17,6 +17,3 @@ def grave_findings(page: Any) -> list[str]:
         for found in violations
         if found["impact"] in _GRAVE
     ]
-
-
-__all__ = ("grave_findings",)

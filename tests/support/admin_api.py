@@ -42,6 +42,3 @@ def only_open(service: FakeService, is_there: Callable[[dict[str, Any]], bool] =
     service.wait_until(found, "a request to be seen")
     told: dict[str, Any] = read(service, "requests")["open"][0]
     return told
-
-
-__all__ = ("LONG", "cancel", "complete", "only_open", "read")

@@ -106,16 +106,3 @@ def _comes_to_show(page: Any, wanted: Callable[[], Iterable[Shown]]) -> None:
         wait_until(is_shown, "the page to show it")
     except AssertionError as error:
         raise AssertionError(f"{error}: {missing}") from None
-
-
-__all__ = (
-    "formatted",
-    "get",
-    "open_admin",
-    "overview",
-    "requests",
-    "row_of",
-    "shows_figures",
-    "shows_tiers",
-    "tiers_of",
-)

@@ -111,6 +111,3 @@ def prometheus_name(spec: MetricSpec) -> str:
     """What Prometheus calls a metric, without the endings of its samples."""
     unit = {"s": "_seconds", "By": "_bytes"}.get(spec.unit, "")
     return spec.name.replace(".", "_") + unit
-
-
-__all__ = ("EVERYTHING", "exposed", "prometheus_name")

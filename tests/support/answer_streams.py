@@ -171,6 +171,3 @@ def read_all(url: str, salt: str, told: Callable[[], object] = lambda: None) -> 
         thread.join(2 * PATIENCE_S)
         assert not thread.is_alive(), f"{thread.name} has not come to an end"
     return answers
-
-
-__all__ = ("STREAMS", "Answer", "read_all")

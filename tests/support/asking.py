@@ -90,6 +90,3 @@ async def _answer(service: Service, request: GenerationRequest) -> Answered:
     finally:
         generation.close()
     raise AssertionError("the stream ended without an end")
-
-
-__all__ = ("FAKE", "Answered", "answers", "asking")

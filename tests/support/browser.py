@@ -126,17 +126,3 @@ def hold_timers(page: Any) -> None:
 def is_as_wide_as_its_window(page: Any) -> bool:
     """Whether nothing sticks out to the right, so that a phone does not scroll sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
-
-
-__all__ = (
-    "PHONE",
-    "WIDE",
-    "Watched",
-    "chromium",
-    "expect",
-    "hold_timers",
-    "is_as_wide_as_its_window",
-    "needed",
-    "running_browser",
-    "watched",
-)

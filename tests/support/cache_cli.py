@@ -40,6 +40,3 @@ def make_store(path: Path, records: Sequence[Record]) -> Path:
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(cache_app, [str(argument) for argument in arguments])
-
-
-__all__ = ("isolate", "make_store", "open_store", "run")

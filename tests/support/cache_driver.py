@@ -222,6 +222,3 @@ def plain_answer(options: FakeOptions, prompt: Sequence[int], num_output: int = 
 
 def memory_store(quota_bytes: int | None = None) -> MemoryBlockStore:
     return MemoryBlockStore(quota_bytes)
-
-
-__all__ = ("BLOCK", "GRID", "VOCAB", "CacheDriver", "Job")

@@ -54,18 +54,3 @@ def golden(reason: str, sentence: str, stopped_at: int = 0, **others: Any) -> di
         "nearest_fork": None,
         "note": "",
     } | others
-
-
-__all__ = (
-    "CHAT",
-    "COMPLETIONS",
-    "EDITED",
-    "EXPLAIN",
-    "PROMPT",
-    "TEXT",
-    "WARM",
-    "complete",
-    "explain",
-    "golden",
-    "warm",
-)

@@ -48,6 +48,3 @@ def prefix_tiers(
     lands_there = land is not None
     store = StoredTier("store", writer, lanes, land, lands_there) if writer is not None else None
     return kind(hot, store, lanes, live)
-
-
-__all__ = ("prefix_cache", "prefix_tiers")

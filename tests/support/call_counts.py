@@ -24,6 +24,3 @@ def num_calls(work: Callable[[], object]) -> int:
         if collects:
             gc.enable()
     return count
-
-
-__all__ = ("num_calls",)

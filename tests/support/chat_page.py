@@ -44,6 +44,3 @@ def usage_of(response: Any) -> dict[str, Any]:
     usage = json.loads(events[-1])["usage"]
     assert isinstance(usage, dict)
     return usage
-
-
-__all__ = ("ChatPage", "usage_of")

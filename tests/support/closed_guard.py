@@ -15,6 +15,3 @@ class ClosedGuard(Unguarded):
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         return StepBudget() if self.is_open else StepBudget(room_bytes=0, admits=False)
-
-
-__all__ = ("ClosedGuard",)

@@ -11,5 +11,3 @@ COMPILERS: dict[str, Callable[[Executor], ConstraintCompiler]] = {
     "fake": lambda workers: FakeCompiler(workers),
     "llguidance": lambda workers: LlguidanceCompiler(workers),
 }
-
-__all__ = ("COMPILERS",)

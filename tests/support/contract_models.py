@@ -62,6 +62,3 @@ def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY
     output = [step(model, id).token_ids[0] for _ in range(num_new)]
     model.close([id])
     return output
-
-
-__all__ = ("GREEDY", "MODELS", "OTHER", "PROMPT", "generate", "start", "step")

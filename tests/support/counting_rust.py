@@ -31,6 +31,3 @@ class CountingRust:
             return found(texts, **options)
 
         return counted
-
-
-__all__ = ("CountingRust",)

@@ -59,6 +59,3 @@ class DyingChannel(Channel):
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it is broken already
-
-
-__all__ = ("DyingChannel", "Fuse")

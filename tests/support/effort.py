@@ -14,6 +14,3 @@ IS_LONG = EFFORT > USUAL
 def scaled(count: int) -> int:
     """So many at the effort of this run, of something of which `count` are enough for every run."""
     return max(1, round(count * EFFORT))
-
-
-__all__ = ("EFFORT", "IS_LONG", "scaled")

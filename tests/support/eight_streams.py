@@ -111,6 +111,3 @@ def check_same(disturbed: EngineClient, calm: EngineClient) -> None:
             assert (end.reason, end.error) == (expected.reason, None)
             assert end.usage.prompt_tokens == expected.usage.prompt_tokens
             assert end.usage.completion_tokens == expected.usage.completion_tokens
-
-
-__all__ = ("NUM_CHOICES", "STREAMS", "check_same", "check_told", "end_of", "play", "scores", "tokens")

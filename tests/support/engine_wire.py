@@ -24,6 +24,3 @@ def wired_batch(batch: StepBatch) -> StepBatch:
         items=tuple((id, choice, wired(item)) for id, choice, item in batch.items),
         events=tuple(wired(event) for event in batch.events),
     )
-
-
-__all__ = ("wired", "wired_batch")

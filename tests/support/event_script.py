@@ -144,6 +144,3 @@ OF_THE_TIERS: list[Event] = [
 def text_script() -> Script:
     """A completion of raw text."""
     return Script("cmpl-1", TextPrompt("once upon a time"))
-
-
-__all__ = ("CHAT", "OF_THE_TIERS", "START_NS", "Script", "at", "text_script")

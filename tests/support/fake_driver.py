@@ -56,6 +56,3 @@ class FakeDriver:
 
     def _cuMemcpyDtoH_v2(self, to: ctypes.c_void_p, source: ctypes.c_uint64, size: ctypes.c_size_t) -> None:  # noqa: N802
         ctypes.memmove(to.value or 0, source.value, size.value)
-
-
-__all__ = ("FakeDriver",)

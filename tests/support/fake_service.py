@@ -275,6 +275,3 @@ def fake_service(
             pool.close()
             assert not thread.is_alive(), "the server did not stop"
             assert not loop.status().is_alive, "the compute thread did not end"
-
-
-__all__ = ("DEFAULT_MODEL", "FakeService", "Serving", "fake_service", "wait_until")

@@ -91,6 +91,3 @@ class FaultBench:
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
         assert [model.open_ids() for model in self.inner.loaded] == [frozenset()] * len(self.inner.loaded)
-
-
-__all__ = ("MODEL", "WAIT_S", "FaultBench")

@@ -92,6 +92,3 @@ def foreign_server(models: list[str], *, tells_usage: bool = True, key: str | No
         listener.shutdown()
         listener.server_close()
         thread.join(PATIENCE_S)
-
-
-__all__ = ("ForeignServer", "foreign_server")

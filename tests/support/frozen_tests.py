@@ -33,6 +33,3 @@ def really_freezing() -> Iterator[None]:
 
 def _stay() -> None:
     pass
-
-
-__all__ = ("freeze_tests", "really_freezing")

@@ -32,6 +32,3 @@ class Gate:
 
     def num_calls(self, operation: str) -> int:
         return sum(count for (name, _), count in self.calls.items() if name == operation)
-
-
-__all__ = ("Gate",)

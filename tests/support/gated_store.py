@@ -37,6 +37,3 @@ class GatedStore(MemoryBlockStore):
         """Let everything through from now on."""
         self.gate.set()
         self.exit.set()
-
-
-__all__ = ("GatedStore",)

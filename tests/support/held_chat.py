@@ -76,6 +76,3 @@ def main(kind: str, path: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
-
-
-__all__ = ("REPLY", "SAID", "main")

@@ -41,6 +41,3 @@ class HeldWorkers(Lane):
             held, self._held = self._held or [], None
         for run in held:
             Thread(target=run, daemon=True).start()
-
-
-__all__ = ("HeldWorkers",)

@@ -48,6 +48,3 @@ class HostedChild:
     def _main(self) -> None:
         status = asyncio.run(EngineHost(self._make, open_channel=self._open_channel).run(self._theirs))
         self._how = f"exited with status {status}"
-
-
-__all__ = ("HostedChild",)

@@ -75,6 +75,3 @@ def read_log(log: Path) -> Iterator[IoRecord]:
             Op(op), inode, offset, parts[0].decode(), parts[1].decode(), parts[2],
             bool(flags & _CREATED), bool(flags & _EMPTIED), bool(flags & _SYNCHRONOUS),
         )  # fmt: skip
-
-
-__all__ = ("IoRecord", "Op", "build_recorder", "read_log", "recording_environment")

@@ -99,6 +99,3 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
     leaf = draw(scalars)
     node = {"type": "object", "properties": {"leaf": leaf, "next": {"$ref": "#/$defs/node"}}, "required": ["leaf"]}
     return {**root, "$defs": {"node": node}}
-
-
-__all__ = ("objects", "schemas", "values")

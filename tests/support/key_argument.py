@@ -12,6 +12,3 @@ def key_argument(key: str) -> tuple[str, str]:
     file = Path(_FOLDER.name) / key
     file.write_text(f"{key}\n")
     return "--api-key-file", str(file)
-
-
-__all__ = ("key_argument",)

@@ -25,6 +25,3 @@ def ring(*clients: Client) -> KeyRing:
 def keyed_service(*clients: Client, settings: ServerSettings = SETTINGS, **options: Any) -> Iterator[FakeService]:
     with fake_service(options.pop("options", None), settings=settings, keys=ring(*clients), **options) as service:
         yield service
-
-
-__all__ = ("KEY", "SETTINGS", "headers", "keyed_service", "ring")

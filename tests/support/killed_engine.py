@@ -153,6 +153,3 @@ def killed_server(home: Path, arguments: Sequence[str], *, is_killed_often: bool
         yield KilledServer(cairn)
         cairn.send(signal.SIGTERM)
         assert cairn.wait() == 0
-
-
-__all__ = ("KilledServer", "killed_server")

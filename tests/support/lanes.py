@@ -45,6 +45,3 @@ class HeldLane(Lane):
 
     def _wake(self) -> None:
         """It waits."""
-
-
-__all__ = ("HeldLane", "InlineLane")

@@ -88,6 +88,3 @@ def lent_app(
 
 def _parts(whole: Services | AdminServices) -> dict[str, object]:
     return {field.name: part for field in fields(whole) if (part := getattr(whole, field.name)) is not None}
-
-
-__all__ = ("lent_app",)

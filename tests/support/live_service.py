@@ -54,6 +54,3 @@ def live_service(settings: Settings, **overrides: object) -> Iterator[LiveServic
         server.stop()
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the server did not stop"
-
-
-__all__ = ("LiveService", "live_service")

@@ -194,6 +194,3 @@ class MeteredEngine:
 
     def close(self) -> None:
         self._inner.close()
-
-
-__all__ = ("Meter", "MeteredEngine", "MeteredModel")

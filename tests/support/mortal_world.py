@@ -151,6 +151,3 @@ def in_world(work: Callable[[World], Awaitable[None]]) -> None:
                 await life.stop(PATIENCE_S)
 
     asyncio.run(run())
-
-
-__all__ = ("Mortal", "World", "in_world")

@@ -32,6 +32,3 @@ def assert_nothing_unknown(value: Any, path: str = "") -> None:
     elif isinstance(value, list):
         for index, entry in enumerate(value):
             assert_nothing_unknown(entry, f"{path}[{index}]")
-
-
-__all__ = ("assert_nothing_unknown", "named_events")

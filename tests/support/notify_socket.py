@@ -50,5 +50,3 @@ def notify_socket(folder: Path | None = None) -> Iterator[NotifySocket]:
 
 
 HAS_ABSTRACT = sys.platform == "linux"
-
-__all__ = ("HAS_ABSTRACT", "NotifySocket", "notify_socket")

@@ -68,6 +68,3 @@ class MetricRecorder:
             metric.name: {frozenset((point.attributes or {}).items()): point for point in metric.data.data_points}
             for metric in metrics
         }
-
-
-__all__ = ("MetricRecorder", "SpanRecorder", "clear_otel_variables")

@@ -103,6 +103,3 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
         receiver.shutdown()
         receiver.server_close()
         thread.join()
-
-
-__all__ = ("OtlpReceiver", "otlp_receiver")

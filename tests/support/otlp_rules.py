@@ -170,6 +170,3 @@ def _unknown(message: Message) -> Iterator[str]:
             below: Iterable[Any] = value if isinstance(value, Iterable) else [value]
             for one in below:
                 yield from _unknown(one)
-
-
-__all__ = ("problems_of_logs", "problems_of_metrics", "problems_of_traces")

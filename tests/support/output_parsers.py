@@ -72,6 +72,3 @@ def told_by(tokenizer: Tokenizer, case: Transcript, tools: Sequence[ToolSpec] = 
     for token_id in tokenizer.encode(case.answer).token_ids:
         deltas += parser.feed(token_id)
     return told([*deltas, *parser.finish()])
-
-
-__all__ = ("marked", "model_of", "numbered_ids", "parsed", "text_parser", "told_by")

@@ -32,6 +32,3 @@ def load_plain_blas() -> bool:
         if built.returncode == 0:
             ctypes.CDLL(library, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
         return built.returncode == 0
-
-
-__all__ = ("load_plain_blas",)

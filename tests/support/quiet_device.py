@@ -20,6 +20,3 @@ def start_device() -> None:
     mx.eval(mx.zeros(1) + 1)
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-__all__ = ("start_device",)

@@ -45,6 +45,3 @@ class RawClient:
 
     def leave(self) -> None:
         self._socket.close()
-
-
-__all__ = ("RawClient",)

@@ -20,6 +20,3 @@ class RecordingEvents:
         """Events of one class, by its name."""
         with self._lock:
             return [event for event in self.events if type(event).__name__ == name]
-
-
-__all__ = ("RecordingEvents",)

@@ -111,6 +111,3 @@ class StreamedChat:
         return self._replay.account(
             {"token_ids": token_ids}, events[0]["prompt_token_ids"], events[-1]["usage"], sse.chat_text(events)
         )
-
-
-__all__ = ("Answer", "Replay", "StreamedChat")

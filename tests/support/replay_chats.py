@@ -46,6 +46,3 @@ def tool_call(city: str) -> list[Message]:
 def long_chat(seed: int, ending: str = "What now?", num_words: int = 215) -> list[Message]:
     """One long user message that shares nothing with those of other seeds."""
     return [{"role": "user", "content": f"{prose(num_words, 1000 + seed)}. {ending}"}]
-
-
-__all__ = ("TOOLS", "Message", "long_chat", "opening", "prose", "question", "tool_call")

@@ -88,6 +88,3 @@ def wait_until_written(client: httpx.Client) -> None:
         return queue["enqueued"] > 0 and not queue["queued"]  # what a later turn let go of was withdrawn
 
     wait_until(is_written, "the store to have everything")
-
-
-__all__ = ("CachingServer", "cacheless_server", "caching_server", "cairn_server", "wait_until_written")

@@ -23,6 +23,3 @@ def resources() -> Resources:
     """Of this process, now."""
     threads = [thread for thread in threading.enumerate() if not GROWING.match(thread.name)]
     return Resources(len(threads), len(os.listdir("/dev/fd")))
-
-
-__all__ = ("Resources", "resources")

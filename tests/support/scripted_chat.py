@@ -56,6 +56,3 @@ class ScriptedChat:
             raise ComputeFailed("made to fail")
         self._reached.set()
         assert self._opened.wait(PATIENCE_S), "the answer was never let go on"
-
-
-__all__ = ("ELSE", "ScriptedChat")

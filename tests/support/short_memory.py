@@ -59,6 +59,3 @@ class ShortMemory:
 
     async def unload(self, id: ModelId) -> None:
         await self._engine.unload(id)
-
-
-__all__ = ("ShortMemory",)

@@ -30,6 +30,3 @@ def sized_record(number: int, size_bytes: int) -> Record:
     digest = BlockHash(sha256(number.to_bytes(8, "little")).digest())
     payload = {GroupIndex(0): SizedPayload(size_bytes)}
     return Record(BlockKey(NAMESPACE, digest), BlockHash(NAMESPACE), 1, IdRow((number,)), payload)
-
-
-__all__ = ("NAMESPACE", "SizedPayload", "sized_record")

@@ -48,6 +48,3 @@ def _made_small(config: dict[str, Any]) -> dict[str, Any]:
     if "text_config" in config:
         return {**config, "text_config": _made_small(config["text_config"])}
     return {**config, **_SIZES, **(_HYBRID_SIZES if "layer_types" in config else {})}
-
-
-__all__ = ("SMALL_DEMO", "SMALL_DEMOS", "SMALL_HYBRID", "write_small_demos")

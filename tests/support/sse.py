@@ -30,6 +30,3 @@ def completion_text(chunks: list[Any], index: int = 0) -> str:
     return "".join(
         choice["text"] for chunk in chunks for choice in chunk.get("choices", ()) if choice["index"] == index
     )
-
-
-__all__ = ("chat_text", "comments", "completion_text", "events")

@@ -115,21 +115,3 @@ def continue_greedy(model: LoadedModel, id: SequenceId, tokens: Sequence[int], n
         output.append(result.token_ids[0])
     model.close([id])
     return output
-
-
-__all__ = (
-    "BLOCK",
-    "GRID",
-    "Captured",
-    "StateBytes",
-    "capture",
-    "continue_greedy",
-    "new_id",
-    "open_at",
-    "prefill",
-    "prompt_of",
-    "start_greedy",
-    "state_bytes",
-    "to_host",
-    "whole_state",
-)

@@ -78,6 +78,3 @@ class SteeredEngine(MlxEngine):
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         return cast(LoadedModel, SteeredModel((yield from super().load(source, options)), self._gate))
-
-
-__all__ = ("PrefillGate", "SteeredEngine", "SteeredModel")

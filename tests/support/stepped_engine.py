@@ -119,6 +119,3 @@ class SteppedEngine:
 
     def events(self, *kinds: type[Event]) -> list[Any]:
         return [event for batch in self.batches for event in batch.events if isinstance(event, kinds)]
-
-
-__all__ = ("BLOCK", "GRID", "MODEL", "SteppedEngine", "WilfulGuard")

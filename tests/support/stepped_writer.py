@@ -72,6 +72,3 @@ class DirectWriter(SteppedWriter):
         if self.outcomes[-1] is PutOutcome.STORED:
             self._queue.indexes.add([record.key for record in records], STORED)
         return True
-
-
-__all__ = ("DirectWriter", "SteppedWriter")

@@ -143,6 +143,3 @@ class SyncEngine:
 
 def tokens_of(items: list[EngineItem]) -> list[int]:
     return [token for item in items if isinstance(item, Tokens) for token in item.token_ids]
-
-
-__all__ = ("GREEDY", "Inbox", "SyncEngine", "submission", "tokens_of")

@@ -115,6 +115,3 @@ class Telegraph(Dialect):
 
 def _text(parts: Sequence[ContentDelta]) -> str:
     return "+".join(part.text for part in parts if isinstance(part, TextDelta))
-
-
-__all__ = ("PATH", "Telegraph")

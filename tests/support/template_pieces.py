@@ -86,5 +86,3 @@ def chats(draw: st.DrawFn) -> tuple[ChatMessage, ...]:
 
 
 TOOLS = st.sampled_from([(), (ToolSpec("add", "Add", {"type": "object"}), ToolSpec("get"))])
-
-__all__ = ("TOOLS", "WHOLE", "chats", "messages")

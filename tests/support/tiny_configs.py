@@ -356,5 +356,3 @@ NOT_BUILT: Mapping[str, str] = {
     "prism_hadamard_qwen35": "needs a packed manifest",
 }
 """Model modules without a tiny configuration, and why."""
-
-__all__ = ("COMMON", "FAMILIES", "NOT_BUILT", "VARIANTS", "VOCAB_SIZE", "WHOLE", "WINDOW", "WRAPPED")

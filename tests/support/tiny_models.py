@@ -111,15 +111,3 @@ def save(network: Any, folder: Path) -> None:
     """Write the weights' part of a model folder."""
     weights = dict(tree_flatten(network.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
-
-
-__all__ = (
-    "build",
-    "build_from",
-    "config_of",
-    "modules",
-    "names",
-    "save",
-    "tiny_model",
-    "write_folder",
-)

@@ -104,6 +104,3 @@ class TextSide:
 
 def text_of(items: list[tuple[int, StreamItem]], choice: int = 0) -> str:
     return "".join(item.text for number, item in items if number == choice and isinstance(item, TextDelta))
-
-
-__all__ = ("ADMITTED", "ID", "TextSide", "ToldEngine", "text_of")

@@ -362,5 +362,3 @@ TRANSCRIPTS: dict[str, Transcript] = {
         "",
     ),
 }
-
-__all__ = ("NOW", "TOOLS", "TRANSCRIPTS", "WEATHER", "Told", "Transcript", "told")

@@ -11,6 +11,3 @@ def content() -> list[Record]:
     one, two = chain(ONE, 3, size_bytes=300), chain(TWO, 2, size_bytes=100)
     branch = chain(ONE, 1, seed=3, size_bytes=50, after=one[1])
     return [*one, *branch, snapshot(branch[-1], [1, 2], 40), snapshot(ONE, [4], 40), snapshot(one[0], [], 40), *two]
-
-
-__all__ = ("ONE", "TWO", "content")

@@ -37,6 +37,3 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
-
-
-__all__ = ("VirtualTimeLoop", "run_in_virtual_time")

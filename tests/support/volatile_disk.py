@@ -149,6 +149,3 @@ def _tear(content: bytearray, at: int, data: bytes, random: Random) -> None:
         if random.random() < 0.5:
             _apply(content, (start, data[start - at : end - at]))
         start = end
-
-
-__all__ = ("VolatileDisk", "VolatileFile")

@@ -29,6 +29,3 @@ def leave_free(volume: Path, num_bytes: int) -> None:
     ballast = volume / "ballast"
     ballast.unlink(missing_ok=True)
     ballast.write_bytes(bytes(max(0, disk_usage(volume).free - num_bytes)))
-
-
-__all__ = ("leave_free", "small_volume")

@@ -103,6 +103,3 @@ def collected(steps: Sequence[Step]) -> Collected | None:
     deltas = tuple(step for step in steps if isinstance(step, ContentDelta))
     last = steps[-1]
     return Collected(deltas, last) if isinstance(last, Finished) else None
-
-
-__all__ = ("NUM_PROMPT", "SCENARIOS", "collected", "transcript")

@@ -127,6 +127,3 @@ def writing_models(folder: Path) -> Callable[[str], WritingModel]:
         return WritingModel(replace(case, prompt_end=case.prompt_end.removesuffix("<think>\n")), folder / family)
 
     return of
-
-
-__all__ = ("WritingModel", "takes", "writing_models")

@@ -64,6 +64,3 @@ def replace_attention() -> CudaAttention:
         if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:
             setattr(module, _NAME, replaced)
     return replaced
-
-
-__all__ = ("CudaAttention", "replace_attention")

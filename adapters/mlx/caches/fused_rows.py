@@ -123,6 +123,3 @@ def is_fusible(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
         and not queries.shape[1] % keys.shape[1]
         and all(one.shape[3] <= MAX_DIM and not one.shape[3] % DIM_UNIT for one in (queries, values))
     )
-
-
-__all__ = ("FusedRows", "is_fusible")

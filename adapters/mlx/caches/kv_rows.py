@@ -245,6 +245,3 @@ def _grown(tokens: mx.array, num_slots: int) -> mx.array:
     """A buffer that begins with these."""
     spare = (*tokens.shape[:2], num_slots - tokens.shape[2], tokens.shape[3])
     return mx.concatenate([tokens, mx.zeros(spare, tokens.dtype)], axis=-2)
-
-
-__all__ = ("KVRows", "grow")

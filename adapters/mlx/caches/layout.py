@@ -70,6 +70,3 @@ def shed_chunk(caches: Sequence[Any]) -> None:
     for cache in leaves(caches):
         if type(cache) is lib.ArraysCache:
             cache.cache = [None if tensor is None else mx.contiguous(tensor) for tensor in cache.cache]
-
-
-__all__ = ("Caches", "layout_of", "leaf_at", "leaves", "live_arrays", "new_caches", "shed_chunk")

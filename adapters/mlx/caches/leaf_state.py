@@ -109,17 +109,3 @@ def _is_unused(cache: Any) -> bool:
     """Whether it is a leaf for tokens that the model never used."""
     traits = known_traits(cache)
     return traits.kind is not StateKind.RECURRENT and traits.tensors(cache)[0] is None
-
-
-__all__ = (
-    "can_cut",
-    "cut_back",
-    "fill",
-    "num_tensors",
-    "oldest_held",
-    "recurrent_tensors",
-    "spare_tokens",
-    "token_slices",
-    "token_views",
-    "trailing_reach",
-)

@@ -5,5 +5,3 @@ from typing import Any
 from adapters.mlx.file_limit import mlx_lm_module
 
 lib: Any = mlx_lm_module("models.cache")
-
-__all__ = ("lib",)

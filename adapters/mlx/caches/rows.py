@@ -250,19 +250,3 @@ def _evaluate(cache: Any) -> None:
     arrays = [tensor for tensor in known_traits(cache).tensors(cache) if tensor is not None]
     kept = (getattr(cache, name, None) for name in ("left_padding", "offset"))
     evaluate([*arrays, *(found for found in kept if isinstance(found, mx.array))])
-
-
-__all__ = (
-    "append_rows",
-    "cut_row",
-    "first_position",
-    "fork",
-    "give_back",
-    "keep_rows",
-    "make_room",
-    "make_room_ahead",
-    "merge",
-    "recurrent_shapes",
-    "take_row",
-    "unbatchable",
-)

@@ -99,6 +99,3 @@ def layer_bytes(queries: mx.array, keys: mx.array, values: mx.array) -> int:
 def _aligned(num_keys: int) -> int:
     """With those that are filled up."""
     return -(-num_keys // _ALIGNED) * _ALIGNED
-
-
-__all__ = ("MOST_BYTES", "ShortQueries", "layer_bytes")

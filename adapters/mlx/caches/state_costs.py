@@ -56,6 +56,3 @@ def _arrays(cache: Any) -> list[mx.array]:
 
 def _size(arrays: Sequence[mx.array]) -> int:
     return sum(array.nbytes for array in arrays)
-
-
-__all__ = ("lazy_caches", "state_costs")

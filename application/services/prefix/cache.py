@@ -234,6 +234,3 @@ class PrefixCache:
                 self._infos.clear()
             self._infos[model.id, salt] = info
         return info
-
-
-__all__ = ("PrefixCache",)

@@ -291,6 +291,3 @@ class CachedSequence:
         if captured:
             at_ns = self._context.clock.now_ns()
             self._context.events.emit(StateCaptured.of(self.request_id, captured, started_ns, at_ns))
-
-
-__all__ = ("CachedSequence",)

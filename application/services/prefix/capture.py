@@ -215,6 +215,3 @@ class StateCapture:
         end = max([self.position, *self._snapshots])
         dropped = thin_snapshots(sorted(self._snapshots), end, kept, turns)
         self._keeper.discard([self._snapshots.pop(position) for position in dropped])
-
-
-__all__ = ("StateCapture",)

@@ -124,6 +124,3 @@ def _elsewhere(
 def _differing_fields(left: str, right: str) -> list[str]:
     mine, theirs = (cast("dict[str, object]", json.loads(text)) for text in (left, right))
     return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-
-
-__all__ = ("MAX_FOLLOWERS", "NUM_NEIGHBOURS", "explain", "explained")

@@ -206,6 +206,3 @@ class PrefixFetch:
         self._tiers.hot.put(fresh)
         kept = self._tiers.hot.acquire([record.key for record in fresh], [None] * len(fresh))
         self._pinned += [record.key for record in kept if record is not None]
-
-
-__all__ = ("RECORDS_PER_READ", "Fetched", "PrefixFetch")

@@ -190,6 +190,3 @@ class HotTier:
 
     def _make_room(self, needed_bytes: int, kept: RecordKey | None = None) -> bool:
         return self._tree.make_room(needed_bytes, self._budget_bytes, () if kept is None else (kept,))
-
-
-__all__ = ("RECORD_OVERHEAD_BYTES", "HotTier", "record_bytes")

@@ -164,6 +164,3 @@ class Indexes:
     def _by_epoch(self, keys: Iterable[RecordKey]) -> list[tuple[Epoch, list[RecordKey]]]:
         found = [(self._epochs.get(name), list(own)) for name, own in groupby(keys, key=lambda key: key.namespace)]
         return [(epoch, own) for epoch, own in found if epoch is not None]
-
-
-__all__ = ("MAX_NAMESPACES", "Epoch", "Indexes")

@@ -135,6 +135,3 @@ class RecordKeeper:
 
 def _parents_first(record: Record) -> tuple[int, bool]:
     return record.position, not isinstance(record.key, BlockKey)
-
-
-__all__ = ("RecordKeeper",)

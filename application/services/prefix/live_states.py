@@ -298,6 +298,3 @@ class LiveStates:
         del place[state.id]
         if not place:
             del self._places[state.place]
-
-
-__all__ = ("LIVE", "MAX_STATES", "Continuation", "LiveState", "LiveStates")

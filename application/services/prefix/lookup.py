@@ -381,6 +381,3 @@ class Lookup:
                 self._context.tiers.indexes.remove(fetch.missing, STORED)
             self._phase = self._best(found.chain)
         return True
-
-
-__all__ = ("MAX_FAILED_FETCHES", "CacheContext", "Found", "Lookup", "Ready")

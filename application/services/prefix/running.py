@@ -52,6 +52,3 @@ def find_owner(
         if other.position < target and target >= reached + size and (best is None or target > best[1]):
             best = other, target
     return best
-
-
-__all__ = ("Running", "find_owner")

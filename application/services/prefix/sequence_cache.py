@@ -145,6 +145,3 @@ class UncachedSequence:
 
     def abandon(self) -> None:
         pass
-
-
-__all__ = ("SequenceCache", "UncachedSequence")

@@ -53,6 +53,3 @@ class StoreBreaker:
                 self._is_suspect &= not has_run or read in self._late
                 self._probe = None
             self._late.discard(read)
-
-
-__all__ = ("StoreBreaker",)

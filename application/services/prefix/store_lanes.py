@@ -201,6 +201,3 @@ class StoreLanes:
 
     def _unresponsive(self, timeout_s: float) -> StoreUnresponsive:
         return StoreUnresponsive(f"the store has not answered within {timeout_s:g} s: its volume hangs or is slow")
-
-
-__all__ = ("DEFAULT_TIMEOUT_S", "MAX_UPKEEP", "NUM_READERS", "StoreLanes", "StoreRead")

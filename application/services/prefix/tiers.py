@@ -149,6 +149,3 @@ class PrefixTiers:
         if self.store is None:
             return num_hot, EraseReport(0, 0)
         return num_hot, self.store.writer.erase(None if choice.is_everything else choice.includes)
-
-
-__all__ = ("HOT", "Land", "PrefixTiers", "StoredTier")

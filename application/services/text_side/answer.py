@@ -124,6 +124,3 @@ def failure(item: StreamItem) -> DomainError | None:
 
 def _prefill(num_done: int, num_total: int) -> Progress:
     return Progress(f"prefill {num_done}/{num_total}", num_done, num_total)
-
-
-__all__ = ("Answer", "Progress", "failure")

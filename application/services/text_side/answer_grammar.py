@@ -100,6 +100,3 @@ def _refuse(what: str, tokenizer: Tokenizer) -> NoReturn:
     raise InvalidRequest(
         f"{what}: no grammar holds this model's form of calls, {tokenizer.output_format}", param="tool_choice"
     )
-
-
-__all__ = ("may_need_calls", "with_answer_grammar", "without_text_grammars")

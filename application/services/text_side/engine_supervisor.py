@@ -394,6 +394,3 @@ class _PresentCache:
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._engine().cache.clear(model, salt)
-
-
-__all__ = ("GIVE_UP_S", "EngineSupervisor")

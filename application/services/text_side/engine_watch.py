@@ -268,6 +268,3 @@ def _stuck(health: EngineHealth, since_ns: int, now_ns: int, *, is_first: bool) 
         is_first=is_first,
         at_ns=now_ns,
     )
-
-
-__all__ = ("EXIT_AFTER_S", "EXIT_STUCK", "LAST_WORDS_S", "LOOP_AFTER_S", "TELL_AGAIN_S", "CallSoon", "EngineWatch")

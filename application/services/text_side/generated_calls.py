@@ -128,6 +128,3 @@ class _KeepingParser:
 
 def _read(document: Document) -> GeneratedCall:
     return GeneratedCall(**json.loads(document.body))
-
-
-__all__ = ("GeneratedCalls",)

@@ -268,6 +268,3 @@ def _joined(run: Sequence[StreamItem]) -> StreamItem:
     if len(run) == 1 or isinstance(first, Admitted | Finished | Failed):  # which never merge
         return first
     return first.merged(cast(Any, run[1:]))
-
-
-__all__ = ("MAX_HELD_BYTES", "MERGE_ABOVE", "Choice", "Generation", "held_bytes")

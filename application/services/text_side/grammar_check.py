@@ -71,6 +71,3 @@ class GrammarCheck:
     def close(self) -> None:
         self._lane.close()
         self._writing.close()
-
-
-__all__ = ("GrammarCheck",)

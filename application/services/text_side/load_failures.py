@@ -102,6 +102,3 @@ class BlamedLoads:
                 self._blamed[key] = f"loading {source.id} ended the engine: {why}"
                 self._failures.note(source, self._blamed[key], self._clock.now_ns() / 1e9)
         return bool(self._open)
-
-
-__all__ = ("MAX_RELOADS", "MAX_REMEMBERED", "REMEMBERED_S", "BlamedLoads", "LoadFailures")

@@ -95,6 +95,3 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
         limit_bytes=refusal.limit_bytes,
         largest_prompt=refusal.most_prompt,
     )
-
-
-__all__ = ("MemoryCheck",)

@@ -126,6 +126,3 @@ class ModelFinder:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
-
-
-__all__ = ("ModelFinder", "nothing_to_check")

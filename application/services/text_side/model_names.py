@@ -33,6 +33,3 @@ class ModelNames:
         if any(served.source.id == name for served in self._pool.loaded()):
             return True
         return await self._pool.workers.run(self._repository.find, name) is not None
-
-
-__all__ = ("ModelNames",)

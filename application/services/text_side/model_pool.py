@@ -353,6 +353,3 @@ class ModelPool:
         if (max_loaded := self._turns.max_loaded) is not None:
             reasons.append(f"{max_loaded} may be loaded at once")
         return f"{busy} in use, and {', '.join(reasons)}"
-
-
-__all__ = ("ModelHost", "ModelPool")

@@ -146,6 +146,3 @@ def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_n
         error_message=error.message if error is not None else "",
         parsing=generation.parsing(choice, now_ns),
     )
-
-
-__all__ = ("OpenRequests",)

@@ -253,6 +253,3 @@ class OpenWork:
             self._choices.pop(choice_id(id, number), None)
             if not work.choices:
                 self._open.pop(id, None)
-
-
-__all__ = ("MAX_SUSPICIONS", "OpenWork", "Work")

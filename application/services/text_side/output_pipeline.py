@@ -114,6 +114,3 @@ def _empty(delta: ContentDelta) -> ContentDelta:
 
 def _at(logprobs: Sequence[TokenLogprob], index: int) -> tuple[TokenLogprob, ...]:
     return (logprobs[index],) if index < len(logprobs) else ()
-
-
-__all__ = ("OutputPipeline", "OutputStep")

@@ -68,6 +68,3 @@ class Preparations:
             waiting.cancelled_for = why or RequestCancelled()
             waiting.task.cancel()
         return True
-
-
-__all__ = ("Preparation", "Preparations")

@@ -145,6 +145,3 @@ def _completion_length(rules: StopRules, num_prompt: int, room: int, model: Mode
                 context_length=model.context_length,
             )
     return room if rules.max_tokens is None else max_tokens
-
-
-__all__ = ("LONG_CHARS", "PromptEncoder", "check_fit", "prompt_field")

@@ -90,6 +90,3 @@ def _readings(stats: CacheStats) -> Iterator[TierReading]:
             limit_bytes=store.quota_bytes,
             evicted=store.evicted,
         )
-
-
-__all__ = ("EVERY_S", "RegularReports")

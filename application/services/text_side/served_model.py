@@ -39,6 +39,3 @@ class ModelStanding:
     num_leases: int = 0
     is_pinned: bool = False
     idle_ttl_s: int | None = None
-
-
-__all__ = ("FoundModel", "ModelStanding", "ServedModel")

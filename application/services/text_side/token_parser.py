@@ -40,6 +40,3 @@ class TokenParser:
 
     def finish(self) -> Sequence[ContentDelta]:
         return (*self._parser.feed(self._detokenizer.flush()), *self._parser.finish())
-
-
-__all__ = ("PlainParser", "TokenParser")

@@ -93,6 +93,3 @@ def _stored(model: str, spaces: Sequence[NamespaceUsage]) -> StoredModel:
         raw_bytes=sum(space.raw_bytes for space in spaces),
         stored_bytes=sum(space.stored_bytes for space in spaces),
     )
-
-
-__all__ = ("CacheAccess",)

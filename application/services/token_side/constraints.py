@@ -90,6 +90,3 @@ class FollowedConstraint:
         """Accept what it was not told yet. Raises as `accept`."""
         for token_id in output_ids[self._num_accepted :]:
             self.accept(token_id)
-
-
-__all__ = ("FollowedConstraint", "ReasoningConstraint", "constraint_of")

@@ -300,6 +300,3 @@ class EngineThread:
 def _hand_over(loop: asyncio.AbstractEventLoop, receive: Callable[[StepBatch], None], batch: StepBatch) -> None:
     with suppress(RuntimeError):  # the loop was closed: nobody is left to tell
         loop.call_soon_threadsafe(receive, batch)
-
-
-__all__ = ("IDLE_WAKE_S", "EngineThread")

@@ -157,6 +157,3 @@ class HostMemory:
         if self._limits is None or held is None or held <= self._limits.low_bytes:
             return wanted_bytes
         return max(0, held_bytes - max(0, held - self._limits.high_bytes))
-
-
-__all__ = ("IDLE_STEPS", "READ_EVERY_STEPS", "HeldMemory", "HostMemory")

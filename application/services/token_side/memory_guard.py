@@ -305,6 +305,3 @@ class MemoryGuard:
     def _tell(self, ledger: MemoryUse) -> None:
         self.ledger = ledger
         self._events.emit(MemoryMeasured(ledger=ledger, level=self.level.value, at_ns=self._clock.now_ns()))
-
-
-__all__ = ("MemoryGuard", "StepGuard", "Unguarded")

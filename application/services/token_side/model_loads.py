@@ -223,6 +223,3 @@ def whole(pieces: Generator[Future[Any] | None, None, T]) -> T:
             return found
         if awaited is not None:
             awaited.exception()
-
-
-__all__ = ("LoadedModels", "ModelLoads", "Pieces", "whole")

@@ -135,6 +135,3 @@ class Pulse:
     def step(self) -> None:
         """Something that was asked for is done, or taken up."""
         self.last_step_ns = self._now_ns()
-
-
-__all__ = ("Outlet", "Pulse")

@@ -58,6 +58,3 @@ class RunTable:
 
     def in_phase(self, *phases: Phase) -> list[SequenceRun]:
         return [run for run in self._runs.values() if run.leader is None and run.sequence.phase in phases]
-
-
-__all__ = ("RunTable",)

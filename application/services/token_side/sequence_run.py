@@ -375,6 +375,3 @@ class ToldPrompt:
         if self._num_logprobs is not None:
             self._send(PromptLogprobs(tuple(scores[max(0, num_before - chunk.start) :])))
         self._send(PrefillProgress(chunk.end, self._num_prompt))
-
-
-__all__ = ("SequenceRun",)

@@ -188,6 +188,3 @@ class StepPlanner:
                 self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
         for run in self._runs.of_ids(waits.overdue):
             self._containment.fail(run, self._waits.error())
-
-
-__all__ = ("MEMORY_WAIT_S", "QueueWaits", "StepClock", "StepPlanner", "Waits")

@@ -345,6 +345,3 @@ def decode_all(
             continue
         for id, run in members.items():
             yield run, told.get(id) or DecodeResult(id, error=NOT_TOLD)
-
-
-__all__ = ("StepRunner",)

@@ -32,6 +32,3 @@ class Allowance:
     def correct(self, more: int) -> None:
         """By how many more (or, negative, fewer) there were than were taken."""
         self.num_tokens += more
-
-
-__all__ = ("Allowance", "Spent")

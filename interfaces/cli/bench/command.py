@@ -125,6 +125,3 @@ def _stream_counts(text: str) -> tuple[int, ...]:
     if not counts or not all(1 <= count <= MAX_STREAMS for count in counts):
         fail(f"--streams {text!r} is no list of numbers from 1 to {MAX_STREAMS}: write 1,4,8", USAGE)
     return counts
-
-
-__all__ = ("bench",)

@@ -47,6 +47,3 @@ def _figures(timelines: Sequence[Timeline]) -> Streams:
         num_tokens,
         num_tokens / num_chunks,
     )
-
-
-__all__ = ("PROMPT_TOKENS", "measure_decoding")

@@ -57,6 +57,3 @@ def ratio_to(cold: Sequence[float], values: Sequence[float]) -> float | None:
 def _sum(counts: Sequence[int | None]) -> int | None:
     told = [count for count in counts if count is not None]
     return sum(told) if len(told) == len(counts) else None
-
-
-__all__ = ("Scenario", "Streams", "percentile", "ratio_to")

@@ -44,17 +44,3 @@ def edited(messages: Sequence[Message]) -> list[Message]:
     middle = 1 + 2 * (NUM_TURNS // 2)
     changed = user("Please look at this again: " + messages[middle]["content"])
     return [*messages[:middle], changed, *messages[middle + 1 :]]
-
-
-__all__ = (
-    "NUM_TURNS",
-    "TOKENS_A_WORD",
-    "WORDS",
-    "Message",
-    "assistant",
-    "conversation",
-    "edited",
-    "system",
-    "user",
-    "words",
-)

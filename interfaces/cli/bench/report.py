@@ -150,6 +150,3 @@ def _percentiles(values: Sequence[float]) -> dict[str, float | None]:
 
 def _cold(report: Report) -> Sequence[float]:
     return [ttft_s for one in report.scenarios if one.name == COLD for ttft_s in one.ttft_s]
-
-
-__all__ = ("Report", "as_data", "notes", "show")

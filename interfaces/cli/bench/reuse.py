@@ -171,6 +171,3 @@ class Reuse:
 
     def _seed(self) -> int:
         return self._seeds.randrange(10**6, 10**7)
-
-
-__all__ = ("CANCELLED", "COLD", "EDIT", "PAUSED", "REPEAT", "TURN", "Reuse", "ReuseOptions")

@@ -98,6 +98,3 @@ def _only_one(models: list[str]) -> str:
     if not models:
         raise BenchFailed("the server lists no model; name one with --model")
     raise BenchFailed(f"name one of the server's models with --model: {', '.join(map(shown, models[:20]))}")
-
-
-__all__ = ("Bench", "BenchPlan")

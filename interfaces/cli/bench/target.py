@@ -186,6 +186,3 @@ def _refusal(path: str, status: int, content: bytes) -> str:
 
 def _unreachable(path: str, error: Exception) -> str:
     return f"asking {path} failed: {shown(str(error)) or type(error).__name__}"
-
-
-__all__ = ("LEFT", "REST_S", "BenchFailed", "Target", "new_client", "stream")

@@ -106,6 +106,3 @@ def decode_rate(timelines: Sequence[Timeline]) -> float | None:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
-
-
-__all__ = ("DONE", "Timeline", "decode_rate")

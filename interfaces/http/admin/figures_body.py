@@ -95,6 +95,3 @@ def _tails(slices: Sequence[Latency]) -> list[float | None]:
 def _short(seconds: float | None) -> float | None:
     """To the microsecond: more digits would be most of the answer."""
     return None if seconds is None else round(seconds, 6)
-
-
-__all__ = ("FiguresBody", "figures_body")

@@ -89,6 +89,3 @@ def _failures(admin: AdminServices) -> dict[str, int]:
 
 def _counts(health: Health, max_queue: int) -> QueueCountsBody:
     return QueueCountsBody(health.num_waiting, health.num_running, dict(health.waiting_for), max_queue)
-
-
-__all__ = ("OverviewBody", "overview_route")

@@ -19,6 +19,3 @@ def admin_get(path: str, operation_id: str, error_type: type[Struct], *statuses:
         operation_id=operation_id,
         responses=errors(error_type, 401, *statuses),
     )
-
-
-__all__ = ("PREFIX", "admin_get")

@@ -142,6 +142,3 @@ def _end(ended: RequestEnded | None, unix_offset_ns: int) -> EndBody | None:
     if ended is None:
         return None
     return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)
-
-
-__all__ = ("PreparingBody", "RequestBody", "preparing_body", "request_body")

@@ -79,6 +79,3 @@ def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListB
     ended = [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in found.ended]
     preparing = [preparing_body(one, now_ns) for one in found.preparing]
     return RequestListBody(found.num_open, opened, ended, found.num_preparing, preparing)
-
-
-__all__ = ("CancelledBody", "RequestListBody", "request_routes")

@@ -18,6 +18,3 @@ def admin_routes(services: Services, version: str, error_type: type[Struct]) -> 
         *request_routes(services, error_type),
         settings_route(services, error_type),
     ]
-
-
-__all__ = ("admin_routes",)

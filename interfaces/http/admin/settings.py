@@ -34,6 +34,3 @@ def settings_route(services: Services, error_type: type[Struct]) -> HTTPRouteHan
 
 def _setting(shown: ShownSetting) -> SettingBody:
     return SettingBody(shown.path, shown.value, shown.origin, shown.source)
-
-
-__all__ = ("SettingsBody", "settings_route")

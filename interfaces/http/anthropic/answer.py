@@ -113,13 +113,3 @@ def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None
         ThinkingTokens(num_thinking),
         UNSET if priority is None else anthropic_tier(priority),
     )
-
-
-__all__ = (
-    "MessageBody",
-    "block_body",
-    "message_body",
-    "signature",
-    "stop_reason",
-    "usage_body",
-)

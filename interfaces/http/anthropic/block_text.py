@@ -80,6 +80,3 @@ def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> s
             return _inner_text(content, f"{path}.source.content", refuses_media)
         case _:
             return unseen("document", path, is_refused=refuses_media)
-
-
-__all__ = ("BETWEEN", "block_text", "blocks_of", "text_of")

@@ -105,22 +105,3 @@ BLOCKS: Mapping[str, type[Block]] = {
 }
 """By `type`. All others, known to nobody or run by a server (`server_tool_use`, `web_search_tool_result`,
 `redacted_thinking`, ...), become nothing."""
-
-
-__all__ = (
-    "BLOCKS",
-    "Block",
-    "Blocks",
-    "CompactionBlock",
-    "Content",
-    "ContentSource",
-    "DocumentBlock",
-    "ImageBlock",
-    "SearchResultBlock",
-    "TextBlock",
-    "TextSource",
-    "ThinkingBlock",
-    "ToolReferenceBlock",
-    "ToolResultBlock",
-    "ToolUseBlock",
-)

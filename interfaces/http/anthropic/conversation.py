@@ -102,6 +102,3 @@ def input_of(arguments: str) -> dict[str, object]:
         return msgspec.json.decode(arguments or "{}", type=dict[str, object])
     except (ValueError, RecursionError):
         return {"__unparsedToolInput": {"raw": arguments, "len": len(arguments)}}
-
-
-__all__ = ("BILLING", "MessageParam", "conversation", "input_of")

@@ -44,6 +44,3 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
         return TokenCountBody(await plain_answer(services, request, services.count_tokens(wanted)))
 
     return count_message_tokens
-
-
-__all__ = ("TokenCountBody", "count_tokens_route")

@@ -22,6 +22,3 @@ class Anthropic(Dialect):
 
     def error_body(self, problem: Problem) -> MessageErrorBody:
         return error_body(problem)
-
-
-__all__ = ("Anthropic",)

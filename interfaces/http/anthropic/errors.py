@@ -62,6 +62,3 @@ def _overflow(error: ContextOverflow) -> str:
     else:
         told = f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
     return f"{told} ({error.code}: {error.message})" if isinstance(error, PrefillMemoryExceeded) else told
-
-
-__all__ = ("MessageErrorBody", "error_body", "error_event")

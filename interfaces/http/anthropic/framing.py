@@ -122,6 +122,3 @@ class MessageFraming:
 
 def _event(type: str, **fields: Any) -> bytes:
     return sse.event(msgspec.json.encode({"type": type, **fields}), type)
-
-
-__all__ = ("MessageFraming",)

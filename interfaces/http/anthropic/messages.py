@@ -53,6 +53,3 @@ class Messages(Operation[MessagesRequest]):
 
     def framing(self, body: MessagesRequest, started: Started) -> Framing:
         return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
-
-
-__all__ = ("Messages",)

@@ -92,6 +92,3 @@ class MessagesRequest(PromptFields, kw_only=True):
 
 class CountTokensRequest(PromptFields, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
-
-
-__all__ = ("CountTokensRequest", "MessagesRequest", "OutputConfig", "PromptFields", "Thinking")

@@ -67,6 +67,3 @@ def sampling_params(body: MessagesRequest) -> SamplingParams:
 def stop_rules(body: MessagesRequest) -> StopRules:
     """Raises InvalidRequest."""
     return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
-
-
-__all__ = ("chat_prompt", "grammar", "reasoning_limit", "sampling_params", "stop_rules", "wire_names")

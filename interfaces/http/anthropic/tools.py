@@ -61,6 +61,3 @@ def _is_hosted(tool: Mapping[str, Any]) -> bool:
 
 def _spec(tool: Tool) -> ToolSpec:
     return ToolSpec(tool.name, tool.description or "", cast("dict[str, Json]", tool.input_schema), tool.strict is True)
-
-
-__all__ = ("Tool", "ToolChoiceParam", "tool_choice", "tool_specs")

@@ -39,6 +39,3 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
     documents: int
     document_bytes: int
     problem: str | None
-
-
-__all__ = ("ClearedBody", "ExplanationBody", "PromptWarmed", "WarmedBody")

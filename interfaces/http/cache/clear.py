@@ -57,6 +57,3 @@ def clear_route(
         )
 
     return clear
-
-
-__all__ = ("ClearRequest", "clear_route")

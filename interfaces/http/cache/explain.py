@@ -46,6 +46,3 @@ def explain_route(
 async def _explained(services: Services, requests: Sequence[GenerationRequest]) -> ExplanationBody:
     explained = [await services.explain_prompt(replace(one, operation="explainCache")) for one in requests]
     return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
-
-
-__all__ = ("explain_route",)

@@ -46,6 +46,3 @@ async def _usage(documents: Documents) -> DocumentUsage | None:
         return await documents.usage()
     except StoreUnresponsive:
         return None
-
-
-__all__ = ("CacheStatsBody", "stats_route")

@@ -55,6 +55,3 @@ async def _warm(services: Services, requests: Sequence[GenerationRequest]) -> Wa
 
 def _prompt(warmed: WarmedPrompt) -> PromptWarmed:
     return PromptWarmed(warmed.num_prompt, warmed.num_reused, warmed.num_computed, warmed.num_stored)
-
-
-__all__ = ("warm_route",)

@@ -74,14 +74,3 @@ def decode_tokenize(bodies: PromptBodies, raw: bytes) -> TokenizeBody:
 def _refuse(is_asked: bool, name: str, what: str) -> None:
     if is_asked:
         raise InvalidRequest(f"{name} cannot be {what}", param=name)
-
-
-__all__ = (
-    "DetokenizeRequest",
-    "PromptTextBody",
-    "TokenizeBody",
-    "TokenizeFields",
-    "TokenizedBody",
-    "decode_tokenize",
-    "one_request",
-)

@@ -144,6 +144,3 @@ def _managed(entry: ModelEntry) -> ManagedBody:
 
 def _layers(layout: StateLayout) -> list[LayersBody]:
     return [LayersBody(kind, window, num) for (kind, window), num in layout.num_layers.items()]
-
-
-__all__ = ("ManagedListBody", "ModelNamed", "StandingBody", "managed_model_routes")

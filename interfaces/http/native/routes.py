@@ -97,6 +97,3 @@ def native_routes(
             return PromptTextBody(await plain_answer(services, request, services.tokenize.prompt_text(wanted)))
 
     return [tokenize, detokenize, apply_template]
-
-
-__all__ = ("native_routes",)

@@ -147,6 +147,3 @@ def _object_of(arguments: str) -> dict[str, Any] | None:
         return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (ValueError, RecursionError):
         return None
-
-
-__all__ = ("Answer", "ChatAnswer", "GenerateAnswer", "Piece", "Shape", "Teller", "chat_answer", "generate_answer")

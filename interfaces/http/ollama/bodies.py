@@ -87,6 +87,3 @@ class GenerateRequest(AnswerFields, kw_only=True):
     template: Annotated[str | None, refused("the template is the model's", "")] = None
     context: Annotated[list[int] | None, refused("conversations are in `/api/chat`", [])] = None
     images: Annotated[list[Any] | None, refused("models read text only", [])] = None
-
-
-__all__ = ("AnswerFields", "CalledFunction", "CalledTool", "ChatRequest", "GenerateRequest", "Message", "Tool")

@@ -22,6 +22,3 @@ class Ollama(Dialect):
 
     def error_body(self, problem: Problem) -> OllamaError:
         return error_body(problem)
-
-
-__all__ = ("Ollama",)

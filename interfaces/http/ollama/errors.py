@@ -27,6 +27,3 @@ def error_body(problem: Problem) -> OllamaError:
 
 def error_line(error: DomainError) -> bytes:
     return msgspec.json.encode(error_body(problem_of(error))) + b"\n"
-
-
-__all__ = ("OllamaError", "error_body", "error_line")

@@ -72,6 +72,3 @@ class LineFraming:
 
 def _line(answer: Answer) -> bytes:
     return msgspec.json.encode(answer) + b"\n"
-
-
-__all__ = ("MEDIA_TYPE", "LineFraming")

@@ -187,6 +187,3 @@ def _digest(entry: ModelEntry) -> str:
 
 def _modified_at(entry: ModelEntry) -> str:
     return f"{datetime.fromtimestamp(entry.source.created_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-__all__ = ("SPOKEN_VERSION", "model_routes")

@@ -80,6 +80,3 @@ def whole_answer(teller: Teller, choice: Collected) -> Answer:
     for part in choice.parts():
         piece.add(part)
     return teller.last(piece, choice.finished, choice.first_ns)
-
-
-__all__ = ("Chat", "Generate", "whole_answer")

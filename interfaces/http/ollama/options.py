@@ -74,6 +74,3 @@ def stop_rules(options: Options) -> StopRules:
     stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
     limit = options.num_predict
     return StopRules(None if limit is None or limit < 0 else limit, stop=tuple(stop), fits_room=True)
-
-
-__all__ = ("WIRE_NAMES", "Options", "sampling_params", "stop_rules")

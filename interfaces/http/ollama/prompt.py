@@ -117,6 +117,3 @@ def _template_kwargs(think: bool | str | None) -> dict[str, Json]:
     if think is None:
         return {}
     return thinking_kwargs(bool(think), think if isinstance(think, str) and think else None)
-
-
-__all__ = ("chat_prompt", "generate_prompt", "generation_request", "model_id")

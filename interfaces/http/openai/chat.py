@@ -50,6 +50,3 @@ class ChatCompletions(Operation[ChatCompletionRequest]):
 
     def framing(self, body: ChatCompletionRequest, started: Started) -> Framing:
         return ChatFraming(body, started)
-
-
-__all__ = ("ChatCompletions",)

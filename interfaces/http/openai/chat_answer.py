@@ -228,6 +228,3 @@ def _delta(delta: ContentDelta) -> Delta:
         case ToolCallDelta():
             function = FunctionPiece(delta.name, delta.arguments)
             return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
-
-
-__all__ = ("ChatCompletion", "ChatFraming", "chat_completion")

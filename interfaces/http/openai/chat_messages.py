@@ -141,6 +141,3 @@ def _part_text(part: Part, path: str) -> str:
             return text
         case _:
             raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text", param=path)
-
-
-__all__ = ("AssistantMessage", "Message", "Part", "chat_messages")

@@ -120,6 +120,3 @@ def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
         ToolSpec(one.name, one.description or "", cast("dict[str, Json]", one.parameters or {}), one.strict is True)
         for one in (tool.function for tool in body.tools or ())
     )
-
-
-__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "reasoning_limit", "wire_names")

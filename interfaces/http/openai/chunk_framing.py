@@ -74,6 +74,3 @@ class ChunkFraming(Framing, Generic[ChoiceT]):
 def plain_text(delta: ContentDelta) -> str:
     """What the model wrote, without the marks of its kind: reasoning as it is, a tool call as name and arguments."""
     return delta.name + delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
-
-
-__all__ = ("ChunkFraming", "plain_text")

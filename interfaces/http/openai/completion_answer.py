@@ -132,6 +132,3 @@ def _text(started: Started, number: int) -> str:
 
 def _finish_reason(finished: Finished) -> str:
     return "length" if finished.reason is FinishReason.LENGTH else "stop"
-
-
-__all__ = ("Completion", "CompletionFraming", "completion")

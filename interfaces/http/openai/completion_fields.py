@@ -102,6 +102,3 @@ def completion_request(
         grammar=found.grammar if found is not None else None,
         priority=tier_priority(fields.service_tier),
     )
-
-
-__all__ = ("MAX_CHOICES", "CompletionFields", "StreamOptions", "completion_request")

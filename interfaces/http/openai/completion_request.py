@@ -90,14 +90,3 @@ def _prompt(item: str | int | Sequence[int], field: str) -> PlainPrompt:
 
 def _no_token_id(field: str) -> InvalidRequest:
     return InvalidRequest(f"{field} holds a number that is no token id (0 to {MAX_TOKEN_ID})", param=field)
-
-
-__all__ = (
-    "DEFAULT_MAX_TOKENS",
-    "CompletionRequest",
-    "PlainPrompt",
-    "check_combination",
-    "num_prompt_logprobs",
-    "plain_prompts",
-    "wire_names",
-)

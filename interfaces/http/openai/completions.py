@@ -55,6 +55,3 @@ class Completions(Operation[CompletionRequest]):
 
     def framing(self, body: CompletionRequest, started: Started) -> Framing:
         return CompletionFraming(body, started)
-
-
-__all__ = ("Completions",)

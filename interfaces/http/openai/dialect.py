@@ -23,6 +23,3 @@ class OpenAi(Dialect):
 
     def error_body(self, problem: Problem) -> ErrorBody:
         return error_body(problem)
-
-
-__all__ = ("OpenAi",)

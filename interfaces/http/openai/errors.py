@@ -41,6 +41,3 @@ def _type(status: int) -> str:
     if status in _TYPES:
         return _TYPES[status]
     return "server_error" if status >= 500 else "invalid_request_error"
-
-
-__all__ = ("ErrorBody", "ErrorDetail", "error_body", "error_event")

@@ -106,14 +106,3 @@ def _chat_token(entry: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprobBody:
 def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
     text = tokenizer.decode((token_id,))
     return TopLogprob(text, max(logprob, LOWEST), None if "�" in text else list(text.encode()))
-
-
-__all__ = (
-    "LOWEST",
-    "ChatLogprobs",
-    "CompletionLogprobs",
-    "TextOf",
-    "chat_logprobs",
-    "completion_logprobs",
-    "token_texts",
-)

@@ -116,6 +116,3 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         tokenizer.output_format,
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
     )
-
-
-__all__ = ("ModelBody", "ModelListBody", "model_routes")

@@ -55,6 +55,3 @@ class ScoredPrompt:
             str(token_id): PromptLogprob(max(value, LOWEST), rank, self._text_of(token_id))
             for token_id, value, rank in (own, *entries)
         }
-
-
-__all__ = ("PromptLogprob", "PromptLogprobsBody", "ScoredPrompt", "Scores")

@@ -45,6 +45,3 @@ IN_COMPLETIONS: RefusedFields = {
     "thinking_budget": (),
     "thinking_token_budget": (),
 }
-
-
-__all__ = ("IN_CHAT", "IN_COMPLETIONS")

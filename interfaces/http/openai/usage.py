@@ -27,6 +27,3 @@ def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
     completion_tokens = sum(usage.completion_tokens for usage in usages)
     cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts))
     return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached)
-
-
-__all__ = ("UsageBody", "usage_body")

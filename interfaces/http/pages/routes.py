@@ -110,6 +110,3 @@ def _route(path: str, asset: Asset) -> HTTPRouteHandler:
         return Response(asset.body, headers=headers, media_type=asset.media_type)
 
     return page
-
-
-__all__ = ("FOLDER", "POLICY", "Asset", "assets", "page_paths", "page_routes")

@@ -171,6 +171,3 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
         ReasoningTokens(num_reasoning),
         usage.prompt_tokens + usage.completion_tokens,
     )
-
-
-__all__ = ("AnswerContext", "ResponseBody", "final_status", "piece", "response_body", "usage_body")

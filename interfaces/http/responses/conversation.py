@@ -171,6 +171,3 @@ def _part_text(part: Part, path: str, refuses_media: bool) -> str:
             return unseen("file", path, is_refused=refuses_media)
         case AudioPart():
             return unseen("audio", path, is_refused=refuses_media)
-
-
-__all__ = ("Items", "conversation", "tools_in")

@@ -66,6 +66,3 @@ def _unescaped(escape: str) -> str:
     except ValueError:
         return escape
     return text.encode(errors="replace").decode()
-
-
-__all__ = ("CustomInput",)

@@ -22,6 +22,3 @@ class OpenAiResponses(Dialect):
 
     def error_body(self, problem: Problem) -> ResponseProblem:
         return error_body(problem)
-
-
-__all__ = ("OpenAiResponses",)

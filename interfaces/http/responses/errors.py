@@ -57,6 +57,3 @@ def _message(problem: Problem) -> str:
         return problem.message
     told = problem.message if problem.code == ContextOverflow.code else f"{problem.code}: {problem.message}"
     return f"{told}; {overflow_words(problem.overflow)}"
-
-
-__all__ = ("ResponseError", "ResponseProblem", "error_body", "response_error")

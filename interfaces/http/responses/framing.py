@@ -94,6 +94,3 @@ class ResponseFraming:
         numbered = {**event, "sequence_number": self._num_events}
         self._num_events += 1
         return sse.event(msgspec.json.encode(numbered), event["type"])
-
-
-__all__ = ("ResponseFraming",)

@@ -175,29 +175,3 @@ def decoded(raw: Raw, kind: type[StructT], path: str) -> StructT:
         raise refusal(error, path) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} is not JSON: {error}", param=path) from None
-
-
-__all__ = (
-    "ITEMS",
-    "LEFT_OUT",
-    "PARTS",
-    "AudioPart",
-    "CallOutputItem",
-    "Content",
-    "CustomToolCallItem",
-    "FilePart",
-    "FunctionCallItem",
-    "ImagePart",
-    "Item",
-    "ItemReference",
-    "MessageItem",
-    "Part",
-    "Parts",
-    "ReasoningItem",
-    "RefusalPart",
-    "TextPart",
-    "ToolsItem",
-    "decoded",
-    "item_of",
-    "kind_of",
-)

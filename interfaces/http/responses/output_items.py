@@ -210,16 +210,3 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-__all__ = (
-    "COMPLETED",
-    "INCOMPLETE",
-    "IN_PROGRESS",
-    "CustomCallOutput",
-    "Event",
-    "FunctionCallOutput",
-    "MessageOutput",
-    "OutputItem",
-    "ReasoningOutput",
-)

@@ -74,6 +74,3 @@ def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     if effort is None:
         return {}
     return thinking_kwargs(effort != "none", None if effort == "none" else effort)
-
-
-__all__ = ("chat_prompt", "grammar", "reasoning_limit", "sampling_params", "stop_rules", "tools_of", "wire_names")

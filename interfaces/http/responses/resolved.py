@@ -59,6 +59,3 @@ def _references(items: str | Sequence[Raw]) -> dict[int, str]:
     if len(found) > MAX_REFERENCES:
         raise InvalidRequest(f"input: more than {MAX_REFERENCES} references to items", param="input")
     return found
-
-
-__all__ = ("ResolvedRequest", "earlier_items", "resolved")

@@ -89,6 +89,3 @@ def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> Non
 
 def _owner(body: ResponsesRequest, asked: Asked) -> Owner:
     return owner_of(asked.services.documents, asked.visit, requested_salt(asked.headers, body.cache_salt))
-
-
-__all__ = ("Responses",)

@@ -93,6 +93,3 @@ class ResponsesRequest(Struct, kw_only=True):
     client_metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
     safety_identifier: Annotated[Any, ignored("nobody is told")] = None
     user: Annotated[Any, ignored("nobody is told")] = None
-
-
-__all__ = ("Reasoning", "ResponsesRequest", "TextConfig")

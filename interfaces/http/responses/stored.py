@@ -159,18 +159,3 @@ def _chain(store: DocumentStore, owner: Owner, id: str, budget: LookupBudget, pa
 def _read(store: DocumentStore, key: DocumentKey) -> bytes | None:
     (document,) = store.get([key])
     return None if document is None else document.body
-
-
-__all__ = (
-    "MAX_BYTES",
-    "MAX_RESPONSES",
-    "LookupBudget",
-    "PreviousResponseNotFound",
-    "Turn",
-    "chain",
-    "delete",
-    "find",
-    "find_items",
-    "keep",
-    "kept_chain",
-)

@@ -190,6 +190,3 @@ def _sent(body: bytes, request: Request[Any, Any, Any]) -> Response[Any]:
 
 def _not_found(id: str) -> DocumentNotFound:
     return DocumentNotFound(f"Response with id '{id[:100]}' not found.", param="response_id")
-
-
-__all__ = ("stored_routes",)

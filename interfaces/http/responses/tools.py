@@ -129,6 +129,3 @@ def _unambiguous(named: Sequence[tuple[str, WireTool]]) -> dict[str, WireTool]:
     for name, _ in named:
         counts[name] = counts.get(name, 0) + 1
     return {name: wire for name, wire in named if counts[name] == 1}
-
-
-__all__ = ("TOOLS", "Tools", "WireTool", "template_name")

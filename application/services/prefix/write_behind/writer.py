@@ -274,6 +274,3 @@ class WriteBehind:
 
     def _await_written(self, keys: Sequence[RecordKey]) -> None:
         self._queue.await_written(keys)
-
-
-__all__ = ("FAILED_FAULT", "WriteBehind")
