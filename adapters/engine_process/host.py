@@ -261,7 +261,7 @@ PR_SET_PDEATHSIG = 1
 
 def take_up(descriptor: int) -> socket.socket:
     """The child's end of the socket. First thing in the child, on its main thread."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     _die_with_parent()

@@ -93,6 +93,18 @@ def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
     wait_until(lambda: num_descriptors() <= num_before, "all descriptors to be given back")
 
 
+def test_a_signal_for_the_server_that_reaches_the_engine_too_changes_nothing() -> None:
+    calm, processes = play(here(hosted_toy)), Processes(partial(ChildProcess, "tests.support.engine_child"))
+
+    async def ask(client: EngineClient) -> None:
+        await client.until(lambda: num_tokens(client) >= 3, "some tokens")
+        os.kill(processes.made[0].pid or 0, signal.SIGUSR1)
+
+    disturbed = play(processes.make, ask)
+    check_same(disturbed, calm)
+    assert restarts(disturbed) == []
+
+
 def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again() -> None:
     calm, processes = play(here(hosted_toy)), Processes(partial(ChildProcess, "tests.support.engine_child"))
 
