@@ -23,7 +23,7 @@ from bench.agent_clients import AGENTS, Agent, Place
 from bench.agents import RecordingEngine, free_port, record_engine
 from bench.event_log import EventLog
 from bench.servers import cairn_in_process
-from domain.explanation import common_length
+from domain.prefix.explanation import common_length
 from interfaces.composition.backends import Backend
 from interfaces.composition.service import Service
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 
 load_blas()
 
@@ -33,9 +33,9 @@ from bench.agent_clients import AGENTS, Agent, Place  # noqa: E402
 from bench.event_log import EventLog  # noqa: E402
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
 from bench.servers import cairn_in_process  # noqa: E402
-from domain.explanation import common_length  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
-from domain.model_card import ModelSource  # noqa: E402
+from domain.models.model_card import ModelSource  # noqa: E402
+from domain.prefix.explanation import common_length  # noqa: E402
 from interfaces.composition.service import Service  # noqa: E402
 
 GOAL_TOKENS = 32

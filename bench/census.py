@@ -19,7 +19,7 @@ from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 from application.services.token_side.model_loads import whole
 
 load_blas()
@@ -30,19 +30,19 @@ import mlx.nn as nn  # noqa: E402
 
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
-from adapters.mlx.assembly import ModelFacts, assemble  # noqa: E402
-from adapters.mlx.device import describe_device  # noqa: E402
+from adapters.mlx.loading.assembly import ModelFacts, assemble  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
+from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
-from domain.hashing import BlockChain, snapshot_key  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
-from domain.model_card import DecodeMode  # noqa: E402
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey  # noqa: E402
-from domain.state_layout import LayerState, StateKind  # noqa: E402
+from domain.models.model_card import DecodeMode  # noqa: E402
+from domain.models.state_layout import LayerState, StateKind  # noqa: E402
+from domain.prefix.hashing import BlockChain, snapshot_key  # noqa: E402
+from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey  # noqa: E402
 from tests.support.recording import RecordingEvents  # noqa: E402
 from tests.support.state_replay import (  # noqa: E402
     BLOCK,

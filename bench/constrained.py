@@ -18,24 +18,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 from application.services.token_side.model_loads import whole
 
 load_blas()
 
 from adapters.huggingface.embedded_models import embedded_folder  # noqa: E402 - a BLAS counts only before MLX
 from adapters.llguidance.compiler import LlguidanceCompiler  # noqa: E402
-from adapters.mlx.device import describe_device  # noqa: E402
 from adapters.mlx.engine import MlxEngine  # noqa: E402
+from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402
 from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.ports.token_constraint import TokenConstraint  # noqa: E402
 from application.services.lane import Lane  # noqa: E402
 from bench.results import Results  # noqa: E402
-from domain.grammar import Grammar, json_schema_grammar, lark_grammar  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
-from domain.model_card import LoadOptions, ModelSource  # noqa: E402
-from domain.sampling import SamplingParams  # noqa: E402
+from domain.models.model_card import LoadOptions, ModelSource  # noqa: E402
+from domain.request.grammar import Grammar, json_schema_grammar, lark_grammar  # noqa: E402
+from domain.request.sampling import SamplingParams  # noqa: E402
 
 GREEDY = SamplingParams(temperature=0)
 NUM_WORKERS = 4

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 from application.services.token_side.model_loads import whole
 
 load_blas()
@@ -24,15 +24,15 @@ load_blas()
 import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
-from adapters.mlx.assembly import assemble  # noqa: E402
 from adapters.mlx.caches.layout import live_arrays, new_caches  # noqa: E402
 from adapters.mlx.caches.rows import merge  # noqa: E402
-from adapters.mlx.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.assembly import assemble  # noqa: E402
+from adapters.mlx.loading.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
-from adapters.mlx.weights_digest import Digests  # noqa: E402
 from application.ports.compute import DecodeStart  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
-from domain.sampling import SamplingParams  # noqa: E402
+from domain.request.sampling import SamplingParams  # noqa: E402
 
 CHUNK = 512
 

@@ -23,16 +23,16 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.device import describe_device, preferred_grid
-from adapters.mlx.load_measurement import measure_chunks
+from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.load_measurement import measure_chunks
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.device import describe_device, preferred_grid
 from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from bench.results import Results
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 
 NUM_STEPS, WARM_STEPS = 40, 8
 LINES = {"built_s": "model", "left_out": "left out", "decode_ms": "decode", "ratio": "peak"}

@@ -26,17 +26,17 @@ from typing import cast
 
 import mlx.core as mx
 
-from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.device import describe_device, on_cpu
 from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
 from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.payload import GroupPayloads
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.payload import GroupPayloads
 
 BLOCK, CHUNK = 256, 2048
 MIB = 1 << 20

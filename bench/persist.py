@@ -42,12 +42,12 @@ import numpy as np
 
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.lmdb import block_store
-from adapters.lmdb.encoders import Begun, Encoders
-from adapters.lmdb.payload import EncodedRecord
+from adapters.lmdb.format.payload import EncodedRecord
+from adapters.lmdb.index.encoders import Begun, Encoders
 from adapters.system.clock import SystemClock
 from adapters.system.heap import bound_arenas, keep_freed
-from application.cache_events import RecordsOffered
 from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
+from application.events.cache import RecordsOffered
 from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.settings import StoreSettings
@@ -56,8 +56,8 @@ from bench.store_support import BLOCK, INFO, Facts
 from domain.byte_size import ByteSize
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HostPayload, TensorSpec
-from domain.record import BlockKey, Record
+from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import BlockKey, Record
 from interfaces.composition.store import open_lmdb_store
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 

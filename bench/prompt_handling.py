@@ -20,11 +20,11 @@ from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import EncodedPrompt
-from domain.chat import ChatMessage, Role
-from domain.hashing import BlockChain
-from domain.model_card import ModelSource
-from domain.record import Namespace
-from domain.request import ChatPrompt
+from domain.models.model_card import ModelSource
+from domain.prefix.hashing import BlockChain
+from domain.prefix.record import Namespace
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt
 
 BLOCK = 256
 WORDS = (

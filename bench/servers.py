@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from adapters.system.blas import load_blas
-from adapters.system.blas_library import candidates
+from adapters.system.blas.library import candidates
+from adapters.system.blas.openblas import load_blas
 from application.ports.event_sink import EventSink
 from application.settings import Settings
 from bench.process_tree import children, descendants
@@ -40,7 +40,7 @@ def cairn_in_process(
     """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `prepare`: called
     before it is started. `overrides`: as for `build_service`."""
     from interfaces.composition.service import build_service
-    from interfaces.http.server import HttpServer
+    from interfaces.http.front.server import HttpServer
 
     server = HttpServer(settings.server)
     started = threading.Event()

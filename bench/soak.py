@@ -23,12 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS
-from application.services.text_side.answer import Answer
+from application.services.text_side.answers.answer import Answer
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest, TextPrompt
-from domain.sampling import SamplingParams, StopRules
+from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.sampling import SamplingParams, StopRules
 from interfaces.composition.service import Service, build_service
 
 NUM_CLIENTS = 4

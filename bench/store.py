@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 from application.services.token_side.model_loads import whole
 
 load_blas()
@@ -30,15 +30,15 @@ from tokenizers import Tokenizer  # noqa: E402
 
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
-from adapters.mlx.assembly import assemble  # noqa: E402
-from adapters.mlx.loader import load_folder  # noqa: E402
-from adapters.mlx.weights_digest import Digests  # noqa: E402
+from adapters.mlx.loading.assembly import assemble  # noqa: E402
+from adapters.mlx.loading.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.event_log import EventLog  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
-from domain.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
+from domain.prefix.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
 from interfaces.composition.service import SWITCH_INTERVAL_S  # noqa: E402
 
 

@@ -25,14 +25,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adapters.system.blas import load_blas
+from adapters.system.blas.openblas import load_blas
 from application.services.token_side.model_loads import whole
 
 load_blas()
 
-from adapters.mlx.assembly import assemble  # noqa: E402 - a BLAS only counts when it is there before MLX
-from adapters.mlx.loader import load_folder  # noqa: E402
-from adapters.mlx.weights_digest import Digests  # noqa: E402
+from adapters.mlx.loading.assembly import assemble  # noqa: E402 - a BLAS only counts when it is there before MLX
+from adapters.mlx.loading.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from bench.decode import bare_loop, prompt_of  # noqa: E402
 from bench.http_client import Timeline, measure  # noqa: E402
 from bench.model_folder import made  # noqa: E402

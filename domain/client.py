@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from domain.errors import InvalidKeys, InvalidRequest, LimitReached, NotAllowed
 from domain.priority import Priority
-from domain.request import GenerationRequest
+from domain.request.request import GenerationRequest
 from domain.shown import shown
 
 DEFAULT_NAME = "default"

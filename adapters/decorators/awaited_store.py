@@ -14,8 +14,8 @@ from functools import partial
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from application.cache_events import StoreOpened
 from application.events import StoreFault
+from application.events.cache import StoreOpened
 from application.ports.block_store import (
     Advance,
     BlockStore,
@@ -33,7 +33,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 
 RETRY_S, MAX_RETRY_S = 5.0, 60.0
 """After the first try, and at most; each time twice as long."""

@@ -11,8 +11,8 @@ from typing import TypeVar
 from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.payload import GroupPayloads
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.payload import GroupPayloads
 
 T = TypeVar("T")
 Y = TypeVar("Y")

@@ -13,7 +13,7 @@ from adapters.decorators.forwarding_store import ForwardingStore
 from application.ports.block_store import BlockStore, EraseReport, NoteGone, PutOutcome, StoreUsage
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from application.ports.block_store import (
 )
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 
 
 class ForwardingStore:

@@ -46,14 +46,14 @@ from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
-from domain.engine_health import Activity
 from domain.errors import DomainError, ServerUnavailable
-from domain.explanation import Explanation
+from domain.health.engine_health import Activity
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
-from domain.prompt_content import EncodedPrompt
-from domain.request import FinishReason
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.explanation import Explanation
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.request import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from application.ports.engine import EngineItem, EngineModel, EngineStatus, Step
 from application.ports.model_repository import ModelPreview
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
-from domain.explanation import Explanation
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
-from domain.prompt_content import EncodedPrompt
-from domain.request import FinishReason
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.explanation import Explanation
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.request import FinishReason
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from concurrent.futures import Executor, Future
 
 from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed
-from domain.grammar import Grammar, GrammarKind
 from domain.ids import ModelId
-from domain.model_card import Vocabulary
+from domain.models.model_card import Vocabulary
+from domain.request.grammar import Grammar, GrammarKind
 
 
 class FakeConstraint:

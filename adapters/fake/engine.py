@@ -8,7 +8,7 @@ from adapters.fake.options import FakeOptions
 from application.ports.compute import LoadedModel, LoadSteps
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 
 
 class FakeEngine:

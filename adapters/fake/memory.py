@@ -1,10 +1,10 @@
 """What a toy model needs of memory: exactly what its leaves hold, and nothing beyond."""
 
 from adapters.fake.options import FakeOptions
-from domain.memory.plan import PlannedModel
 from domain.memory.shape import MemoryShape, StateCost
-from domain.model_card import LoadOptions, ModelSource
-from domain.state_layout import HitPolicy, StateGroup
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.state_layout import HitPolicy, StateGroup
+from domain.scheduling.memory_plan import PlannedModel
 
 _WORD_BYTES = 8
 _RECURRENT_WORDS = 4

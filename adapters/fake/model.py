@@ -21,10 +21,10 @@ from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
-from domain.model_card import ModelDescription, ModelSource
-from domain.payload import GroupPayloads, StatePayload
-from domain.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
-from domain.stream import TokenLogprob
+from domain.models.model_card import ModelDescription, ModelSource
+from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
+from domain.prefix.payload import GroupPayloads, StatePayload
+from domain.request.stream import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 
 DEFAULT_NAMES = ("fake-attention", "fake-hybrid", "fake-windowed")
 

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.model_card import DecodeMode
-from domain.state_layout import LayerState, StateKind, StateLayout
+from domain.models.model_card import DecodeMode
+from domain.models.state_layout import LayerState, StateKind, StateLayout
 
 EOS_ID = 258
 VOCAB_SIZE = 260

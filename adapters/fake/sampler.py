@@ -8,8 +8,8 @@ from adapters.fake.leaves import GOLDEN, mix, unit
 from adapters.fake.options import FakeOptions
 from application.ports.compute import DecodeStart
 from application.ports.token_constraint import AllowedTokens
-from domain.sampling import SamplingParams
-from domain.stream import TokenLogprob
+from domain.request.sampling import SamplingParams
+from domain.request.stream import TokenLogprob
 
 NUM_CANDIDATES = 8
 _UNLIKELY = -20.0

@@ -25,18 +25,18 @@ from application.ports.tokenizer import (
     TemplateFeatures,
     Tokenizer,
 )
-from application.services.text_side.token_parser import TokenParser
-from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
+from application.services.text_side.answers.token_parser import TokenParser
 from domain.errors import TemplateFailed
-from domain.grammar import Reasoning
-from domain.model_card import ModelSource, Vocabulary
+from domain.models.model_card import ModelSource, Vocabulary
+from domain.output.calls.named_calls import NamedCalls
+from domain.output.calls.written_calls import WrittenCalls
 from domain.output.family import Family, ReasoningTags, Section
-from domain.output.named_calls import NamedCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
-from domain.output.written_calls import WrittenCalls
-from domain.reasoning_budget import ReasoningMarks
-from domain.request import ChatPrompt
+from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
+from domain.request.grammar import Reasoning
+from domain.request.reasoning_budget import ReasoningMarks
+from domain.request.request import ChatPrompt
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}

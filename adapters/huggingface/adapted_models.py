@@ -11,7 +11,7 @@ from pathlib import Path
 from adapters.huggingface.model_folder import newest_file_s
 from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 
 
 @dataclass(frozen=True, slots=True)

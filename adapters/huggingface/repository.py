@@ -17,7 +17,7 @@ from adapters.huggingface.model_folder import missing_from, newest_file_s, read_
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from domain.shown import shown
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")

@@ -16,7 +16,7 @@ from threading import Lock, Semaphore
 from adapters.llguidance.library import LIMITS
 from adapters.llguidance.rendering import rendered
 from domain.errors import InvalidRequest, ServerUnavailable
-from domain.grammar import Grammar
+from domain.request.grammar import Grammar
 from domain.shown import shown
 
 TIMEOUT_S = 15.0

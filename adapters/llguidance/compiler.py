@@ -17,9 +17,9 @@ from adapters.llguidance.rendering import rendered
 from application.ports.token_constraint import TokenConstraint
 from application.services.lane import Lane
 from domain.errors import ComputeFailed, ServerUnavailable
-from domain.grammar import Grammar
 from domain.ids import ModelId
-from domain.model_card import Vocabulary
+from domain.models.model_card import Vocabulary
+from domain.request.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from domain.model_card import Vocabulary
+from domain.models.model_card import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

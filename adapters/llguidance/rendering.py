@@ -7,9 +7,9 @@ So the library needs no knowledge of the tokenizer's merges.
 import json
 from typing import cast
 
-from domain.chat import Json
-from domain.grammar import Grammar, GrammarKind, Reasoning
-from domain.lark import json_rule, quoted, terms
+from domain.request.chat import Json
+from domain.request.grammar import Grammar, GrammarKind, Reasoning
+from domain.request.lark import json_rule, quoted, terms
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 _GAP = "/\\n{0,2}/"

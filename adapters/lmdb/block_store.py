@@ -11,22 +11,22 @@ from typing import TypeVar
 import lmdb
 
 from adapters.lmdb import faults
-from adapters.lmdb.ages import AgeLimit
-from adapters.lmdb.compaction import erase, shrink
-from adapters.lmdb.containment import FAILURES, Containment
-from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.encoders import Begun, Encoders
-from adapters.lmdb.environment import Environment
+from adapters.lmdb.care.compaction import erase, shrink
+from adapters.lmdb.care.containment import FAILURES, Containment
+from adapters.lmdb.care.integrity import IntegrityCheck
+from adapters.lmdb.care.opening import open_for_reading, open_for_writing
+from adapters.lmdb.care.probe import verify_payloads
 from adapters.lmdb.faults import FaultLog, classify
-from adapters.lmdb.integrity import IntegrityCheck
-from adapters.lmdb.opening import open_for_reading, open_for_writing
-from adapters.lmdb.probe import verify_payloads
-from adapters.lmdb.reading import CorruptRecord, Reader
-from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
-from adapters.lmdb.rows import Row
-from adapters.lmdb.uses import AnnouncedNamespaces, RecordUses
-from adapters.lmdb.volume import free_bytes
-from adapters.lmdb.writer import Batch, Writer
+from adapters.lmdb.file.directory import StoreDirectory
+from adapters.lmdb.file.environment import Environment
+from adapters.lmdb.file.volume import free_bytes
+from adapters.lmdb.format.rows import Row
+from adapters.lmdb.index.ages import AgeLimit
+from adapters.lmdb.index.encoders import Begun, Encoders
+from adapters.lmdb.index.reading import CorruptRecord, Reader
+from adapters.lmdb.index.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
+from adapters.lmdb.index.uses import AnnouncedNamespaces, RecordUses
+from adapters.lmdb.index.writer import Batch, Writer
 from application.events import RecordsEvicted
 from application.ports.block_store import (
     Advance,
@@ -48,7 +48,7 @@ from application.services.lane import Lane
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import Namespace, NamespaceInfo, Record, RecordKey, check_ids
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, check_ids
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

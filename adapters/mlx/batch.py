@@ -25,16 +25,16 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
-from adapters.mlx.logit_rules import SamplerRow
-from adapters.mlx.sampled import Sampled, join
-from adapters.mlx.sampling import GroupSampler
-from domain.decode_groups import choose_group, rows_capacity, rows_in_place
+from adapters.mlx.runtime.arrays import evaluate_soon
+from adapters.mlx.sampling.logit_rules import SamplerRow
+from adapters.mlx.sampling.sampled import Sampled, join
+from adapters.mlx.sampling.sampler import GroupSampler
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
+from domain.scheduling.decode_groups import choose_group, rows_capacity, rows_in_place
 
 Forward = Callable[[mx.array, Caches], mx.array]
 """Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""

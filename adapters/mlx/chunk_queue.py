@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate, evaluate_soon
+from adapters.mlx.runtime.arrays import evaluate, evaluate_soon
 
 
 class ChunkQueue:

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.assembly import assemble
-from adapters.mlx.caches.cuda_attention import replace_attention
-from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
-from adapters.mlx.file_limit import mlx_lm_module
-from adapters.mlx.loader import load_folder
+from adapters.mlx.attention.cuda_attention import replace_attention
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.loader import load_folder
+from adapters.mlx.loading.weights_digest import Digests, digest_model
+from adapters.mlx.memory.peak_memory import PeakMemory
+from adapters.mlx.memory.peak_meter import highest_bytes
 from adapters.mlx.model import MlxModel
-from adapters.mlx.peak_memory import PeakMemory
-from adapters.mlx.peak_meter import highest_bytes
-from adapters.mlx.weights_digest import Digests, digest_model
+from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 
 
 class MlxEngine:

@@ -11,24 +11,24 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import checked_tokens, evaluate_soon
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
-from adapters.mlx.device import spare_bytes
-from adapters.mlx.logit_rules import SamplerRow
-from adapters.mlx.peak_meter import PeakMeter, begin_peak, peak_bytes
-from adapters.mlx.sampled import Sampled, score_chunk
-from adapters.mlx.sampling import GroupSampler
-from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
-from adapters.mlx.state_restore import GroupSpecs, restore_caches
+from adapters.mlx.memory.peak_meter import PeakMeter, begin_peak, peak_bytes
+from adapters.mlx.runtime.arrays import checked_tokens, evaluate_soon
+from adapters.mlx.runtime.device import spare_bytes
+from adapters.mlx.sampling.logit_rules import SamplerRow
+from adapters.mlx.sampling.sampled import Sampled, score_chunk
+from adapters.mlx.sampling.sampler import GroupSampler
+from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.state.restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.model_card import DecodeMode, ModelDescription
-from domain.payload import GroupPayloads
+from domain.models.model_card import DecodeMode, ModelDescription
+from domain.prefix.payload import GroupPayloads
 
 _logger = logging.getLogger("cairn.mlx")
 

@@ -17,8 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from adapters.otel.environment import ExportPlan
 from adapters.otel.http import HttpTracing, current_carrier
 from adapters.otel.log_export import LogExport
-from adapters.otel.message_content import MessageContent
-from adapters.otel.metrics import MetricEvents
+from adapters.otel.metrics.catalogue import MetricEvents
 from adapters.otel.providers import (
     SCOPE,
     build_logger_provider,
@@ -27,7 +26,8 @@ from adapters.otel.providers import (
     build_tracer_provider,
     cairn_version,
 )
-from adapters.otel.spans import SpanEvents
+from adapters.otel.spans.message_content import MessageContent
+from adapters.otel.spans.request_spans import SpanEvents
 from adapters.otel.telemetry import AsgiApp, MetricsText, Telemetry
 from adapters.otel.trace_lookup import ids_of, no_trace
 from application.ports.clock import Clock

@@ -7,7 +7,7 @@ is one edit. What the conventions do not name is under `cairn.*`.
 
 from typing import Final
 
-from domain.explanation import TIER_NAMES
+from domain.prefix.explanation import TIER_NAMES
 
 # Attributes of the conventions
 ERROR_TYPE: Final = "error.type"

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from application.ports.document_store import Erased
-from domain.document import Document, DocumentId, DocumentKey
+from domain.request.document import Document, DocumentId, DocumentKey
 
 FORMAT = 1
 OVERHEAD_BYTES = 512

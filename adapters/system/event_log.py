@@ -25,8 +25,8 @@ from application.events import (
 )
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
-from domain.engine_health import ENDED
 from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
+from domain.health.engine_health import ENDED
 from domain.ids import RequestId
 from domain.shown import shown
 

@@ -28,9 +28,9 @@ from adapters.tokenizers.template_messages import (
     without_stand_ins,
 )
 from application.ports.tokenizer import TemplateFeatures
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
 from domain.shown import shown
 
 RESERVED_KWARGS = frozenset(

@@ -25,9 +25,9 @@ from typing import Any, cast
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextEncoder
 from adapters.tokenizers.text_cuts import longest_of
-from domain.chat import ChatMessage, Role
 from domain.id_row import IdRow
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt
 from domain.shown import shown
 
 _FIRST_MARK, _MAX_MARKS = 0xD800, 1024

@@ -21,9 +21,9 @@ from dataclasses import replace
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
 from adapters.tokenizers.text_codec import EncodedText
 from adapters.tokenizers.token_prefix import common_token_count
-from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
-from domain.fork_point import ForkKind, ForkPoint
-from domain.request import ChatPrompt
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
+from domain.request.request import ChatPrompt
 
 _NUM_TURNS = 3
 _PROBES = ("probe", "Zebra", "7")

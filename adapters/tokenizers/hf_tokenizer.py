@@ -11,16 +11,16 @@ from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.output_parser import OutputParser
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong, TemplateFeatures
-from application.services.text_side.token_parser import TokenParser
+from application.services.text_side.answers.token_parser import TokenParser
 from domain.errors import TemplateFailed
-from domain.grammar import Reasoning
 from domain.id_row import IdRow
-from domain.model_card import Vocabulary
+from domain.models.model_card import Vocabulary
+from domain.output.calls.written_calls import WrittenCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
-from domain.output.written_calls import WrittenCalls
-from domain.reasoning_budget import ReasoningMarks
-from domain.request import ChatPrompt
+from domain.request.grammar import Reasoning
+from domain.request.reasoning_budget import ReasoningMarks
+from domain.request.request import ChatPrompt
 
 _NUM_END_TOKENS = 64
 """More tokens than a template writes of the beginning of an answer."""

@@ -22,7 +22,7 @@ from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
 from domain.shown import shown

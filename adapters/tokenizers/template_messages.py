@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from domain.chat import (
+from domain.request.chat import (
     SYSTEM_ROLES,
     ChatMessage,
     Role,

@@ -20,7 +20,7 @@ from adapters.zstd.decoding import decode
 from adapters.zstd.frame import Plane, Segment
 from adapters.zstd.planes import Bytes
 from application.ports.state_codec import CodecError
-from domain.payload import StatePayload, TensorSpec
+from domain.prefix.payload import StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(
     strategy=STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0, write_content_size=True

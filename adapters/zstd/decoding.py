@@ -16,7 +16,7 @@ from adapters.zstd import planes
 from adapters.zstd.frame import Plane, Segment
 from adapters.zstd.planes import CHUNK, Bytes
 from application.ports.state_codec import CodecError
-from domain.payload import HostPayload, TensorSpec
+from domain.prefix.payload import HostPayload, TensorSpec
 
 _READ_BYTES = 1 << 22
 _MOST_BYTES = 8 << 20

@@ -10,7 +10,7 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from application.ports.state_codec import CodecError
-from domain.payload import ITEM_BYTES, TensorSpec
+from domain.prefix.payload import ITEM_BYTES, TensorSpec
 
 MAGIC = int.from_bytes(b"CF", "little")
 VERSION = 1

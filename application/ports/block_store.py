@@ -28,7 +28,7 @@ from typing import Protocol, TypeAlias
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 
 
 class PutOutcome(Enum):

@@ -33,9 +33,9 @@ from application.ports.token_constraint import TokenConstraint
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.sampling import SamplingParams
-from domain.stream import TokenLogprob
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.request.sampling import SamplingParams
+from domain.request.stream import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ Nowhere else does telemetry see any text: events hold none. A server without tha
 from typing import Protocol
 
 from domain.ids import RequestId
-from domain.request import Prompt
-from domain.stream import ContentDelta
+from domain.request.request import Prompt
+from domain.request.stream import ContentDelta
 
 
 class ContentSink(Protocol):

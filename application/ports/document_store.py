@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from domain.document import Document, DocumentKey
-from domain.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.request.document import Document, DocumentKey
 
 
 @dataclass(frozen=True, slots=True)

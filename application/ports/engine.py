@@ -25,20 +25,20 @@ from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.model_repository import ModelPreview
 from domain import errors
-from domain.engine_health import Activity, Heartbeat
 from domain.errors import DomainError
-from domain.explanation import Explanation
-from domain.grammar import Grammar
+from domain.health.engine_health import Activity, Heartbeat
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.explanation import Explanation
+from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
-from domain.prompt_content import EncodedPrompt
-from domain.reasoning_budget import ReasoningBudget
-from domain.request import FinishReason, Usage
-from domain.sampling import SamplingParams
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
-from domain.wait_reason import WaitReason
+from domain.request.grammar import Grammar
+from domain.request.reasoning_budget import ReasoningBudget
+from domain.request.request import FinishReason, Usage
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.scheduling.wait_reason import WaitReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from domain.ids import ModelId
-from domain.memory.plan import PlannedModel
-from domain.model_card import LoadOptions, ModelSource
-from domain.sampling_defaults import SamplingDefaults
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling_defaults import SamplingDefaults
+from domain.scheduling.memory_plan import PlannedModel
 
 
 @dataclass(frozen=True, slots=True)

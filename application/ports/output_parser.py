@@ -12,7 +12,7 @@ says what is wrong with a call.
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.stream import ContentDelta
+from domain.request.stream import ContentDelta
 
 
 class OutputParser(Protocol):

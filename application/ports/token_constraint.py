@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from domain.grammar import Grammar
 from domain.ids import ModelId
-from domain.model_card import Vocabulary
+from domain.models.model_card import Vocabulary
+from domain.request.grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)

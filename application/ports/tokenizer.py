@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from application.ports.output_parser import OutputParser
-from domain.fork_point import ForkKind, ForkPoint
-from domain.grammar import Reasoning
-from domain.model_card import ModelSource, Vocabulary
-from domain.output.written_calls import WrittenCalls
-from domain.prompt_content import EncodedPrompt
-from domain.reasoning_budget import ReasoningMarks
-from domain.request import ChatPrompt
+from domain.models.model_card import ModelSource, Vocabulary
+from domain.output.calls.written_calls import WrittenCalls
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.grammar import Reasoning
+from domain.request.reasoning_budget import ReasoningMarks
+from domain.request.request import ChatPrompt
 
 
 class PromptTooLong(Exception):

@@ -16,9 +16,9 @@ from application.ports.clock import Clock
 from application.ports.document_store import DocumentStore, DocumentUsage, Erased
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
-from domain.document import Document, DocumentKey, Owner
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.namespace_choice import NamespaceChoice
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.request.document import Document, DocumentKey, Owner
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, 
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
-from domain.explanation import TAKES_NO_PART
-from domain.live_reading import LiveReading
-from domain.live_windows import LiveWindows
+from domain.health.live_reading import LiveReading
+from domain.health.live_windows import LiveWindows
+from domain.prefix.explanation import TAKES_NO_PART
 
 
 class LiveFigures(EventRouter):

@@ -34,10 +34,10 @@ from application.events import (
     TokensReceived,
 )
 from application.services.event_router import EventRouter
-from domain.document import Owner
-from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest
+from domain.prefix.explanation import Explanation
+from domain.request.document import Owner
+from domain.request.request import GenerationRequest
 
 MAX_OPEN = 131_072
 """More than the longest queue that can be set."""

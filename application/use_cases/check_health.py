@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.engine import Engine, EngineStatus
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.open_requests import OpenRequests
-from domain.engine_health import ENDED, WAITING, EngineHealth, engine_health
-from domain.wait_reason import WaitReason
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.models.model_pool import ModelPool
+from domain.health.engine_health import ENDED, WAITING, EngineHealth, engine_health
+from domain.scheduling.wait_reason import WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

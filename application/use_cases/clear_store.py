@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from application.ports.block_store import EraseReport, StoreAdministration
-from domain.namespace_choice import NamespaceChoice
+from domain.prefix.namespace_choice import NamespaceChoice
 
 
 def clear_store(store: StoreAdministration, choice: NamespaceChoice) -> EraseReport:

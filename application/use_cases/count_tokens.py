@@ -1,9 +1,9 @@
 """How many tokens a prompt has, as the model's template renders it. Nothing is looked up or computed."""
 
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import ContextOverflow
-from domain.request import GenerationRequest
+from domain.request.request import GenerationRequest
 
 
 class CountTokens:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.preparations import Preparation, Preparations
-from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
-from domain.explanation import Explanation
+from application.services.text_side.answers.preparations import Preparation, Preparations
+from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.models.model_pool import ModelPool
 from domain.ids import ModelId
-from domain.request import GenerationRequest
+from domain.prefix.explanation import Explanation
+from domain.request.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,20 @@ from application.ports.content_sink import ContentSink
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.services.text_side.generated_calls import GeneratedCalls
-from application.services.text_side.generation import Generation
-from application.services.text_side.grammar_check import GrammarCheck
-from application.services.text_side.memory_check import MemoryCheck
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.open_requests import OpenRequests
-from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
-from application.services.text_side.served_model import ServedModel
-from application.services.text_side.token_parser import PlainParser
+from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.generation import Generation
+from application.services.text_side.answers.grammar_check import GrammarCheck
+from application.services.text_side.answers.memory_check import MemoryCheck
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.answers.token_parser import PlainParser
+from application.services.text_side.models.model_pool import ModelPool
+from application.services.text_side.models.served_model import ServedModel
 from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
-from domain.reasoning_budget import ReasoningBudget
-from domain.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
+from domain.request.reasoning_budget import ReasoningBudget
+from domain.request.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
 from domain.shown import shown
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.served_model import ModelStanding, ServedModel
+from application.services.text_side.models.model_pool import ModelPool
+from application.services.text_side.models.served_model import ModelStanding, ServedModel
 from domain.ids import ModelId
-from domain.model_card import ModelDescription, ModelSource
-from domain.sampling_defaults import SamplingDefaults
+from domain.models.model_card import ModelDescription, ModelSource
+from domain.request.sampling_defaults import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """What an operator does with models by hand: load, unload, pin, and see where each stands."""
 
 from application.ports.model_repository import ModelRepository
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.served_model import ModelStanding
+from application.services.text_side.models.model_pool import ModelPool
+from application.services.text_side.models.served_model import ModelStanding
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.model_turns import LoadRoom, Residence
+from domain.models.model_turns import LoadRoom, Residence
 from domain.shown import shown
 
 

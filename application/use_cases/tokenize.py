@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_pool import ModelPool
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.request import GenerationRequest, TextPrompt
+from domain.request.request import GenerationRequest, TextPrompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
-from application.services.text_side.answer import Answer, failure
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.preparations import Preparations
+from application.services.text_side.answers.answer import Answer, failure
+from application.services.text_side.answers.preparations import Preparations
+from application.services.text_side.models.model_pool import ModelPool
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, RequestCancelled
 from domain.ids import ModelId
-from domain.request import ChatPrompt, GenerationRequest, Usage
-from domain.sampling import SamplingParams, StopRules
-from domain.stream import Finished
-from domain.tool_choice import CallMode, ToolChoice
+from domain.request.request import ChatPrompt, GenerationRequest, Usage
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Finished
+from domain.request.tool_choice import CallMode, ToolChoice
 
 FLUSH_TIMEOUT_S = 30.0
 """How long to wait for the store to take what was computed."""

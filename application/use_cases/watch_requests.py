@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from application.services.request_timelines import RequestTimeline, RequestTimelines
-from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.open_requests import OpenRequests
-from application.services.text_side.preparations import Preparation
-from domain.document import Owner
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.preparations import Preparation
+from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import RequestNotFound
-from domain.explanation import Explanation
 from domain.ids import RequestId
+from domain.prefix.explanation import Explanation
+from domain.request.document import Owner
 from domain.shown import shown
 
 MAX_SHOWN = 200

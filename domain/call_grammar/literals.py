@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 from domain.call_grammar.members import ANY_KEY, listed_members, members
 from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
-from domain.chat import Json
-from domain.grammar import Pieces
-from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.output.schema_check import first_misfit
-from domain.output.tag_values import types_in
+from domain.output.calls.schema_check import first_misfit
+from domain.output.calls.tag_values import types_in
+from domain.request.chat import Json
+from domain.request.grammar import Pieces
+from domain.request.lark import ANY_TEXT, json_rule, quoted, terms, until
 from domain.shown import shown
 
 _BARE_KEY = re.compile(r"[\w.-]+")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from domain.call_grammar.strings import refused
-from domain.chat import Json
+from domain.request.chat import Json
 from domain.shown import shown
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"

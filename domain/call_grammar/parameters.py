@@ -11,12 +11,12 @@ from typing import cast
 from domain.call_grammar.literals import LiteralRules
 from domain.call_grammar.members import ANY_KEY, listed_members, members
 from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
-from domain.chat import Json
 from domain.errors import InvalidRequest
-from domain.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
-from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.output.tag_values import STRING, types_in
-from domain.output.written_calls import Values, WrittenParameters
+from domain.output.calls.tag_values import STRING, types_in
+from domain.output.calls.written_calls import Values, WrittenParameters
+from domain.request.chat import Json
+from domain.request.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
+from domain.request.lark import ANY_TEXT, json_rule, quoted, terms, until
 from domain.shown import shown
 
 _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}

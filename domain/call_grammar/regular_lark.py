@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from domain.errors import InvalidRequest
-from domain.lark import between_slashes, literal, quoted
+from domain.request.lark import between_slashes, literal, quoted
 from domain.shown import shown
 
 PARAM = "tools"

@@ -6,11 +6,11 @@ A keyword that cannot be stated so is refused by name.
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from domain.chat import Json
 from domain.errors import InvalidRequest
-from domain.json_schema import DATE, DATE_TIME, TIME
-from domain.lark import ANY_TEXT, between_slashes, quoted
-from domain.output.schema_check import first_misfit
+from domain.output.calls.schema_check import first_misfit
+from domain.request.chat import Json
+from domain.request.json_schema import DATE, DATE_TIME, TIME
+from domain.request.lark import ANY_TEXT, between_slashes, quoted
 from domain.shown import shown
 
 ANNOTATIONS = frozenset(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 
 from domain.call_grammar.regular_lark import RegularGrammar, regular_grammar, written_regex
-from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
+from domain.request.chat import ToolSpec
 
 MAX_CHARS = 16 * 1024
 """Of a grammar that is held: reading one takes some microseconds a character. Codex's has one thousand."""

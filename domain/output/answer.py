@@ -7,7 +7,7 @@ the answer in the next turn. Other white space is kept, at the start and the end
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from domain.request.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
 
 _NUMBERED = re.compile(r"(.*:)[0-9]+")
 

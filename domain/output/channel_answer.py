@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from domain.chat import ToolSpec
 from domain.output.answer import Answer
-from domain.output.call_format import MAX_HEAD_CHARS, Run
+from domain.output.calls.call_format import MAX_HEAD_CHARS, Run
 from domain.output.family import Channels
 from domain.output.reader import NoCall, Reading, Stops, TextReader
+from domain.request.chat import ToolSpec
 
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<\ud800-\udfff]+)")
 

@@ -3,13 +3,13 @@
 import re
 from dataclasses import replace
 
+from domain.output.calls.json_calls import JsonCalls
+from domain.output.calls.literal_calls import LiteralCalls
+from domain.output.calls.literal_value import LiteralStyle
+from domain.output.calls.named_calls import NamedCalls
+from domain.output.calls.tagged_calls import TaggedCalls, Tags
+from domain.output.calls.written_calls import Values, WrittenCalls, WrittenParameters
 from domain.output.family import Channels, Family, ReasoningTags, Section
-from domain.output.json_calls import JsonCalls
-from domain.output.literal_calls import LiteralCalls
-from domain.output.literal_value import LiteralStyle
-from domain.output.named_calls import NamedCalls
-from domain.output.tagged_calls import TaggedCalls, Tags
-from domain.output.written_calls import Values, WrittenCalls, WrittenParameters
 
 _JSON = JsonCalls()
 _PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from domain.output.call_format import CallFormat
+from domain.output.calls.call_format import CallFormat
+from domain.output.calls.written_calls import WrittenCalls
 from domain.output.reader import FIRST_MARK, LAST_MARK
-from domain.output.written_calls import WrittenCalls
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from domain.chat import ToolSpec
 from domain.output.answer import Answer
-from domain.output.call_format import LIST_STARTS, CallFormat, Run
+from domain.output.calls.call_format import LIST_STARTS, CallFormat, Run
 from domain.output.family import Family, ReasoningTags, Section
 from domain.output.reader import FIRST_MARK, LAST_MARK, SPACE, NoCall, Reading, Stops, TextReader
+from domain.request.chat import ToolSpec
 
 _BRACKETS = re.compile(r"[\s}\]]*")
 

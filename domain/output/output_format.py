@@ -5,10 +5,10 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from domain.errors import InvalidRequest
-from domain.grammar import Reasoning, pieces
+from domain.output.calls.written_calls import WrittenCalls
 from domain.output.families import FAMILIES, REASONING
 from domain.output.family import Family, ReasoningTags, marks_for, with_marks
-from domain.output.written_calls import WrittenCalls
+from domain.request.grammar import Reasoning, pieces
 
 _MIN_TOKEN_CHARS = 5
 _TAIL_CHARS = 256

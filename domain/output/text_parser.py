@@ -6,13 +6,13 @@ of the text, and nothing in it is lost: what is no call is text.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from domain.chat import ToolSpec
 from domain.output.answer import Answer, CallIds
 from domain.output.channel_answer import ChannelAnswer
 from domain.output.marked_answer import MarkedAnswer
 from domain.output.output_format import PreparedFormat
 from domain.output.reader import Reading, TextReader
-from domain.stream import ContentDelta
+from domain.request.chat import ToolSpec
+from domain.request.stream import ContentDelta
 
 
 class TextParser:

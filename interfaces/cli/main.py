@@ -7,9 +7,21 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, cache_requests, config, doctor, keys, logs_explain, models, plan, run, serve, status
 from interfaces.cli.bench import command as bench
-from interfaces.cli.leave import leave
+from interfaces.cli.commands import (
+    cache,
+    cache_requests,
+    config,
+    doctor,
+    keys,
+    logs_explain,
+    models,
+    plan,
+    run,
+    serve,
+    status,
+)
+from interfaces.cli.server.leave import leave
 
 app = typer.Typer(
     name="cairn",

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
-from adapters.system.blas import BlasReport, load_blas
+from adapters.system.blas.openblas import BlasReport, load_blas
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
@@ -23,8 +23,8 @@ from application.services.prefix.tiers import Land
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId
-from domain.memory.plan import PlannedModel
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.scheduling.memory_plan import PlannedModel
 
 if TYPE_CHECKING:
     from adapters.tokenizers.loader import HfTokenizerLoader
@@ -127,12 +127,12 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.system.heap import trim_heap
 
     blas = _prepare_mlx()
-    from adapters.mlx.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
-    from adapters.mlx.memory_probe import MlxMemory
-    from adapters.mlx.payload import land
-    from adapters.mlx.planned_network import plan_model
-    from adapters.mlx.preflight import check_source
+    from adapters.mlx.loading.planned_network import plan_model
+    from adapters.mlx.loading.preflight import check_source
+    from adapters.mlx.memory.memory_probe import MlxMemory
+    from adapters.mlx.runtime.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
+    from adapters.mlx.state.payload import land
 
     tokenizers = _real_tokenizers(settings)
     return Backend(
@@ -157,7 +157,9 @@ def import_backend(name: str) -> tuple[object, ...]:
     if name != "mlx":
         return ()
     _prepare_mlx()
-    from adapters.mlx import device, engine, planned_network, preflight
+    from adapters.mlx import engine
+    from adapters.mlx.loading import planned_network, preflight
+    from adapters.mlx.runtime import device
 
     device.preferred_grid()
     return engine, planned_network, preflight
@@ -214,7 +216,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         return FakeModels()
     from adapters.huggingface.adapted_models import Adapted, AdaptedModels
     from adapters.huggingface.repository import HuggingFaceRepository
-    from adapters.mlx.model_types import knows_model_type
+    from adapters.mlx.loading.model_types import knows_model_type
 
     model = settings.model
     adapted = {

@@ -21,9 +21,9 @@ from application.services.prefix.tiers import Land, PrefixTiers, StoredTier
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
-from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
-from domain.scheduling import StepLimits
+from domain.prefix.block_grid import BlockGrid
+from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.store import READ_TIMEOUT_S
 
 FLUSH_TIMEOUT_S = 25.0

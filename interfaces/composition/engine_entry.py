@@ -2,7 +2,7 @@
 
 from adapters.engine_process.child import ChildProcess
 
-CHILD = "interfaces.cli.engine_child"
+CHILD = "interfaces.cli.server.engine_child"
 """Run by its name, never imported."""
 
 

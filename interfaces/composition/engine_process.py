@@ -8,7 +8,7 @@ import msgspec
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from application.ports.clock import Clock
-from application.services.text_side.engine_supervisor import EngineSupervisor
+from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from application.settings import ServerSettings, Settings
 from interfaces.composition.engine_entry import engine_child
 

@@ -1,6 +1,6 @@
 """What computes here, for the banner and for doctor. Imports MLX; loads the system BLAS before that."""
 
-from adapters.system.blas import BlasReport, load_blas
+from adapters.system.blas.openblas import BlasReport, load_blas
 from application.settings import Settings
 from interfaces.composition.backends import importing
 
@@ -10,7 +10,7 @@ def device_and_blas(settings: Settings) -> tuple[str, BlasReport | None]:
     if settings.engine.backend == "fake":
         return "toy engine", None
     report = load_blas()
-    from adapters.mlx.device import describe_device
+    from adapters.mlx.runtime.device import describe_device
 
     return describe_device(), report
 

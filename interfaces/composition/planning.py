@@ -7,8 +7,8 @@ from domain.byte_size import ByteSize
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLimits
-from domain.memory.plan import MemoryPlan, PlannedModel
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
 from interfaces.composition.backends import Backend
 from interfaces.composition.memory import limits_of
 

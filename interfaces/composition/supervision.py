@@ -8,7 +8,7 @@ from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import Supervisor
 from application.services.lane import IDLE_IN
-from application.services.text_side.engine_watch import EngineWatch
+from application.services.text_side.supervision.engine_watch import EngineWatch
 
 STUCK_AFTER_GPU_S = 300.0
 """A chunk of 2048 tokens at a context of 100,000 takes a small Mac some 70 s with 8B parameters; compiling kernels the

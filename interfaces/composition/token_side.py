@@ -15,7 +15,7 @@ from application.services.lane import Lane
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import Settings
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.machine_facts import describe_computing

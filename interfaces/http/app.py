@@ -23,26 +23,26 @@ from domain.client import KeyRing
 from domain.errors import DomainError
 from domain.shown import shown
 from interfaces.http.admin.routes import admin_routes
-from interfaces.http.answering import operation_route
-from interfaces.http.body_limits import BodiesFull, BodyBudget
+from interfaces.http.answering.answering import operation_route
+from interfaces.http.answering.dialect import Dialects
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
 from interfaces.http.cache.warm import warm_route
-from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
-from interfaces.http.guard import RequestGuard, allowed_hosts
-from interfaces.http.health import health_routes, metrics_route
-from interfaces.http.json_body import LargeBodies
+from interfaces.http.fields.prompt_body import PromptBodies
+from interfaces.http.front.guard import RequestGuard, allowed_hosts
+from interfaces.http.front.refusal import Refusals, refusals_to
+from interfaces.http.incoming.body_limits import BodiesFull, BodyBudget
+from interfaces.http.incoming.json_body import LargeBodies
+from interfaces.http.incoming.request_id import add_request_id, request_id
+from interfaces.http.incoming.visit import Authentication, add_allowance
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
+from interfaces.http.operations.health import health_routes, metrics_route
 from interfaces.http.pages.routes import assets, page_paths, page_routes
-from interfaces.http.prompt_body import PromptBodies
-from interfaces.http.refusal import Refusals, refusals_to
-from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
-from interfaces.http.visit import Authentication, add_allowance
 
 _log = logging.getLogger("cairn.http")
 

@@ -21,7 +21,7 @@ from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
-from domain.request import GenerationRequest
+from domain.request.request import GenerationRequest
 
 
 def no_trace_context() -> Mapping[str, str]:

@@ -84,10 +84,11 @@ def test_every_contract_has_a_planted_violation():
     assert {contract for contract, _ in PLANTED} == set(contracts())
 
 
-def test_every_folder_of_the_http_interface_is_independent():
+def test_every_dialect_is_independent():
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (contract,) = (table for table in tables if table["id"] == "dialects-independent")
     folders = {init.parent.name for init in (ROOT / "interfaces/http").glob("*/__init__.py")}
+    folders -= {"answering", "fields", "front", "incoming", "operations"}  # what dialects are built on
     assert {f"interfaces.http.{folder}" for folder in folders} == set(contract["modules"])
 
 

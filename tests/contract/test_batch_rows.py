@@ -14,7 +14,7 @@ from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves, live_arrays
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
-from domain.decode_groups import rows_capacity, rows_in_place
+from domain.scheduling.decode_groups import rows_capacity, rows_in_place
 
 HEADS, DIM, WINDOW = 2, 4, 12
 

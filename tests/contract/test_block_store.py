@@ -14,7 +14,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Record, RecordKey
+from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import (
     BLOCK_TOKENS,

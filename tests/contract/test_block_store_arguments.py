@@ -9,7 +9,7 @@ import pytest
 
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, SnapshotKey
+from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, SnapshotKey
 from tests.contract.test_block_store import ADAPTERS, ONE, present, put
 from tests.support.store_records import chain, payload_of, snapshot
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from application.ports.block_store import BlockStore, PutOutcome
-from domain.namespace_choice import NamespaceChoice
-from domain.record import NamespaceInfo
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.record import NamespaceInfo
 from tests.contract.test_block_store import ADAPTERS, present, put
 from tests.support.store_records import chain, keys_of, namespace_of, snapshot
 

@@ -6,9 +6,9 @@ import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
-from domain.payload import StatePayload, TensorSpec
-from domain.sampling import SamplingParams
-from domain.state_layout import HitPolicy
+from domain.models.state_layout import HitPolicy
+from domain.prefix.payload import StatePayload, TensorSpec
+from domain.request.sampling import SamplingParams
 from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.state_replay import (
     BLOCK,

@@ -11,7 +11,7 @@ from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.state_replay import open_at
 

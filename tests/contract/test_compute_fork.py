@@ -4,7 +4,7 @@ import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.contract_models import OTHER, PROMPT, start, step
 from tests.support.state_replay import (
     BLOCK,

@@ -13,7 +13,7 @@ import pytest
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
 from tests.support.state_replay import GRID, Captured, new_id, open_at, prompt_of
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel, PromptScores
-from domain.sampling import SamplingParams
-from domain.stream import TokenLogprob
+from domain.request.sampling import SamplingParams
+from domain.request.stream import TokenLogprob
 from tests.support.contract_models import PROMPT, step
 from tests.support.state_replay import (
     BLOCK,

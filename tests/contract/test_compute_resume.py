@@ -3,7 +3,7 @@
 import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.contract_models import GREEDY, PROMPT, start, step
 from tests.support.state_replay import open_at
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from application.ports.compute import LoadedModel
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.contract_models import OTHER, PROMPT, generate, start, step
 
 

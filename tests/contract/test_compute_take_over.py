@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from application.ports.compute import LoadedModel
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
-from domain.payload import StatePayload
-from domain.state_layout import StateKind
+from domain.models.state_layout import StateKind
+from domain.prefix.payload import StatePayload
 from tests.support.contract_models import OTHER, PROMPT, start, step
 from tests.support.state_replay import (
     BLOCK,

@@ -10,8 +10,8 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
-from domain.document import Document, DocumentKey, Owner
-from domain.namespace_choice import NamespaceChoice
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.request.document import Document, DocumentKey, Owner
 from tests.support.store_records import EventList
 
 QUOTA_BYTES = 4 << 20

@@ -12,12 +12,12 @@ from adapters.fake.tokenizer import FakeTokenizer
 from application.events import ModelLoaded, ModelUnloaded, PrefillChunkComputed, RequestAdmitted, StepCompleted
 from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from domain.errors import ModelLoadFailed, ModelNotFound, ServerUnavailable
-from domain.explanation import StopReason
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions
-from domain.request import FinishReason, choice_id
-from domain.sampling import SamplingParams
-from domain.stream import Admitted, PrefillProgress
+from domain.models.model_card import LoadOptions
+from domain.prefix.explanation import StopReason
+from domain.request.request import FinishReason, choice_id
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress
 from tests.support.engine_client import (
     BROKEN,
     ENGINES,

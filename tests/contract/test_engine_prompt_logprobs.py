@@ -8,9 +8,9 @@ import pytest
 
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Ended, Engine, Tokens
-from domain.explanation import StopReason
-from domain.request import FinishReason
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.prefix.explanation import StopReason
+from domain.request.request import FinishReason
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_client import (
     ENGINES,
     EngineClient,

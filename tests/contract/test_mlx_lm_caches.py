@@ -17,8 +17,8 @@ from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import layout_of, leaves, live_arrays, new_caches
 from adapters.mlx.caches.leaf_state import fill, token_slices, trailing_reach
 from adapters.mlx.caches.rows import fork, unbatchable
-from adapters.mlx.file_limit import mlx_lm_module
-from domain.state_layout import StateKind
+from adapters.mlx.runtime.file_limit import mlx_lm_module
+from domain.models.state_layout import StateKind
 from tests.support.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
 from tests.support.tiny_models import build, modules
 

@@ -8,7 +8,7 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PutOutcome
-from domain.record import NamespaceInfo, RecordKey
+from domain.prefix.record import NamespaceInfo, RecordKey
 from tests.contract.test_block_store import ADAPTERS, ONE, TWO, put
 from tests.support.store_records import chain, keys_of, snapshot
 

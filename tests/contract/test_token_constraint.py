@@ -10,8 +10,8 @@ from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
 from application.ports.token_constraint import AllowedTokens, ConstraintCompiler, TokenConstraint
 from domain.errors import ComputeFailed
-from domain.grammar import choice_grammar
 from domain.ids import ModelId
+from domain.request.grammar import choice_grammar
 from tests.support.constraint_compilers import COMPILERS
 from tests.support.patience import PATIENCE_S
 

@@ -18,8 +18,8 @@ from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import GroupIndex
-from domain.prefix_index import PERSISTED, QUEUED, STORED
-from domain.record import Record, RecordKey
+from domain.prefix.index import PERSISTED, QUEUED, STORED
+from domain.prefix.record import Record, RecordKey
 from tests.support.gated_store import PATIENCE_S, GatedStore
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot

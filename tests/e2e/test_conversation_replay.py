@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from application.settings import EngineSettings
-from domain.snapshot_policy import lattice
+from domain.prefix.snapshot_policy import lattice
 from tests.support.fake_service import wait_until
 from tests.support.replay import Answer, Replay
 from tests.support.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from domain.explanation import common_length
+from domain.prefix.explanation import common_length
 from tests.support.replay_chats import TOOLS, Message, opening, question, tool_call
 from tests.support.replay_servers import cacheless_server, cairn_server, wait_until_written
 from tests.support.small_demos import SMALL_DEMOS, write_small_demos

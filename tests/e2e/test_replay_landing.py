@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.mlx import state_restore
-from adapters.mlx.payload import DevicePayload, land
+from adapters.mlx.state import restore as state_restore
+from adapters.mlx.state.payload import DevicePayload, land
 from application.events import FaultObserved
-from domain.payload import StatePayload
+from domain.prefix.payload import StatePayload
 from tests.support.replay import Replay
 from tests.support.replay_chats import Message, opening, question
 from tests.support.replay_servers import caching_server

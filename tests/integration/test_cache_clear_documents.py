@@ -13,8 +13,8 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.clock import SystemClock
 from application.settings import CacheSettings
-from domain.document import Document, DocumentKey, Owner
-from interfaces.cli.cache import cache_app
+from domain.request.document import Document, DocumentKey, Owner
+from interfaces.cli.commands.cache import cache_app
 from tests.support.cache_cli import isolate, make_store
 from tests.support.fake_service import fake_service
 from tests.support.gate import Gate

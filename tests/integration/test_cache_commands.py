@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import PutOutcome
-from domain.record import Record
-from interfaces.cli.cache import cache_app
+from domain.prefix.record import Record
+from interfaces.cli.commands.cache import cache_app
 from tests.support.cache_cli import isolate, make_store, open_store, run
 from tests.support.processes import finish, start
 from tests.support.store_records import chain, empty, keys_of, snapshot
@@ -120,7 +120,7 @@ def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Pa
 
 def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
     program = f"""
-from interfaces.cli.cache import cache_app
+from interfaces.cli.commands.cache import cache_app
 from typer.testing import CliRunner
 for command in (["stats"], ["ls"], ["verify"]):
     result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interfaces.cli import cache
-from interfaces.cli.progress import Unit
+from interfaces.cli.commands import cache
+from interfaces.cli.terminal.progress import Unit
 from tests.support.cache_cli import isolate, make_store, open_store, run
 from tests.support.store_records import chain, keys_of, same
 from tests.support.two_models import ONE, TWO

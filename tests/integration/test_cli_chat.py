@@ -10,11 +10,11 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
-from domain.chat import ChatMessage, Role
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams, StopRules
-from interfaces.cli.chat import Chat
+from domain.request.chat import ChatMessage, Role
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.cli.commands.chat import Chat
 from interfaces.composition.backends import Backend
 from interfaces.composition.service import build_service
 from tests.support.gate import Gate

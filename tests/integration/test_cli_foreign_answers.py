@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from interfaces.cli import status_screen
-from interfaces.cli.foreign_answer import MAX_ANSWER_BYTES
+from interfaces.cli.client.foreign_answer import MAX_ANSWER_BYTES
+from interfaces.cli.commands import status_screen
 from interfaces.cli.main import app
 from tests.support.patience import PATIENCE_S
 

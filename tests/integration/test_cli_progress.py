@@ -13,10 +13,10 @@ from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from interfaces.cli.loading import LoadStages
-from interfaces.cli.progress import Unit
-from interfaces.cli.running_server import NoAnswer, RunningServer
-from interfaces.cli.warming import warmed
+from interfaces.cli.client.running_server import NoAnswer, RunningServer
+from interfaces.cli.client.warming import warmed
+from interfaces.cli.server.loading import LoadStages
+from interfaces.cli.terminal.progress import Unit
 from tests.integration.test_model_pool import A, B, Bench
 from tests.support.fake_service import fake_service
 from tests.support.patience import PATIENCE_S

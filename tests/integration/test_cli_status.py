@@ -12,12 +12,12 @@ from typer.testing import CliRunner, Result
 from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import ServerSettings
+from interfaces.cli.client.running_server import RunningServer
+from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
-from interfaces.cli.running_server import RunningServer
-from interfaces.cli.status_screen import Status, lines, read
 from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.requests import RequestListBody
-from interfaces.http.answers import body_of, data_of
+from interfaces.http.operations.answers import body_of, data_of
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.key_argument import key_argument
 

@@ -13,9 +13,9 @@ import pytest
 from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ComputeFailed
-from domain.grammar import Grammar, Marker, Reasoning, after_reasoning, choice_grammar, json_schema_grammar
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.grammar import Grammar, Marker, Reasoning, after_reasoning, choice_grammar, json_schema_grammar
 from tests.support.patience import PATIENCE_S
 from tests.support.tiny_tokenizers import FAMILIES, write_folder
 

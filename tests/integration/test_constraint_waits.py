@@ -10,13 +10,13 @@ from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
-from application.services.text_side.answer import Answer
+from application.services.text_side.answers.answer import Answer
 from domain.errors import ComputeFailed
-from domain.grammar import choice_grammar, json_object_grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource, Vocabulary
-from domain.request import FinishReason
-from domain.stream import Finished, StreamItem
+from domain.models.model_card import ModelSource, Vocabulary
+from domain.request.grammar import choice_grammar, json_object_grammar
+from domain.request.request import FinishReason
+from domain.request.stream import Finished, StreamItem
 from interfaces.composition.service import Service, build_service
 from tests.support.asking import answers, asking, settings_of
 from tests.support.held_workers import HeldWorkers

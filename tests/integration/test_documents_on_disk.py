@@ -14,8 +14,8 @@ from adapters.fake.clock import FakeClock
 from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
 from application.events import StoreFault
-from domain.document import Document, DocumentKey, Owner
-from domain.namespace_choice import NamespaceChoice
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.request.document import Document, DocumentKey, Owner
 from tests.support.kill_documents import numbered, open_documents
 from tests.support.processes import start
 from tests.support.store_records import EventList

@@ -24,7 +24,7 @@ from adapters.engine_process.messages import (
 from adapters.engine_process.reports import ReaderGate
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Tokens
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import MODEL, hosted_toy, source
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission

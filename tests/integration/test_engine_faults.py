@@ -15,9 +15,9 @@ from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
-from domain.explanation import StopReason
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
+from domain.prefix.explanation import StopReason
 from tests.support.fault_bench import MODEL, WAIT_S, FaultBench
 from tests.support.stepped_engine import MODEL as STEPPED
 from tests.support.stepped_engine import SteppedEngine

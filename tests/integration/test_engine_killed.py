@@ -20,7 +20,7 @@ from application.settings import EngineSettings, ModelSettings, Settings, StoreS
 from domain.byte_size import ByteSize
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from interfaces.composition.engine_entry import engine_child
 from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side

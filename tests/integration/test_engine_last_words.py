@@ -15,7 +15,7 @@ from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, dec
 from adapters.system.clock import SystemClock
 from application.ports.engine import EngineStatus
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import MODEL, hosted_toy, source
 from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S

@@ -14,10 +14,10 @@ from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.engine import Ended, EngineItem
 from domain.errors import DomainError, ServerUnavailable
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions
-from domain.request import FinishReason
-from domain.sampling import SamplingParams
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions
+from domain.request.request import FinishReason
+from domain.request.sampling import SamplingParams
+from domain.scheduling.plan_step import StepLimits
 from tests.support.caches import prefix_cache
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import GREEDY, Inbox, SyncEngine, submission

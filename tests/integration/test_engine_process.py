@@ -22,7 +22,7 @@ from adapters.system.clock import SystemClock
 from application.events import FaultObserved
 from application.ports.engine import Tokens
 from domain.errors import ModelLoadFailed, ServerUnavailable
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import BROKEN, MODEL, EngineClient, source
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ENVIRONMENT, ROOT
@@ -124,7 +124,7 @@ import asyncio, sys
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from adapters.system.clock import SystemClock
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import MODEL, source
 
 async def main():

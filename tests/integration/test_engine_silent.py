@@ -8,8 +8,8 @@ from collections.abc import Callable
 from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Patience
 from adapters.fake.clock import FakeClock
 from application.ports.tokenizer import EncodedPrompt
-from application.services.text_side.engine_supervisor import EngineSupervisor
-from domain.engine_health import engine_health
+from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
+from domain.health.engine_health import engine_health
 from domain.ids import ModelId, RequestId
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission

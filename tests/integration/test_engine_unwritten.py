@@ -8,7 +8,7 @@ from adapters.engine_process.engine import EngineProcess
 from adapters.system.clock import SystemClock
 from application.events import FaultObserved
 from application.ports.engine import Ended
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import MODEL, UNWRITTEN, EngineClient, hosted_toy, source
 from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S

@@ -22,7 +22,7 @@ from application.events import (
     StoreOpened,
 )
 from application.services.request_timelines import RequestTimelines
-from domain.engine_health import ENDED
+from domain.health.engine_health import ENDED
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
 from tests.support.patience import PATIENCE_S

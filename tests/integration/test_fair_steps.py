@@ -9,7 +9,7 @@ from application.ports.engine import Tokens
 from application.services.token_side.step_planner import QueueWaits
 from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from tests.support.stepped_engine import GRID, SteppedEngine
 
 LONG = range(32, 32 + 20 * GRID)

@@ -14,12 +14,12 @@ from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.services.token_side.step_planner import QueueWaits
-from domain.grammar import choice_grammar
 from domain.ids import SequenceId
 from domain.priority import Priority
-from domain.scheduling import SequenceView, StepLimits, is_following, plan_step
-from domain.sequence import Phase
-from domain.wait_reason import WaitReason
+from domain.request.grammar import choice_grammar
+from domain.scheduling.plan_step import SequenceView, StepLimits, is_following, plan_step
+from domain.scheduling.sequence import Phase
+from domain.scheduling.wait_reason import WaitReason
 from tests.support.held_workers import HeldWorkers
 from tests.support.stepped_engine import GRID, SteppedEngine
 

@@ -12,7 +12,7 @@ from adapters.fake.options import FakeOptions
 from adapters.mlx.engine import MlxEngine
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.token_side.sequence_run import SequenceRun
-from interfaces.http.connection import BoundedConnection
+from interfaces.http.front.connection import BoundedConnection
 from tests.simulation.test_memory_runs import play
 from tests.support.fake_service import fake_service
 

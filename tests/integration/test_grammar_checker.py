@@ -16,7 +16,9 @@ from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.llguidance.compiler import LlguidanceCompiler
 from domain.errors import ComputeFailed, InvalidRequest, ServerUnavailable
-from domain.grammar import (
+from domain.ids import ModelId
+from domain.models.model_card import ModelSource
+from domain.request.grammar import (
     Grammar,
     GrammarKind,
     Marker,
@@ -28,8 +30,6 @@ from domain.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from domain.ids import ModelId
-from domain.model_card import ModelSource
 from tests.support.patience import PATIENCE_S
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from domain.ids import SequenceId
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from tests.support.admin_api import LONG, cancel, complete, only_open, read
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.gate import Gate

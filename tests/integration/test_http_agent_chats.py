@@ -13,7 +13,7 @@ from adapters.system.event_log import EventLog
 from application.events import Parsing, RequestEnded
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
-from domain.request import Usage
+from domain.request.request import Usage
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.sse import events
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from interfaces.http.dialect import Dialects
-from interfaces.http.json_body import LARGE_BYTES, body_decoder
+from interfaces.http.answering.dialect import Dialects
+from interfaces.http.incoming.json_body import LARGE_BYTES, body_decoder
 from tests.support.fake_service import fake_service
 from tests.support.telegraph import PATH, Send, Telegram, Telegraph
 

@@ -9,8 +9,8 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.scheduling import StepLimits
-from interfaces.http.documented import CACHE_HEADER
+from domain.scheduling.plan_step import StepLimits
+from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.cache_requests import (
     CHAT,
     COMPLETIONS,

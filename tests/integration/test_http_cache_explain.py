@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from interfaces.http.documented import CACHE_HEADER
+from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.cache_requests import (
     CHAT,
     EDITED,

@@ -13,7 +13,7 @@ from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.fuzz_requests import templated_chat
 

@@ -11,8 +11,8 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
-from interfaces.http.connection_limits import ConnectionLimits
-from interfaces.http.dialect import Dialects
+from interfaces.http.answering.dialect import Dialects
+from interfaces.http.incoming.connection_limits import ConnectionLimits
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gate import Gate

@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.fake.options import FakeOptions
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gate import Gate
 from tests.support.raw_client import RawClient

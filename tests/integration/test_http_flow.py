@@ -5,7 +5,7 @@ import threading
 
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from tests.support.fake_service import fake_service
 from tests.support.gate import Gate
 from tests.support.raw_client import RawClient

@@ -9,7 +9,7 @@ from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings
 from domain.client import Client
-from interfaces.http.documented import CACHE_HEADER
+from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.cache_requests import CHAT, COMPLETIONS, EDITED, EXPLAIN, PROMPT, WARM
 from tests.support.fake_service import FakeService
 from tests.support.keyed_service import headers, keyed_service

@@ -12,7 +12,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from tests.support.counting_rust import CountingRust
 from tests.support.fake_service import FakeService, fake_service
 

@@ -8,8 +8,8 @@ from adapters.fake.options import FakeOptions
 from application.model_table import ModelTable
 from application.ports.model_repository import ModelPreview
 from domain.client import Client
-from domain.model_turns import LoadRoom
-from domain.sampling_defaults import SamplingDefaults
+from domain.models.model_turns import LoadRoom
+from domain.request.sampling_defaults import SamplingDefaults
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service
 

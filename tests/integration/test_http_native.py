@@ -8,7 +8,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 CHAT = {"messages": [{"role": "user", "content": "Héllo"}]}

@@ -9,8 +9,8 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.ids import BlockHash, ModelId
-from domain.model_card import ModelSource
-from domain.record import Namespace
+from domain.models.model_card import ModelSource
+from domain.prefix.record import Namespace
 from tests.support.cache_requests import EXPLAIN, PROMPT, WARM
 from tests.support.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
 from tests.support.gate import Gate

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions
-from interfaces.http import answering
+from interfaces.http.answering import answering
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.sse import completion_text, events
 

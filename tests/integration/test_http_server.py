@@ -10,7 +10,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
-from interfaces.http.server import AddressUnavailable, HttpServer
+from interfaces.http.front.server import AddressUnavailable, HttpServer
 from tests.support.fake_service import fake_service
 from tests.support.gate import Gate
 from tests.support.patience import PATIENCE_S

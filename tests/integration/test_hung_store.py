@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adapters.memory.block_store import MemoryBlockStore
-from interfaces.http.documented import CACHE_HEADER
+from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.cache_requests import COMPLETIONS, PROMPT, WARM, complete, explain, warm
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.hanging_store import PATIENCE_S, READS, HangingStore

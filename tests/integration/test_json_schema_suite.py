@@ -15,8 +15,8 @@ from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
 from application.ports.token_constraint import Vocabulary
 from domain.errors import InvalidRequest
-from domain.grammar import json_schema_grammar
-from domain.json_schema import UNSUPPORTED
+from domain.request.grammar import json_schema_grammar
+from domain.request.json_schema import UNSUPPORTED
 
 SUITE = Path(__file__).parents[1] / "data" / "json_schema_suite" / "draft2020-12.json"
 EOS = 256

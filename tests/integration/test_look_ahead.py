@@ -14,11 +14,11 @@ from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from domain.block_grid import BlockGrid
 from domain.ids import GroupIndex, ModelId, SequenceId
-from domain.model_card import LoadOptions
-from domain.record import Record, RecordKey
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.record import Record, RecordKey
+from domain.scheduling.plan_step import StepLimits
 from tests.support.caches import prefix_tiers
 from tests.support.gate import Gate
 from tests.support.lanes import InlineLane

@@ -10,18 +10,18 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.huggingface.adapted_models import Adapted, AdaptedModels
-from adapters.mlx.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.file_limit import mlx_lm_module
-from adapters.mlx.preflight import check_source
+from adapters.mlx.loading.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
+from adapters.mlx.loading.preflight import check_source
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.model_repository import DownloadProgress
 from application.services.token_side.model_loads import whole
-from domain.block_grid import BlockGrid
 from domain.errors import ModelLoadFailed
-from domain.fingerprint import Fingerprint
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import Fingerprint
 from tests.support.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
 from tests.support.tiny_models import write_folder
 

@@ -15,16 +15,16 @@ import pytest
 from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.load_measurement import is_worth_measuring, measure_chunks
-from adapters.mlx.memory_shape import shape_of_network
+from adapters.mlx.loading.load_measurement import is_worth_measuring, measure_chunks
+from adapters.mlx.loading.planned_network import network_of
+from adapters.mlx.memory.memory_shape import shape_of_network
+from adapters.mlx.memory.peak_meter import PeakMeter, highest_bytes
 from adapters.mlx.model import MlxModel
-from adapters.mlx.peak_meter import PeakMeter, highest_bytes
-from adapters.mlx.planned_network import network_of
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support import tiny_models
 
 LEAST_RATIO, MOST_RATIO = 0.75, 1.5

@@ -2,13 +2,13 @@
 
 import pytest
 
-from adapters.mlx import state_copy
-from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
+from adapters.mlx.state import capture as state_copy
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
-from domain.payload import GroupPayloads
-from domain.state_layout import HitPolicy
+from domain.models.state_layout import HitPolicy
+from domain.prefix.payload import GroupPayloads
 from tests.support.state_replay import (
     BLOCK,
     Captured,

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from adapters.mlx import engine as engine_module
-from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.layout import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.logit_rules import SamplerRow
-from adapters.mlx.payload import DevicePayload, pack
-from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.sampling.logit_rules import SamplerRow
+from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.state.payload import DevicePayload, pack
 from application.ports.compute import DecodeStart
 from application.ports.token_constraint import AllowedTokens
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.request.sampling import SamplingParams
 from tests.support.frozen_tests import really_freezing
 from tests.support.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder

@@ -9,19 +9,19 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import batch
-from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches import rows
 from adapters.mlx.caches.layout import Caches, leaves
 from adapters.mlx.caches.rows import append_rows
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
 from application.services.faults import bare
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling import SamplingParams
 from tests.support.frozen_tests import really_freezing
 from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder

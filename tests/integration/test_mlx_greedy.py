@@ -10,12 +10,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
-from domain.model_card import DecodeMode
+from domain.models.model_card import DecodeMode
 from tests.support.state_replay import GRID, new_id, prefill, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, names
 

@@ -7,9 +7,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import payload, state_restore
-from adapters.mlx.arrays import byte_view
-from adapters.mlx.payload import land
+from adapters.mlx.runtime.arrays import byte_view
+from adapters.mlx.state import payload
+from adapters.mlx.state import restore as state_restore
+from adapters.mlx.state.payload import land
 from tests.support.state_replay import (
     BLOCK,
     Captured,

@@ -11,15 +11,15 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.peak_memory import remember
-from adapters.mlx.preflight import check_source
-from adapters.mlx.weights_digest import digest_folder
+from adapters.mlx.loading.preflight import check_source
+from adapters.mlx.loading.weights_digest import digest_folder
+from adapters.mlx.memory.peak_memory import remember
 from application.ports.compute import LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.memory.correction import PeakCorrection
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.state_replay import continue_greedy, open_at, prompt_of
 from tests.support.tiny_models import build, write_folder
 

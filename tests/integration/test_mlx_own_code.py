@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from adapters.huggingface.repository import HuggingFaceRepository
-from adapters.mlx import loader
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.loading import loader
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.tiny_models import write_folder
 
 

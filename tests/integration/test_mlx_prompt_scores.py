@@ -6,11 +6,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import sampled
 from adapters.mlx.caches.layout import new_caches
-from adapters.mlx.sampled import score_chunk
+from adapters.mlx.sampling import sampled
+from adapters.mlx.sampling.sampled import score_chunk
 from application.ports.compute import DecodeStart, PromptScores
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.state_replay import new_id, prompt_of
 from tests.support.tiny_models import build, tiny_model
 

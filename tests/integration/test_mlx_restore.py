@@ -8,15 +8,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import state_restore
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.layout import leaves, live_arrays
 from adapters.mlx.model import MlxModel
-from adapters.mlx.payload import ABSENT, PACK_BYTES, DevicePayload, land
+from adapters.mlx.state import restore as state_restore
+from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, land
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.payload import GroupPayloads, HostPayload, TensorSpec
-from domain.state_layout import HitPolicy
+from domain.models.state_layout import HitPolicy
+from domain.prefix.payload import GroupPayloads, HostPayload, TensorSpec
 from tests.support.state_replay import (
     BLOCK,
     Captured,

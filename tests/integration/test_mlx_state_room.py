@@ -1,6 +1,6 @@
 """What a model's sequence holds is what the ledger charges for it, also where prompts come in pieces off any grid."""
 
-from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from tests.support.tiny_models import build, config_of

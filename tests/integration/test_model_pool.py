@@ -17,11 +17,11 @@ from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.answer import Answer
-from application.services.text_side.generation import Generation
-from application.services.text_side.model_pool import ROOM_WAIT_S, ModelPool
-from application.services.text_side.open_requests import OpenRequests
-from application.services.text_side.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.generation import Generation
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
@@ -30,12 +30,12 @@ from application.use_cases.generate import Generate
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
-from domain.model_turns import LoadRoom
-from domain.request import GenerationRequest, TextPrompt
-from domain.sampling import SamplingParams, StopRules
-from domain.scheduling import StepLimits
-from domain.stream import Finished
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_turns import LoadRoom
+from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Finished
+from domain.scheduling.plan_step import StepLimits
 from tests.support.caches import prefix_cache
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents

@@ -10,15 +10,15 @@ from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.engine import Ended, Tokens
 from domain.errors import MemoryBusy, ServerUnavailable
-from domain.grammar import choice_grammar
 from domain.ids import RequestId
 from domain.priority import Priority
-from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
-from domain.request import FinishReason
-from domain.sampling import SamplingParams
-from domain.scheduling import SequenceView, StepLimits
-from domain.sequence import Phase
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.request.grammar import choice_grammar
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
+from domain.request.request import FinishReason
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.scheduling.plan_step import SequenceView, StepLimits
+from domain.scheduling.sequence import Phase
 from tests.support.stepped_engine import MODEL, SteppedEngine
 
 PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]

@@ -16,10 +16,10 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.write_behind import WriteBehind
 from application.services.token_side.outlet import Outlet
-from domain.block_grid import BlockGrid
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.scheduling.plan_step import StepLimits
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
 from tests.support.caches import prefix_tiers
 from tests.support.patience import PATIENCE_S

@@ -12,11 +12,11 @@ from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart
 from application.services.token_side.constraints import ReasoningConstraint
 from application.services.token_side.model_loads import whole
-from domain.grammar import Marker, Reasoning, after_reasoning, choice_grammar
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.grammar import Marker, Reasoning, after_reasoning, choice_grammar
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
+from domain.request.sampling import SamplingParams
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 ENDS = frozenset({EOS_ID})

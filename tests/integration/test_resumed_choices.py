@@ -7,14 +7,14 @@ import pytest
 from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
 from application.events import DecodeStarted, FirstToken, RequestAdmitted
 from application.ports.engine import Ended, EngineItem, Tokens
-from application.services.text_side.open_work import Work
-from domain.grammar import choice_grammar
+from application.services.text_side.supervision.open_work import Work
 from domain.ids import RequestId
-from domain.prompt_content import EncodedPrompt
-from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
-from domain.request import choice_id
-from domain.sampling import SamplingParams
-from domain.stream import PromptLogprobs
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.grammar import choice_grammar
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
+from domain.request.request import choice_id
+from domain.request.sampling import SamplingParams
+from domain.request.stream import PromptLogprobs
 from tests.support.stepped_engine import MODEL, SteppedEngine
 from tests.support.sync_engine import submission
 

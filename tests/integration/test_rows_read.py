@@ -8,9 +8,9 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.rows import Row
+from adapters.lmdb.format.rows import Row
 from adapters.zstd.codec import ZstdStateCodec
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
 from tests.support.cache_driver import VOCAB, CacheDriver
 from tests.support.store_records import EventList
 

@@ -8,12 +8,12 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.ports.compute import LoadSteps
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.scheduling.plan_step import StepLimits
 from tests.support.caches import prefix_cache
 from tests.support.sync_engine import Inbox, SyncEngine, submission
 from tests.support.tiny_models import build, tiny_model

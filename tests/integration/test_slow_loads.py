@@ -8,13 +8,13 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.ports.engine import EngineModel
-from application.services.text_side.answer import Answer
-from application.services.text_side.generation import Generation
-from application.services.text_side.served_model import ServedModel
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.generation import Generation
+from application.services.text_side.models.served_model import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.stream import Finished
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.stream import Finished
 from tests.integration.test_model_pool import A, B, Bench
 from tests.support.patience import PATIENCE_S
 

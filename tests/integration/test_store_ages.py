@@ -13,7 +13,7 @@ from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import InvalidRequest
-from domain.record import BlockKey, Record
+from domain.prefix.record import BlockKey, Record
 from interfaces.composition.store import open_lmdb_store
 from tests.support.store_records import EventList, chain, held, keys_of, namespace_of, snapshot
 

@@ -17,7 +17,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.cli_process import PATIENCE_S, cairn_process
 from tests.support.processes import finish, start
 from tests.support.small_demos import SMALL_DEMO, write_small_demos

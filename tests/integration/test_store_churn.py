@@ -16,8 +16,8 @@ from application.events import StoreFault
 from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HostPayload, TensorSpec
-from domain.record import BlockKey, Record, RecordKey
+from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.effort import scaled
 from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, namespace_of

@@ -10,8 +10,8 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.use_cases.clear_store import clear_store
-from domain.namespace_choice import EVERYTHING, NamespaceChoice
-from domain.record import NamespaceInfo, Record
+from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.record import NamespaceInfo, Record
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 ALICE, BOB = namespace_of("org/one?salt=alice"), namespace_of("org/one?salt=bob")
@@ -84,7 +84,7 @@ def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monke
         raise StoreOpenError(OpenFailure.VOLUME, "there is no room for a copy")
 
     store = open_store(path)
-    monkeypatch.setattr("adapters.lmdb.compaction.compact", refuse)
+    monkeypatch.setattr("adapters.lmdb.care.compaction.compact", refuse)
     report = store.erase(lambda info: info == ALICE)
     assert report.num_records == 120
     assert "may be left in free pages" in report.problem

@@ -10,12 +10,12 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.uses import AnnouncedNamespaces
+from adapters.lmdb.index.uses import AnnouncedNamespaces
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record
+from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record
 from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 

@@ -14,7 +14,7 @@ from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
-from domain.record import Record
+from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store, quota_bytes
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 from tests.support.volumes import leave_free, small_volume

@@ -9,10 +9,10 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.environment import Environment
+from adapters.lmdb.file.environment import Environment
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.store_records import EventList, chain, keys_of, namespace_of
 
 INFO = namespace_of("one")

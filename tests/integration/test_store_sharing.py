@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb import header
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.file.directory import StoreDirectory
+from adapters.lmdb.format import header
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.processes import finish, start

@@ -19,7 +19,7 @@ from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
-from domain.record import Record
+from domain.prefix.record import Record
 from interfaces.composition.store import build_store
 from tests.support.cache_cli import isolate, make_store, run
 from tests.support.processes import finish, start

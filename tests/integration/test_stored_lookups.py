@@ -13,8 +13,8 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
-from domain.document import Document, DocumentKey
-from interfaces.http import body_limits
+from domain.request.document import Document, DocumentKey
+from interfaces.http.incoming import body_limits
 from interfaces.http.responses import stored
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.store_records import EventList

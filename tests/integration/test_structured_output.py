@@ -9,9 +9,10 @@ import jsonschema_rs
 import pytest
 
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import (
+from domain.output.output_format import family_named
+from domain.request.chat import ToolSpec
+from domain.request.grammar import (
     Grammar,
     Marker,
     Reasoning,
@@ -22,9 +23,8 @@ from domain.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from domain.output.output_format import family_named
-from domain.request import FinishReason
-from domain.sampling import SamplingParams, StopRules
+from domain.request.request import FinishReason
+from domain.request.sampling import SamplingParams, StopRules
 from tests.support.asking import FAKE, answers, asking
 
 WEATHER: dict[str, Any] = {

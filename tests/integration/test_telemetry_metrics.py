@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
-from adapters.otel.metric_spec import MetricKind
-from adapters.otel.metrics import CATALOGUE
-from adapters.otel.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKEN
+from adapters.otel.metrics.catalogue import CATALOGUE
+from adapters.otel.metrics.metric_spec import MetricKind
+from adapters.otel.metrics.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKEN
 from application.events import (
     Event,
     ModelUnloaded,
@@ -17,9 +17,9 @@ from application.events import (
     RequestRefused,
     StepCompleted,
 )
-from application.health_events import EngineRecovered
+from application.events.health import EngineRecovered
 from domain.ids import ModelId
-from domain.request import Usage
+from domain.request.request import Usage
 from tests.support.all_metrics import EVERYTHING, exposed
 from tests.support.event_script import Script, at
 from tests.support.otel import MetricRecorder, clear_otel_variables

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.spans import SpanEvents
+from adapters.otel.spans.request_spans import SpanEvents
 from application.events import (
     Event,
     PrefixAwaited,
@@ -19,7 +19,7 @@ from application.events import (
     StateRestored,
 )
 from domain.ids import ModelId, RequestId
-from domain.sampling import SamplingParams, StopRules
+from domain.request.sampling import SamplingParams, StopRules
 from tests.support.event_script import START_NS, Script, at, text_script
 from tests.support.otel import SpanRecorder, clear_otel_variables
 

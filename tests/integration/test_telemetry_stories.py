@@ -9,10 +9,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import StatusCode
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.persist_spans import MAX_PATIENCE_S
 from adapters.otel.providers import LinkedSampler
-from adapters.otel.spans import SpanEvents
-from application.cache_events import RecordsOffered
+from adapters.otel.spans.persist_spans import MAX_PATIENCE_S
+from adapters.otel.spans.request_spans import SpanEvents
 from application.events import (
     Event,
     RecordsDropped,
@@ -21,6 +20,7 @@ from application.events import (
     StepCompleted,
     TokensReceived,
 )
+from application.events.cache import RecordsOffered
 from domain.ids import NOBODY, ModelId, RequestId
 from tests.support.event_script import START_NS, Script, at
 from tests.support.otel import SpanRecorder, clear_otel_variables

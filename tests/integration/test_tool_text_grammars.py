@@ -13,8 +13,8 @@ import pytest
 from application.settings import ServerSettings
 from domain.call_grammar.text_grammar import has_held_text
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import TextGrammar, ToolSpec
 from domain.output.families import FAMILIES
+from domain.request.chat import TextGrammar, ToolSpec
 from tests.support.asking import settings_of
 from tests.support.live_service import live_service
 from tests.support.named_events import named_events

@@ -5,12 +5,12 @@ from typing import TypeVar
 
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed, RequestEnded, RequestQueued
-from application.services.text_side.answer import Answer
+from application.services.text_side.answers.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest, TextPrompt
-from domain.sampling import StopRules
+from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.sampling import StopRules
 from interfaces.composition.service import build_service
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S

@@ -7,10 +7,10 @@ from typing import Any
 from application.model_table import ModelTable
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.chat import ChatMessage, Role
 from domain.duration import Duration
 from domain.ids import ModelId
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt
 from interfaces.composition.service import Service, build_service
 from tests.support.patience import PATIENCE_S
 

@@ -10,11 +10,11 @@ import pytest
 from adapters.llguidance.library import new_tokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import ChatMessage, Role, ToolSpec
-from domain.grammar import Grammar, after_reasoning, json_schema_grammar, or_calls
+from domain.output.calls.written_calls import Values, WrittenCalls, WrittenParameters
 from domain.output.families import FAMILIES
-from domain.output.written_calls import Values, WrittenCalls, WrittenParameters
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.grammar import Grammar, after_reasoning, json_schema_grammar, or_calls
+from domain.request.request import ChatPrompt
 from tests.support.output_parsers import model_of, numbered_ids
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript, told
 from tests.support.writing_models import takes

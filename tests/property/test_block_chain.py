@@ -6,12 +6,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.block_grid import BlockGrid
-from domain.fingerprint import Fingerprint
-from domain.hashing import BlockChain, block_hash, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.record import Namespace
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import Fingerprint
+from domain.prefix.hashing import BlockChain, block_hash, snapshot_key
+from domain.prefix.record import Namespace
 
 ROOT = Namespace(b"r" * 32)
 tokens = st.lists(st.integers(0, 3), max_size=60)

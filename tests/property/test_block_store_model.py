@@ -20,7 +20,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey
 from tests.support.effort import scaled
 from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot

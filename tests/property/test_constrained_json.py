@@ -22,10 +22,10 @@ from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
-from domain.grammar import json_schema_grammar
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.grammar import json_schema_grammar
+from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
 from tests.support.json_schemas import schemas
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from adapters.tokenizers.control_tokens import strings_of
 from adapters.tokenizers.token_prefix import common_text_length
 from application.ports.tokenizer import Tokenizer
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
 from tests.support.effort import scaled
 from tests.support.template_pieces import TOOLS, WHOLE, chats
 from tests.support.tiny_tokenizers import FAMILIES, SPECIAL, load_folder, write_folder

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.decode_groups import FREE_PADDING, choose_group, padding_bytes, rows_capacity, rows_in_place
 from domain.memory.shape import MemoryShape, StateCost
+from domain.scheduling.decode_groups import FREE_PADDING, choose_group, padding_bytes, rows_capacity, rows_in_place
 
 GB = 10**9
 

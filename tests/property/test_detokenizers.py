@@ -15,7 +15,7 @@ from adapters.tokenizers.library import PythonTokenizer, load_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
 from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, Tokenizer
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from domain.output.output_format import choose_format
 from tests.support.tiny_tokenizers import FAMILIES, load_folder, write_folder
 

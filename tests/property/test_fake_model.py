@@ -13,10 +13,10 @@ from adapters.fake import LAYOUTS, FakeModel, FakeOptions
 from application.ports.compute import DecodeStart
 from domain.errors import ComputeFailed
 from domain.ids import GroupIndex, ModelId, SequenceId
-from domain.model_card import ModelSource
-from domain.payload import GroupPayloads, HostPayload
-from domain.sampling import SamplingParams
-from domain.state_layout import HitPolicy, StateLayout
+from domain.models.model_card import ModelSource
+from domain.models.state_layout import HitPolicy, StateLayout
+from domain.prefix.payload import GroupPayloads, HostPayload
+from domain.request.sampling import SamplingParams
 
 BLOCK = 16
 VOCAB = 1 << 20

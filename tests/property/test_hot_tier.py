@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from application.services.prefix.hot_tier import RECORD_OVERHEAD_BYTES, HotTier, record_bytes
-from domain.hashing import block_hash, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HostPayload, TensorSpec
-from domain.record import BlockKey, Namespace, Record, RecordKey
+from domain.prefix.hashing import block_hash, snapshot_key
+from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from tests.support.effort import scaled
 
 ROOTS = [Namespace(bytes([at]) * 32) for at in (1, 2)]

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.engine_process.messages import Submit, ToChild, decoded, encoded
-from domain.hashing import BlockChain, snapshot_key
 from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.ids import BlockHash, ModelId
-from domain.prompt_content import EncodedPrompt
-from domain.record import Namespace
+from domain.prefix.hashing import BlockChain, snapshot_key
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.record import Namespace
 from tests.support.sync_engine import submission
 
 ROOT = Namespace(b"r" * 32)

@@ -17,7 +17,7 @@ from adapters.tokenizers.template_messages import (
     messages_for_template,
     tools_for_template,
 )
-from domain.chat import ChatMessage, ToolSpec
+from domain.request.chat import ChatMessage, ToolSpec
 from tests.support.effort import scaled
 from tests.support.template_pieces import TOOLS, WHOLE, chats
 from tests.support.tiny_tokenizers import byte_level, write_folder

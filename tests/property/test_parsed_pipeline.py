@@ -12,11 +12,11 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Tokens
-from application.services.text_side.output_pipeline import OutputPipeline
-from domain.chat import ChatMessage, Role, ToolSpec
-from domain.request import ChatPrompt, FinishReason, Usage
-from domain.sampling import StopRules
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TokenLogprob, ToolCallDelta
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt, FinishReason, Usage
+from domain.request.sampling import StopRules
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TokenLogprob, ToolCallDelta
 from tests.support.transcripts import Told, told
 
 TOOLS = (ToolSpec("add"), ToolSpec("sub"))

@@ -10,7 +10,7 @@ from adapters.fake.constraint import FakeConstraint
 from application.ports.token_constraint import AllowedTokens
 from application.services.token_side.constraints import ReasoningConstraint
 from domain.errors import ComputeFailed, InvalidRequest
-from domain.reasoning_budget import ReasoningBudget, ReasoningLimit, ReasoningMarks
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningLimit, ReasoningMarks
 
 OPEN, END, EOS, VOCAB = (1, 2), (3, 1, 4), 5, 6
 """Marks that share a token, so that an end may be broken off and begin again."""

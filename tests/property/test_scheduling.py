@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from domain.ids import SequenceId
 from domain.priority import Priority
-from domain.scheduling import (
+from domain.scheduling.plan_step import (
     PrefillChunk,
     SequenceView,
     StepBudget,
@@ -19,8 +19,8 @@ from domain.scheduling import (
     next_prompt_chunk,
     plan_step,
 )
-from domain.sequence import WAITING, Phase
-from domain.step_values import TakeOver
+from domain.scheduling.sequence import WAITING, Phase
+from domain.scheduling.step_values import TakeOver
 
 GRID = 16
 ROOM = 150

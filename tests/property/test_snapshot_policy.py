@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.fake import ATTENTION, HYBRID
-from domain.block_grid import BlockGrid
-from domain.fork_point import ForkKind, ForkPoint
-from domain.prefix import ReuseRules
-from domain.snapshot_policy import (
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.match import ReuseRules
+from domain.prefix.snapshot_policy import (
     MAX_TURNS,
     MIN_GAP,
     lattice,

@@ -15,8 +15,8 @@ from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import QUEUE_FULL
 from domain.ids import BlockHash
-from domain.prefix_index import QUEUED, STORED
-from domain.record import BlockKey, Namespace, Record, RecordKey
+from domain.prefix.index import QUEUED, STORED
+from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from tests.support.effort import scaled
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import chain, keys_of, namespace_of, same, snapshot

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
 from domain.output.families import FAMILIES
+from domain.request.chat import ToolSpec
 from tests.support.json_schemas import schemas
 from tests.support.writing_models import WritingModel, writing_models
 

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from application.ports.engine import Submission
-from domain.explanation import common_length
 from domain.ids import RequestId
+from domain.prefix.explanation import common_length
 from tests.simulation.world import BLOCK, GRID, Plan
 
 Key = tuple[int, str, str]

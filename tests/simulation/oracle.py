@@ -6,9 +6,9 @@ from application.ports.block_store import BlockStore
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.write_behind.queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix import ReuseRules
-from domain.record import BlockKey, Namespace, Record
-from domain.state_layout import HitPolicy
+from domain.models.state_layout import HitPolicy
+from domain.prefix.match import ReuseRules
+from domain.prefix.record import BlockKey, Namespace, Record
 
 NO_GROUPS: frozenset[GroupIndex] = frozenset()
 

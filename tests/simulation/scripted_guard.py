@@ -10,8 +10,8 @@ from random import Random
 from application.services.token_side.memory_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling import SequenceView, StepBudget
-from domain.sequence import WAITING
+from domain.scheduling.plan_step import SequenceView, StepBudget
+from domain.scheduling.sequence import WAITING
 
 MAX_LONELY = 2
 

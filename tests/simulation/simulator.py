@@ -13,12 +13,12 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.live_states import LIVE
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
-from domain.request import FinishReason, choice_id, choice_seed
-from domain.sampling import SamplingParams
-from domain.scheduling import StepLimits, next_prompt_chunk
-from domain.sequence import Phase
-from domain.stream import Admitted
+from domain.models.model_card import ModelSource
+from domain.request.request import FinishReason, choice_id, choice_seed
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted
+from domain.scheduling.plan_step import StepLimits, next_prompt_chunk
+from domain.scheduling.sequence import Phase
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan

@@ -13,9 +13,9 @@ from adapters.engine_process.engine import EngineProcess
 from adapters.system.clock import SystemClock
 from application.events import EngineRestarted, ModelLoaded
 from application.ports.engine import MakeMortal
-from application.services.text_side.load_failures import MAX_RELOADS
+from application.services.text_side.models.load_failures import MAX_RELOADS
 from domain.ids import RequestId
-from domain.request import FinishReason
+from domain.request.request import FinishReason
 from tests.support.dying_channel import Fuse
 from tests.support.effort import scaled
 from tests.support.eight_streams import (

@@ -6,11 +6,11 @@ from adapters.fake.models import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
 from application.model_table import ModelTable
 from application.ports.engine import EngineModel
-from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.models.model_pool import ModelPool
 from application.settings import ModelSettings
 from domain.duration import Duration
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.simulation.test_model_pool_runs import LoopClock, described
 from tests.support.lanes import InlineLane
 from tests.support.virtual_time import run_in_virtual_time

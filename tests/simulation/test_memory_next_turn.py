@@ -11,8 +11,8 @@ from application.events import PrefillChunkComputed
 from application.ports.engine import Ended, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import RequestId
-from domain.request import choice_id
-from domain.sampling import SamplingParams
+from domain.request.request import choice_id
+from domain.request.sampling import SamplingParams
 from tests.simulation.test_memory_runs import MODEL, BoundServer
 
 LAYOUTS = ("attention", "hybrid", "windowed")

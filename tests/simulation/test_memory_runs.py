@@ -14,7 +14,7 @@ import pytest
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.fake.memory import memory_shape
 from adapters.memory.block_store import MemoryBlockStore
-from application.memory_events import PressureRelieved
+from application.events.memory import PressureRelieved
 from application.ports.engine import Ended, Submission
 from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
@@ -25,14 +25,14 @@ from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
-from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import MemoryShape, StepCost
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import choice_id
-from domain.sampling import SamplingParams
-from domain.scheduling import SequenceView, StepBudget, StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.request.request import choice_id
+from domain.request.sampling import SamplingParams
+from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
 from tests.simulation.workload import VOCAB, Workload
 from tests.simulation.world import BLOCK, GRID, Inbox
 from tests.support.caches import prefix_tiers

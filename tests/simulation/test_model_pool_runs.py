@@ -18,13 +18,13 @@ from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.engine import EngineModel
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.models.model_pool import ModelPool
 from application.settings import ModelSettings
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
-from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
-from domain.model_turns import LoadRoom
+from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
+from domain.models.model_turns import LoadRoom
 from tests.support.effort import scaled
 from tests.support.lanes import InlineLane
 from tests.support.virtual_time import run_in_virtual_time

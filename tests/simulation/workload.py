@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from application.ports.tokenizer import EncodedPrompt
-from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId
+from domain.prefix.fork_point import ForkKind, ForkPoint
 
 VOCAB = 1 << 20
 MAX_PROMPT = 260

@@ -20,17 +20,17 @@ from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
-from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed
-from domain.hashing import BlockChain
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import ANYWHERE
-from domain.record import RecordKey
-from domain.request import choice_id
-from domain.scheduling import StepLimits
-from domain.sequence import Phase
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.record import RecordKey
+from domain.request.request import choice_id
+from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.sequence import Phase
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB

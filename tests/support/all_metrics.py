@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.metric_spec import MetricSpec
+from adapters.otel.metrics.metric_spec import MetricSpec
 from adapters.otel.setup import build_telemetry
 from application.events import (
     Event,
@@ -22,8 +22,8 @@ from application.events import (
     StepCompleted,
     StoreFault,
 )
-from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
-from application.memory_events import MemoryMeasured, PressureRelieved
+from application.events.health import EngineRecovered, EngineRestarted, EngineStuck
+from application.events.memory import MemoryMeasured, PressureRelieved
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings

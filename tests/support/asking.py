@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from application.services.text_side.answer import Answer
+from application.services.text_side.answers.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.chat import ChatMessage, Role
 from domain.errors import DomainError
-from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt, FinishReason, GenerationRequest
-from domain.sampling import SamplingParams, StopRules
-from domain.stream import Failed, Finished, TextDelta, TokenLogprob
+from domain.request.chat import ChatMessage, Role
+from domain.request.grammar import Grammar
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Failed, Finished, TextDelta, TokenLogprob
 from interfaces.composition.service import Service, build_service
 from tests.support.patience import PATIENCE_S
 

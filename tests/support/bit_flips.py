@@ -21,7 +21,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 QUOTA_BYTES = 4 << 20

@@ -10,8 +10,8 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
-from domain.record import Record
-from interfaces.cli.cache import cache_app
+from domain.prefix.record import Record
+from interfaces.cli.commands.cache import cache_app
 from tests.support.store_records import EventList
 from tests.support.two_models import ONE, TWO
 

@@ -16,14 +16,14 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import Land
 from application.services.prefix.write_behind import WriteBehind
-from domain.block_grid import BlockGrid
-from domain.explanation import Explanation
-from domain.fork_point import ForkPoint
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
-from domain.prompt_content import EncodedPrompt
-from domain.sampling import SamplingParams
-from domain.scheduling import next_chunk_end
+from domain.models.model_card import ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.explanation import Explanation
+from domain.prefix.fork_point import ForkPoint
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.sampling import SamplingParams
+from domain.scheduling.plan_step import next_chunk_end
 from tests.support.caches import prefix_tiers
 from tests.support.lanes import InlineLane
 from tests.support.recording import RecordingEvents

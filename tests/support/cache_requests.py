@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from interfaces.http.documented import CACHE_HEADER
+from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.fake_service import FakeService
 
 CHAT = "/v1/chat/completions"

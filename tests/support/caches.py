@@ -10,7 +10,7 @@ from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import Land, PrefixTiers, StoredTier
 from application.services.prefix.write_behind import WriteBehind
-from domain.block_grid import BlockGrid
+from domain.prefix.block_grid import BlockGrid
 from tests.support.recording import RecordingEvents
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from application.services.token_side.memory_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling import SequenceView, StepBudget
+from domain.scheduling.plan_step import SequenceView, StepBudget
 
 
 class ClosedGuard(Unguarded):

@@ -8,8 +8,8 @@ from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling import SamplingParams
 from tests.support.state_replay import open_at, prompt_of
 from tests.support.tiny_models import tiny_model
 

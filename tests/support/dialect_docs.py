@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from interfaces.http.anthropic.blocks import BLOCKS
 from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.fields.parameters import parameters
 from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
 from interfaces.http.ollama.options import Options
 from interfaces.http.openai.chat_messages import Part
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completion_request import CompletionRequest
 from interfaces.http.openai.unsupported_fields import IN_CHAT, IN_COMPLETIONS
-from interfaces.http.parameters import parameters
 from interfaces.http.responses.items import ITEMS, PARTS
 from interfaces.http.responses.responses_request import ResponsesRequest
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from adapters.system.clock import SystemClock
 from application.ports.engine import Ended, MakeMortal, Tokens
-from application.services.text_side.engine_supervisor import GIVE_UP_S, EngineSupervisor
-from domain.model_card import LoadOptions, ModelSource
-from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
-from domain.sampling import SamplingParams
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs
+from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from tests.support.engine_client import MODEL, EngineClient, source
 from tests.support.patience import PATIENCE_S
 

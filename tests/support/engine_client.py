@@ -19,16 +19,16 @@ from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.engine_supervisor import EngineSupervisor
+from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import choice_id
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.request import choice_id
+from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import (
     DecodeStarted,
     Event,
@@ -16,11 +15,12 @@ from application.events import (
     RequestWaits,
     TokensReceived,
 )
-from application.health_events import ReadinessMeasured
-from domain.chat import ChatMessage, Role
+from application.events.cache import CacheMeasured, RecordsOffered, RecordsRead, TierReading
+from application.events.health import ReadinessMeasured
 from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt, Prompt, TextPrompt, Usage
-from domain.sampling import SamplingParams, StopRules
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt, Prompt, TextPrompt, Usage
+from domain.request.sampling import SamplingParams, StopRules
 
 START_NS = 1_000_000_000
 """When every scripted request is queued, on FakeClock's monotonic clock."""

@@ -28,12 +28,12 @@ from application.services.documents import Documents
 from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
-from application.services.text_side.generated_calls import GeneratedCalls
-from application.services.text_side.model_finder import nothing_to_check
-from application.services.text_side.model_names import ModelNames
-from application.services.text_side.model_pool import ROOM_WAIT_S, ModelPool
-from application.services.text_side.open_requests import OpenRequests
-from application.services.text_side.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_finder import nothing_to_check
+from application.services.text_side.models.model_names import ModelNames
+from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.memory_guard import StepGuard
 from application.services.token_side.outlet import Outlet
@@ -51,14 +51,14 @@ from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
-from domain.model_turns import LoadRoom
-from domain.scheduling import StepLimits
+from domain.models.model_turns import LoadRoom
+from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.cache import CacheTiers
-from interfaces.http import event_stream
-from interfaces.http.connection_limits import ConnectionLimits
-from interfaces.http.dialect import Dialects
+from interfaces.http.answering import event_stream
+from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
-from interfaces.http.server import HttpServer, new_event_loop
+from interfaces.http.front.server import HttpServer, new_event_loop
+from interfaces.http.incoming.connection_limits import ConnectionLimits
 from interfaces.http.services import AdminServices, Services
 from tests.support.lent_app import lent_app
 from tests.support.patience import PATIENCE_S

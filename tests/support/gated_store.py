@@ -5,7 +5,7 @@ from threading import Event
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import PutOutcome
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
 
 

@@ -6,8 +6,8 @@ python -m tests.support.golden      writes them anew; look at the difference bef
 from pathlib import Path
 
 from adapters.fake.clock import FakeClock
+from interfaces.http.answering.dialect import Framing
 from interfaces.http.anthropic.framing import MessageFraming
-from interfaces.http.dialect import Framing
 from interfaces.http.ollama.answer import Shape, Teller, chat_answer, generate_answer
 from interfaces.http.ollama.framing import LineFraming
 from interfaces.http.responses.answer import AnswerContext, ResponseBody

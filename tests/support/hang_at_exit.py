@@ -14,9 +14,9 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.settings import CacheSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
-from domain.payload import HostPayload
-from domain.scheduling import StepLimits
+from domain.models.model_card import ModelSource
+from domain.prefix.payload import HostPayload
+from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.cache_driver import VOCAB
 from tests.support.hanging_store import READS, HangingStore

@@ -8,7 +8,7 @@ from typing import Any
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PreparedPut
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
 
 READS = ("keys", "followers", "get", "usage")

@@ -14,9 +14,9 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams, StopRules
-from interfaces.cli.leave import leave
-from interfaces.cli.run import converse
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.cli.commands.run import converse
+from interfaces.cli.server.leave import leave
 from interfaces.composition.backends import Backend, model_repository
 from interfaces.composition.service import build_service
 
@@ -49,10 +49,10 @@ def fake_backend(_settings: Settings, pipe: Pipe) -> Backend:
 
 
 def mlx_backend(settings: Settings, pipe: Pipe) -> Backend:
-    from adapters.system.blas import load_blas
+    from adapters.system.blas.openblas import load_blas
 
     load_blas()
-    from adapters.mlx.device import preferred_grid
+    from adapters.mlx.runtime.device import preferred_grid
     from adapters.tokenizers.loader import HfTokenizerLoader
     from tests.support.steered_engine import SteeredEngine
 

@@ -25,7 +25,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.events import Event, RecordsPersisted
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 

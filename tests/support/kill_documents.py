@@ -6,7 +6,7 @@ from random import Random
 
 from adapters.fake.clock import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
-from domain.document import Document, DocumentKey, Owner
+from domain.request.document import Document, DocumentKey, Owner
 from tests.support.store_records import EventList
 
 QUOTA_BYTES = 8 << 20

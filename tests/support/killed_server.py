@@ -3,7 +3,7 @@
 python -m tests.support.killed_server serve ...
 """
 
-from application.services.text_side import engine_supervisor
+from application.services.text_side.supervision import engine_supervisor
 from interfaces.cli.main import main
 from tests.support.small_blocks import use_small_blocks
 

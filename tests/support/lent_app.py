@@ -15,8 +15,8 @@ from litestar import Litestar
 from adapters.fake.clock import FakeClock
 from application.settings import ServerSettings
 from domain.client import KeyRing
+from interfaces.http.answering.dialect import Dialects
 from interfaces.http.app import create_app
-from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.services import AdminServices, Services
 

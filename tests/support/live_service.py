@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from application.settings import Settings
 from interfaces.composition.service import Service, build_service
-from interfaces.http.server import HttpServer, new_event_loop
+from interfaces.http.front.server import HttpServer, new_event_loop
 from tests.support.patience import PATIENCE_S
 
 

@@ -16,8 +16,8 @@ from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.memory.shape import MemoryShape
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.payload import GroupPayloads
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.payload import GroupPayloads
 
 
 class Meter:

@@ -8,10 +8,10 @@ from typing import Any
 from adapters.fake.clock import FakeClock
 from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.engine_supervisor import GIVE_UP_S, EngineSupervisor
-from domain.engine_health import Activity
+from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
+from domain.health.engine_health import Activity
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.engine_client import MODEL, EngineClient, engine_on_a_thread, source
 from tests.support.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.metrics import MetricEvents
+from adapters.otel.metrics.catalogue import MetricEvents
 from adapters.otel.providers import SCOPE
 from adapters.otel.trace_lookup import TraceLookup, no_trace
 from application.services.event_fan_out import EventFanOut

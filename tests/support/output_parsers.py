@@ -7,12 +7,12 @@ from pathlib import Path
 from tokenizers import AddedToken
 
 from application.ports.tokenizer import Tokenizer
-from domain.chat import ChatMessage, Role, ToolSpec
 from domain.output.family import with_marks
 from domain.output.output_format import PreparedFormat, choose_format, family_named, prepare_format
 from domain.output.text_parser import TextParser
-from domain.request import ChatPrompt
-from domain.stream import ContentDelta
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt
+from domain.request.stream import ContentDelta
 from tests.support.tiny_tokenizers import byte_level, load_folder, write_folder
 from tests.support.transcripts import TOOLS, Told, Transcript, told
 

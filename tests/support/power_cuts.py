@@ -23,7 +23,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
-from domain.record import Record
+from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store
 from tests.support.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.processes import finish, start

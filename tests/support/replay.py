@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from domain.explanation import common_length
+from domain.prefix.explanation import common_length
 from tests.support import sse
 
 TIMEOUT_S = 600.0

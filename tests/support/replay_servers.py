@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from adapters.mlx.device import preferred_grid
+from adapters.mlx.runtime.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.services.prefix.tiers import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings

@@ -6,8 +6,8 @@ from dataclasses import replace
 from application.ports.engine import Engine, EngineCache, EngineModel, EngineStatus, StepBatch, Submission
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import FinishReason
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.request import FinishReason
 
 
 class ShortMemory:

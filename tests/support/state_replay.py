@@ -9,9 +9,9 @@ from itertools import count
 
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.ids import SequenceId
-from domain.payload import GroupPayloads, HostPayload, StatePayload, TensorSpec
-from domain.sampling import SamplingParams
-from domain.scheduling import next_chunk_end
+from domain.prefix.payload import GroupPayloads, HostPayload, StatePayload, TensorSpec
+from domain.request.sampling import SamplingParams
+from domain.scheduling.plan_step import next_chunk_end
 
 BLOCK = 32
 GRID = 32

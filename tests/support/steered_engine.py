@@ -8,7 +8,7 @@ from adapters.mlx.engine import MlxEngine
 from application.ports.compute import DecodeStart, LoadedModel, LoadSteps, PromptScores
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
 
 

@@ -19,12 +19,12 @@ from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
-from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.model_card import LoadOptions, ModelSource
-from domain.scheduling import SequenceView, StepBudget, StepLimits
-from domain.sequence import ACTIVE
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
+from domain.scheduling.sequence import ACTIVE
 from tests.support.caches import prefix_tiers
 from tests.support.lanes import InlineLane
 from tests.support.sync_engine import submission

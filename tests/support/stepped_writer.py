@@ -7,8 +7,8 @@ from application.ports.block_store import BlockStore, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind.queue import Offer, WriteQueue
 from domain.ids import NOBODY, RequestId
-from domain.prefix_index import STORED
-from domain.record import NamespaceInfo, Record, RecordKey
+from domain.prefix.index import STORED
+from domain.prefix.record import NamespaceInfo, Record, RecordKey
 from tests.support.recording import RecordingEvents
 
 _ALL = 1 << 62

@@ -7,12 +7,12 @@ from threading import Lock
 
 from application.events import Event
 from application.ports.block_store import BlockStore
-from domain.block_grid import BlockGrid
-from domain.fingerprint import Fingerprint, tenant_salt
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HostPayload, TensorSpec
-from domain.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import Fingerprint, tenant_salt
+from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
 
 BLOCK_TOKENS = 16
 

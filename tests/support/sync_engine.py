@@ -19,10 +19,10 @@ from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import choice_id
-from domain.sampling import SamplingParams
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.request import choice_id
+from domain.request.sampling import SamplingParams
+from domain.scheduling.plan_step import StepLimits
 from tests.support.recording import RecordingEvents
 
 T = TypeVar("T")

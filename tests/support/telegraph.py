@@ -7,16 +7,16 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
-from domain.request import GenerationRequest, TextPrompt
-from domain.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
-from interfaces.http import sse
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Dialect, Framing, Operation, Started
+from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Dialect, Framing, Operation, Started
 from interfaces.http.errors import Problem, problem_of
-from interfaces.http.json_body import body_decoder
-from interfaces.http.sampling_fields import SamplingFields, generation_request
+from interfaces.http.fields.sampling_fields import SamplingFields, generation_request
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.services import Services
 
 PATH = "/telegraph/send"

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from tests.support import templates
 from tests.support.tiny_tokenizers import CHATML
 

@@ -14,9 +14,9 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId
 from tests.support import tiny_tokenizers

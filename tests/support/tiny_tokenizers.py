@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer as TokenizerPort
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 

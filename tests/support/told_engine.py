@@ -8,16 +8,16 @@ from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.output_parser import OutputParser
-from application.services.text_side.generation import MAX_HELD_BYTES, Generation
-from application.services.text_side.open_requests import OpenRequests
-from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.text_side.token_parser import PlainParser
-from domain.chat import ToolSpec
-from domain.explanation import Explanation, StopReason
+from application.services.text_side.answers.generation import MAX_HELD_BYTES, Generation
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.services.text_side.answers.token_parser import PlainParser
 from domain.ids import ModelId, RequestId
-from domain.request import FinishReason, GenerationRequest, TextPrompt, Usage
-from domain.sampling import SamplingParams, StopRules
-from domain.stream import Admitted, StreamItem, TextDelta
+from domain.prefix.explanation import Explanation, StopReason
+from domain.request.chat import ToolSpec
+from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Admitted, StreamItem, TextDelta
 from tests.support.recording import RecordingEvents
 
 ID = RequestId("r")

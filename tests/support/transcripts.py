@@ -7,8 +7,8 @@ family's template to tell it by. `prompt_end`: how the template opens the answer
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from domain.chat import ToolSpec
-from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from domain.request.chat import ToolSpec
+from domain.request.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
 
 _PARAMETERS = {
     "type": "object",

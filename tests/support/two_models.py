@@ -1,6 +1,6 @@
 """Records of two models for tests of a whole store: two namespaces, branches and snapshots."""
 
-from domain.record import Record
+from domain.prefix.record import Record
 from tests.support.store_records import chain, namespace_of, snapshot
 
 ONE, TWO = namespace_of("org/one"), namespace_of("org/two")

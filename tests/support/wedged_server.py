@@ -18,15 +18,15 @@ from adapters.config.loader import LoadedSettings
 from adapters.engine_process.child import ChildProcess
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
-from application.services.text_side import engine_watch
+from application.services.text_side.supervision import engine_watch
 from application.settings import EngineSettings, ServerSettings, Settings, StoreSettings
 from domain.ids import SequenceId
-from interfaces.cli import server_process
-from interfaces.cli.logs import configure_logging
+from interfaces.cli.server import server_process
+from interfaces.cli.terminal.logs import configure_logging
 from interfaces.composition.backends import fake_backend
 from interfaces.composition.container import Container
 from interfaces.composition.service import Service, build_service
-from interfaces.http.server import new_event_loop
+from interfaces.http.front.server import new_event_loop
 
 STANDS_AT_S = 1000
 STEP_S = 25

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import ComputeFailed, DomainError, QueueFull, RequestCancelled
-from domain.explanation import Explanation, StopReason
-from domain.request import FinishReason, Usage
-from domain.stream import (
+from domain.prefix.explanation import Explanation, StopReason
+from domain.request.request import FinishReason, Usage
+from domain.request.stream import (
     Admitted,
     ContentDelta,
     Finished,
@@ -18,8 +18,8 @@ from domain.stream import (
     TextDelta,
     ToolCallDelta,
 )
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Framing
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Framing
 
 NUM_PROMPT = 1_000
 

@@ -12,11 +12,11 @@ from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import Grammar
-from domain.output.written_calls import Values, WrittenCalls
-from domain.request import ChatPrompt
+from domain.output.calls.written_calls import Values, WrittenCalls
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.grammar import Grammar
+from domain.request.request import ChatPrompt
 from tests.support.output_parsers import model_of, numbered_ids
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript, told
 

@@ -7,15 +7,22 @@ import pytest
 
 from adapters.fake.tokenizer import FakeDetokenizer
 from application.ports.engine import Ended, EngineError
-from application.services.text_side.answer import Answer, Progress
-from application.services.text_side.generation import MAX_HELD_BYTES, Choice
-from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.text_side.token_parser import PlainParser
+from application.services.text_side.answers.answer import Answer, Progress
+from application.services.text_side.answers.generation import MAX_HELD_BYTES, Choice
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.services.text_side.answers.token_parser import PlainParser
 from domain.errors import ComputeFailed, DomainError, RequestCancelled
 from domain.ids import RequestId
-from domain.request import FinishReason, Usage
-from domain.sampling import StopRules
-from domain.stream import PrefillProgress, PromptLogprobs, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
+from domain.request.request import FinishReason, Usage
+from domain.request.sampling import StopRules
+from domain.request.stream import (
+    PrefillProgress,
+    PromptLogprobs,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.told_engine import ADMITTED, TextSide
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answer_grammar import with_answer_grammar
-from domain.chat import ChatMessage, Role
-from domain.grammar import Marker, Reasoning, choice_grammar
+from application.services.text_side.answers.answer_grammar import with_answer_grammar
 from domain.ids import ModelId, RequestId
-from domain.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request import ChatPrompt, GenerationRequest
+from domain.request.chat import ChatMessage, Role
+from domain.request.grammar import Marker, Reasoning, choice_grammar
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt, GenerationRequest
 
 CLOSE = (Marker("</think>"),)
 FREE = Reasoning(CLOSE, (Marker("<think>"),))

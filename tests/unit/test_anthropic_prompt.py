@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
-from domain.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt
 from interfaces.http.anthropic.messages_request import MessagesRequest
 from interfaces.http.anthropic.prompt import chat_prompt, reasoning_limit, stop_rules
-from interfaces.http.json_body import body_decoder
+from interfaces.http.incoming.json_body import body_decoder
 
 decode = body_decoder(MessagesRequest)
 HELLO = {"role": "user", "content": "hi"}

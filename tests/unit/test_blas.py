@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 import numpy
 import pytest
 
-from adapters.system.blas import MAX_THREADS, BlasReport, choose_num_threads, load_blas, remedy_for
-from adapters.system.blas_library import UnusableLibrary, check_library, open_library
+from adapters.system.blas.library import UnusableLibrary, check_library, open_library
+from adapters.system.blas.numpy_wheel import forwarding_library
+from adapters.system.blas.openblas import MAX_THREADS, BlasReport, choose_num_threads, load_blas, remedy_for
 from adapters.system.machine import usable_cpus
-from adapters.system.numpy_blas import forwarding_library
 
 ROOT = Path(__file__).parents[2]
 IS_LINUX = sys.platform == "linux"
@@ -121,7 +121,7 @@ def test_a_text_file_is_refused(tmp_path: Path):
 def test_search_passes_over_the_bad_and_says_so(build):
     lines = python(
         f"""
-        from adapters.system.blas import load_blas
+        from adapters.system.blas.openblas import load_blas
         report = load_blas(search=[{build("wide", integer="long")!r}, "/nowhere/x.so", {build("good")!r}])
         print(report.is_active, report.path.endswith("libgood.so"), report.version == "")
         print(report.note)
@@ -137,21 +137,25 @@ def test_search_passes_over_the_bad_and_says_so(build):
 @needs_compiler
 def test_named_library_is_the_only_one_tried(build):
     named = build("named", wrong="1")
-    (line,) = python("from adapters.system.blas import load_blas; print(load_blas())", CAIRN_BLAS=named)
+    (line,) = python("from adapters.system.blas.openblas import load_blas; print(load_blas())", CAIRN_BLAS=named)
     assert "is_active=False" in line
     assert "2x2 product wrongly" in line
 
 
 @linux_only
 def test_can_be_switched_off():
-    (line,) = python("from adapters.system.blas import load_blas; print(load_blas().describe())", CAIRN_BLAS="off")
+    (line,) = python(
+        "from adapters.system.blas.openblas import load_blas; print(load_blas().describe())", CAIRN_BLAS="off"
+    )
     assert line == "none: switched off by CAIRN_BLAS=off"
 
 
 @linux_only
 def test_says_so_when_mlx_came_first():
     pytest.importorskip("mlx.core")
-    (line,) = python("import mlx.core; from adapters.system.blas import load_blas; print(load_blas().describe())")
+    (line,) = python(
+        "import mlx.core; from adapters.system.blas.openblas import load_blas; print(load_blas().describe())"
+    )
     assert "MLX was imported first" in line
 
 
@@ -160,7 +164,7 @@ def test_absence_is_told_the_same_once_mlx_was_imported():
     pytest.importorskip("mlx.core")
     first, again = python(
         """
-        from adapters.system.blas import load_blas
+        from adapters.system.blas.openblas import load_blas
         print(load_blas().describe())
         import mlx.core
         print(load_blas().describe())
@@ -174,7 +178,7 @@ def test_absence_is_told_the_same_once_mlx_was_imported():
 @linux_only
 def test_absence_names_the_remedy():
     report = python(
-        "from adapters.system.blas import load_blas; r = load_blas(search=[]); print(r.note); print(r.remedy)"
+        "from adapters.system.blas.openblas import load_blas; r = load_blas(search=[]); print(r.note); print(r.remedy)"
     )
     assert "no OpenBLAS found" in report[0]
     assert report[1] == remedy_for()
@@ -184,7 +188,7 @@ def test_absence_names_the_remedy():
 def test_mlx_multiplies_with_the_library_that_was_loaded(build):
     pytest.importorskip("mlx.core")
     code = f"""
-        from adapters.system.blas import load_blas
+        from adapters.system.blas.openblas import load_blas
         assert load_blas(search=[{build("counting")!r}]).is_active
         import ctypes, mlx.core as mx
         count = ctypes.c_int.in_dll(ctypes.CDLL({build("counting")!r}), "num_products")
@@ -198,7 +202,7 @@ def test_mlx_multiplies_with_the_library_that_was_loaded(build):
 @linux_only
 @needs_numpys
 def test_number_of_threads_is_the_users_when_given():
-    code = "from adapters.system.blas import load_blas; print(load_blas().num_threads)"
+    code = "from adapters.system.blas.openblas import load_blas; print(load_blas().num_threads)"
     assert python(code, OPENBLAS_NUM_THREADS="1") == ["1"]
     assert python(code) == [str(choose_num_threads(usable_cpus()))]
 
@@ -209,7 +213,7 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
     pytest.importorskip("mlx.core")
     code = """
         import os
-        from adapters.system import blas
+        from adapters.system.blas import openblas as blas
         blas.candidates = lambda environ: ("/nowhere/libopenblas.so.0",)
         report = blas.load_blas()
         import mlx.core as mx, numpy as np
@@ -230,7 +234,7 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
 def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
     code = """
         import numpy
-        from adapters.system import blas
+        from adapters.system.blas import openblas as blas
         blas.candidates = lambda environ: ()
         print(blas.load_blas().num_threads)
         """
@@ -243,7 +247,7 @@ def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
 @needs_numpys
 def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
     code = """
-        from adapters.system import blas
+        from adapters.system.blas import openblas as blas
         blas.candidates = lambda environ: ()
         report = blas.load_blas()
         print(report.is_active, report.note)

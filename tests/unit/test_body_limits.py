@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from domain.errors import DomainError, InvalidRequest
-from interfaces.http import body_limits
-from interfaces.http.body_limits import (
+from interfaces.http.incoming import body_limits
+from interfaces.http.incoming.body_limits import (
     CONTAINER_NODES,
     MAX_NODES,
     BodiesFull,
@@ -16,7 +16,7 @@ from interfaces.http.body_limits import (
     check_nodes,
     num_nodes,
 )
-from interfaces.http.json_body import JsonBody, json_body
+from interfaces.http.incoming.json_body import JsonBody, json_body
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.responses.responses_request import ResponsesRequest
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.call_problem import CallProblem, ProblemKind
-from domain.chat import ToolCall, ToolSpec
-from domain.output.call_problems import call_problems, joined_calls
-from domain.output.schema_check import first_misfit
-from domain.stream import TextDelta, ToolCallDelta
+from domain.output.calls.call_problems import call_problems, joined_calls
+from domain.output.calls.schema_check import first_misfit
+from domain.request.call_problem import CallProblem, ProblemKind
+from domain.request.chat import ToolCall, ToolSpec
+from domain.request.stream import TextDelta, ToolCallDelta
 from tests.support.transcripts import TOOLS
 
 

@@ -13,10 +13,10 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
-from domain.model_card import DecodeMode, ModelDescription
-from domain.state_layout import StateLayout
-from interfaces.cli.banner import banner
-from interfaces.cli.logs import JsonFormatter, PlainFormatter
+from domain.models.model_card import DecodeMode, ModelDescription
+from domain.models.state_layout import StateLayout
+from interfaces.cli.server.banner import banner
+from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
 from tests.support.tiny_tokenizers import load_folder
 
 MODEL = ModelDescription(

@@ -8,10 +8,10 @@ import pytest
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import RequestId
-from domain.request import TextPrompt
-from interfaces.http.json_body import body_decoder
+from domain.request.request import TextPrompt
+from interfaces.http.fields.sampling_fields import generation_request
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.openai.completion_request import CompletionRequest, plain_prompts
-from interfaces.http.sampling_fields import generation_request
 
 decode = body_decoder(CompletionRequest)
 

@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from adapters.tokenizers import loader as loader_module
 from application.ports.tokenizer import Tokenizer as TokenizerPort
-from domain.chat import ChatMessage, Role, ToolCall
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolCall
+from domain.request.request import ChatPrompt
 from tests.support.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
 
 QWEN_3 = (

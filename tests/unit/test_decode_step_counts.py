@@ -11,12 +11,12 @@ import mlx.core as mx
 import pytest
 
 from adapters.fake.constraint import FakeConstraint
-from adapters.mlx import sampled as sampled_module
-from adapters.mlx.arrays import read_back
+from adapters.mlx.runtime.arrays import read_back
+from adapters.mlx.sampling import sampled as sampled_module
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
 from domain.ids import SequenceId
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 from tests.support.call_counts import num_calls
 from tests.support.state_replay import open_at, prompt_of
 from tests.support.tiny_models import tiny_model

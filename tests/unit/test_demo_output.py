@@ -8,11 +8,11 @@ import pytest
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
-from domain.model_card import ModelSource
-from domain.reasoning_budget import ReasoningMarks
-from domain.request import ChatPrompt
-from domain.stream import ContentDelta
+from domain.models.model_card import ModelSource
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.reasoning_budget import ReasoningMarks
+from domain.request.request import ChatPrompt
+from domain.request.stream import ContentDelta
 from tests.support.output_parsers import numbered_ids
 from tests.support.transcripts import Told, told
 from training.tasks.tool_use import TOOLS, tool_call, tool_definition

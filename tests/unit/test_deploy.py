@@ -14,11 +14,11 @@ import pytest
 
 from adapters.config.fields import setting_fields
 from adapters.config.loader import load_settings
-from application.services.text_side.engine_watch import EXIT_STUCK
-from domain.engine_health import ENDED, EVENT_LOOP, WAITING
-from interfaces.cli.failure import USAGE
+from application.services.text_side.supervision.engine_watch import EXIT_STUCK
+from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING
+from interfaces.cli.terminal.failure import USAGE
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, STUCK_AFTER_GPU_S
-from interfaces.http.connection_limits import HEALTH_PATHS
+from interfaces.http.incoming.connection_limits import HEALTH_PATHS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

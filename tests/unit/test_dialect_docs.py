@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from interfaces.http.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from interfaces.http.fields.parameters import ignored, parameters, refuse_unsupported, refused, supported
 from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
 from interfaces.http.ollama.options import Options
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completion_request import CompletionRequest
-from interfaces.http.parameters import ignored, parameters, refuse_unsupported, refused, supported
 from interfaces.http.responses.responses_request import ResponsesRequest
 from tests.support.dialect_docs import FOLDER, PAGES, page
 

@@ -11,8 +11,8 @@ from adapters.sqlite.document_store import SqliteDocumentStore
 from application.events import FaultObserved
 from application.services import documents as service
 from application.services.documents import Documents
-from domain.document import Document, DocumentKey
 from domain.errors import StoreUnresponsive
+from domain.request.document import Document, DocumentKey
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList
 

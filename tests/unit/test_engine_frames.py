@@ -6,10 +6,10 @@ from msgspec import MsgspecError
 from adapters.engine_process.channel import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
 from adapters.engine_process.messages import SentError, Submit, ToChild, decoded, encoded
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
-from domain.fork_point import ForkKind, ForkPoint
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.prompt_content import EncodedPrompt
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import EncodedPrompt
 from tests.support.sync_engine import submission
 
 PAYLOADS = [b"", b"one", b"x" * 300, b"\x00" * 7]

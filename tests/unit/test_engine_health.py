@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from domain.engine_health import ENDED, WAITING, Activity, EngineHealth, Heartbeat, engine_health
+from domain.health.engine_health import ENDED, WAITING, Activity, EngineHealth, Heartbeat, engine_health
 from domain.ids import RequestId
 
 S = 1_000_000_000

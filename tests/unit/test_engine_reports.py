@@ -12,7 +12,7 @@ from adapters.engine_process.reports import STATUS_AGE_S, Reports
 from application.events import FaultObserved
 from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
 from domain.ids import RequestId
-from domain.request import FinishReason, Usage
+from domain.request.request import FinishReason, Usage
 from tests.support.patience import PATIENCE_S
 
 ID = RequestId("a")

@@ -6,12 +6,12 @@ import pytest
 
 from application.events import EngineRestarted
 from application.ports.engine import Ended, Tokens
-from application.services.text_side.open_requests import RETRY_AFTER_S
-from domain.engine_health import ENDED, EngineHealth, engine_health
+from application.services.text_side.answers.open_requests import RETRY_AFTER_S
 from domain.errors import ModelLoadFailed, ServerUnavailable
+from domain.health.engine_health import ENDED, EngineHealth, engine_health
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions
-from domain.request import FinishReason
+from domain.models.model_card import LoadOptions
+from domain.request.request import FinishReason
 from tests.support.engine_client import MODEL, source
 from tests.support.mortal_world import World, in_world
 from tests.support.patience import PATIENCE_S

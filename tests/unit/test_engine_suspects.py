@@ -6,11 +6,11 @@ import pytest
 
 from application.events import RequestPreempted
 from application.ports.engine import Ended, Tokens
-from application.services.text_side.load_failures import REMEMBERED_S
-from application.services.text_side.open_work import MAX_SUSPICIONS
+from application.services.text_side.models.load_failures import REMEMBERED_S
+from application.services.text_side.supervision.open_work import MAX_SUSPICIONS
 from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId
-from domain.model_card import LoadOptions
+from domain.models.model_card import LoadOptions
 from tests.support.engine_client import source
 from tests.support.mortal_world import World, in_world
 

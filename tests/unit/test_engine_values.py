@@ -6,10 +6,10 @@ import typing
 import pytest
 
 from application import events
-from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import Event, TokensReceived
-from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
-from application.memory_events import MemoryMeasured, PressureRelieved
+from application.events.cache import CacheMeasured, RecordsOffered, RecordsRead, TierReading
+from application.events.health import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
+from application.events.memory import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import (
@@ -26,18 +26,18 @@ from application.ports.engine import (
 )
 from application.ports.tokenizer import EncodedPrompt
 from domain import errors
-from domain.engine_health import Activity
 from domain.errors import DomainError
-from domain.explanation import Divergence, Explanation, StopReason
-from domain.fork_point import ForkKind, ForkPoint
+from domain.health.engine_health import Activity
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.shape import MemoryShape, StateCost, StepCost
-from domain.model_card import DecodeMode, ModelDescription, ModelSource
-from domain.request import FinishReason, Usage
-from domain.sampling import SamplingParams
-from domain.state_layout import LayerState, StateKind, StateLayout
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.models.model_card import DecodeMode, ModelDescription, ModelSource
+from domain.models.state_layout import LayerState, StateKind, StateLayout
+from domain.prefix.explanation import Divergence, Explanation, StopReason
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.request.request import FinishReason, Usage
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_wire import wired, wired_batch
 
 ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")

@@ -9,14 +9,14 @@ from adapters.fake.clock import FakeClock
 from application.events import EngineRecovered, EngineStuck
 from application.ports.engine import EngineStatus
 from application.services.lane import Lane
-from application.services.text_side.engine_watch import (
+from application.services.text_side.supervision.engine_watch import (
     EXIT_AFTER_S,
     EXIT_STUCK,
     LOOP_AFTER_S,
     TELL_AGAIN_S,
     EngineWatch,
 )
-from domain.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
+from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
 from domain.ids import RequestId
 from tests.support.fake_service import wait_until
 from tests.support.lanes import HeldLane, InlineLane
@@ -180,7 +180,7 @@ def test_a_stuck_engine_does_not_end_the_process() -> None:
 
 def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
-    monkeypatch.setattr("application.services.text_side.engine_watch.LAST_WORDS_S", 0.0)
+    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LAST_WORDS_S", 0.0)
     world = World(HeldLane(max_pending=1))
     world.is_loop_blocked = True
     world.looks(EXIT_AFTER_S + 1)
@@ -273,7 +273,7 @@ def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
 
 
 def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("application.services.text_side.engine_watch.LOOK_S", 0.001)
+    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LOOK_S", 0.001)
     world = World()
     status = world.status
     del world.status

@@ -1,6 +1,6 @@
 """What people are told about a lookup."""
 
-from domain.explanation import (
+from domain.prefix.explanation import (
     CONTEXT_TOKENS,
     Explanation,
     StopReason,
@@ -9,7 +9,7 @@ from domain.explanation import (
     find_divergence,
     nearest_fork,
 )
-from domain.fork_point import ForkKind, ForkPoint
+from domain.prefix.fork_point import ForkKind, ForkPoint
 
 
 def text(token_ids: tuple[int, ...]) -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from domain.explanation import Divergence, Explanation, StopReason
-from domain.explanation_sentence import explanation_sentence
+from domain.prefix.explanation import Divergence, Explanation, StopReason
+from domain.prefix.explanation_sentence import explanation_sentence
 
 SENTENCES = {
     StopReason.LAST_TOKEN: "Everything is reused but the last token, which is always computed.",

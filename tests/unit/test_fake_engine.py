@@ -10,8 +10,8 @@ from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.sampling import SamplingParams
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling import SamplingParams
 
 SOURCE = ModelSource(ModelId("toy"), "nowhere")
 PROMPT = tuple(b"What is the capital of France?")

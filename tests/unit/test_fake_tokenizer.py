@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from adapters.fake import FakeTokenizer
 from application.ports.tokenizer import EncodedPrompt
-from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import TemplateFailed
-from domain.fork_point import ForkKind
-from domain.request import ChatPrompt
+from domain.prefix.fork_point import ForkKind
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt
 
 SYSTEM = ChatMessage(Role.SYSTEM, "Be brief.")
 USER = ChatMessage(Role.USER, "2 + 2?")

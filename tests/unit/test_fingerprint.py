@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
 from application.services.token_side.model_loads import whole
-from domain.block_grid import BlockGrid
-from domain.fingerprint import Fingerprint, shares_tenant, tenant_salt
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import Fingerprint, shares_tenant, tenant_salt
 
 BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", BlockGrid(256, 512), "mlx-lm 0.32")
 

@@ -7,10 +7,10 @@ import pytest
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
-from domain.generated_call import GeneratedCall, with_generated
-from domain.model_card import ModelSource
-from domain.request import ChatPrompt
+from domain.models.model_card import ModelSource
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.generated_call import GeneratedCall, with_generated
+from domain.request.request import ChatPrompt
 from tests.support.output_parsers import numbered_ids
 from tests.support.tiny_tokenizers import byte_level, load_folder, write_folder
 from tests.support.transcripts import told

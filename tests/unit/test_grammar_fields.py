@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from domain.errors import InvalidRequest
-from domain.grammar import Grammar, GrammarKind
-from interfaces.http.grammar_fields import FieldGrammar, grammar_of
+from domain.request.grammar import Grammar, GrammarKind
+from interfaces.http.fields.grammar_fields import FieldGrammar, grammar_of
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
 TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{}},"additionalProperties":false}'

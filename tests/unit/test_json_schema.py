@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from domain.errors import InvalidRequest
-from domain.json_schema import MAX_DEPTH, UNSUPPORTED, checked_schema
+from domain.request.json_schema import MAX_DEPTH, UNSUPPORTED, checked_schema
 
 VALUES: dict[str, Any] = {"uniqueItems": True, "unevaluatedItems": False, "unevaluatedProperties": False}
 

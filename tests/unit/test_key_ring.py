@@ -8,10 +8,10 @@ import pytest
 from domain import client
 from domain.client import ANYBODY, Client, Key, KeyRing, key_digest, own_keys
 from domain.errors import InvalidKeys, InvalidRequest, NotAllowed
-from domain.fingerprint import tenant_salt
 from domain.ids import ModelId, RequestId
+from domain.prefix.fingerprint import tenant_salt
 from domain.priority import Priority
-from domain.request import GenerationRequest, TextPrompt
+from domain.request.request import GenerationRequest, TextPrompt
 
 
 def key(value: bytes, name: str, **fields: object) -> Key:

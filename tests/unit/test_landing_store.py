@@ -9,8 +9,8 @@ from application.events import FaultObserved, RecordsRead
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import StoredTier
 from domain.ids import GroupIndex
-from domain.payload import HostPayload, StatePayload
-from domain.record import Record, RecordKey
+from domain.prefix.payload import HostPayload, StatePayload
+from domain.prefix.record import Record, RecordKey
 from tests.support.lanes import InlineLane
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of

@@ -10,18 +10,18 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answer_grammar import with_answer_grammar
-from application.services.text_side.grammar_check import GrammarCheck
+from application.services.text_side.answers.answer_grammar import with_answer_grammar
+from application.services.text_side.answers.grammar_check import GrammarCheck
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import ChatMessage, Role, TextGrammar, ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import MAX_GRAMMAR_BYTES, Grammar
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
+from domain.output.calls.written_calls import WrittenCalls
 from domain.output.families import FAMILIES
-from domain.output.written_calls import WrittenCalls
-from domain.request import ChatPrompt, GenerationRequest
-from domain.tool_choice import CallMode, ToolChoice
+from domain.request.chat import ChatMessage, Role, TextGrammar, ToolSpec
+from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar
+from domain.request.request import ChatPrompt, GenerationRequest
+from domain.request.tool_choice import CallMode, ToolChoice
 
 WRITTEN = {family.name: family.writes[0] for family in FAMILIES}
 ONE_BY_ONE = [name for name, one in WRITTEN.items() if one.parameters is not None]

@@ -5,8 +5,8 @@ from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMa
 from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
+from domain.health.live_reading import LiveReading
 from domain.ids import RequestId
-from domain.live_reading import LiveReading
 from tests.support.event_script import START_NS, Script, at
 
 

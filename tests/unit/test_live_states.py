@@ -8,13 +8,13 @@ import pytest
 from adapters.fake import LAYOUTS, FakeOptions
 from application.ports.state_access import LeftState
 from application.services.prefix.live_states import LiveState
-from domain.block_grid import BlockGrid
-from domain.fork_point import ForkKind, ForkPoint
-from domain.hashing import BlockChain
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.namespace_choice import EVERYTHING, NamespaceChoice
-from domain.record import Namespace
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.hashing import BlockChain
+from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.record import Namespace
 from tests.support.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
 
 TOY = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from application.services.text_side.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
+from application.services.text_side.models.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 
 SOURCE = ModelSource(ModelId("m"), "/models/m", created_s=1_700_000_000)
 

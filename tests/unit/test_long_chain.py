@@ -1,8 +1,8 @@
 """A long prompt is looked up by the hundred of blocks: what each look at it needs is made once, and cut when asked."""
 
-from domain.hashing import BlockChain
 from domain.id_row import IdRow
-from domain.record import Namespace
+from domain.prefix.hashing import BlockChain
+from domain.prefix.record import Namespace
 
 ROOT = Namespace(bytes(32))
 BLOCK = 4

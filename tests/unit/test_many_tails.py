@@ -15,10 +15,10 @@ from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, PutOutcome
-from domain.hashing import snapshot_key
 from domain.id_row import IdRow
-from domain.record import Record, SnapshotKey
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.hashing import snapshot_key
+from domain.prefix.record import Record, SnapshotKey
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
 from tests.support.store_records import EventList
 

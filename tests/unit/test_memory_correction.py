@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.mlx.peak_memory import PeakMemory, recall, remember
+from adapters.mlx.memory.peak_memory import PeakMemory, recall, remember
 from application.services.lane import Lane
 from application.services.token_side.model_loads import whole
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection

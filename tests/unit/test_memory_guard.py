@@ -6,7 +6,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.memory_probe import FakeMemory
-from application.memory_events import MemoryMeasured, PressureRelieved
+from application.events.memory import MemoryMeasured, PressureRelieved
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.held_memory import IDLE_STEPS, READ_EVERY_STEPS
@@ -15,11 +15,11 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
-from domain.payload import HostPayload, TensorSpec
+from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import Record
 from domain.priority import Priority
-from domain.record import Record
-from domain.scheduling import SequenceView, StepLimits, plan_step
-from domain.sequence import Phase
+from domain.scheduling.plan_step import SequenceView, StepLimits, plan_step
+from domain.scheduling.sequence import Phase
 from tests.support.sized_state import sized_record
 from tests.support.store_records import EventList
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from domain.errors import InvalidRequest
-from domain.memory.demand import charge_bytes
 from domain.memory.ledger import MemoryLimits
-from domain.memory.plan import MemoryPlan, PlannedModel
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import MemoryShape, StateCost, StepCost
-from domain.state_layout import StateLayout
-from interfaces.cli.plan import as_data, as_lines, parse_tokens
+from domain.models.state_layout import StateLayout
+from domain.scheduling.memory_demand import charge_bytes
+from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
+from interfaces.cli.commands.plan import as_data, as_lines, parse_tokens
 
 SHAPE = MemoryShape(
     weight_bytes=10_000,

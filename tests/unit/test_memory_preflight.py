@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.mlx.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
+from adapters.mlx.runtime.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
-from domain.memory.demand import charge_bytes, demand_of
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
-from domain.scheduling import SequenceView
-from domain.sequence import Phase
+from domain.scheduling.memory_demand import charge_bytes, demand_of
+from domain.scheduling.plan_step import SequenceView
+from domain.scheduling.sequence import Phase
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)

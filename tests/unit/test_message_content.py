@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from adapters.otel.message_content import MAX_PLACES, MessageContent
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from adapters.otel.spans.message_content import MAX_PLACES, MessageContent
 from domain.id_row import IdRow
 from domain.ids import RequestId
-from domain.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from domain.request.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
 
 ID = RequestId("r")
 CALL = ToolCall("1", "time", "{}")

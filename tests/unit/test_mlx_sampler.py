@@ -7,13 +7,13 @@ from math import exp
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import arrays
-from adapters.mlx import sampling as sampler_module
-from adapters.mlx.logit_rules import SamplerRow
-from adapters.mlx.sampling import STEPS_AHEAD, GroupSampler, NoiseKeys, noise_keys
+from adapters.mlx.runtime import arrays
+from adapters.mlx.sampling import sampler as sampler_module
+from adapters.mlx.sampling.logit_rules import SamplerRow
+from adapters.mlx.sampling.sampler import STEPS_AHEAD, GroupSampler, NoiseKeys, noise_keys
 from application.ports.compute import DecodeStart
 from domain.errors import InvalidRequest
-from domain.sampling import SamplingParams
+from domain.request.sampling import SamplingParams
 
 VOCAB = 64
 ENDS = frozenset({0, 1})

@@ -4,7 +4,7 @@ import pytest
 
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.model_turns import LoadModel, LoadRoom, ModelTurns, Residence, UnloadModel
+from domain.models.model_turns import LoadModel, LoadRoom, ModelTurns, Residence, UnloadModel
 
 A, B, C, D = (ModelId(name) for name in "abcd")
 

@@ -10,12 +10,12 @@ from adapters.fake.models import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.model_finder import ModelFinder
-from application.services.text_side.served_model import FoundModel
+from application.services.text_side.models.model_finder import ModelFinder
+from application.services.text_side.models.served_model import FoundModel
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
 
 NAME = "fake-hybrid"

@@ -3,7 +3,7 @@
 import pytest
 
 from domain.ids import ModelId
-from domain.model_turns import LoadModel, ModelTurns, UnloadModel
+from domain.models.model_turns import LoadModel, ModelTurns, UnloadModel
 
 A, B, C = ModelId("a"), ModelId("b"), ModelId("c")
 

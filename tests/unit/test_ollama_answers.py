@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from domain.chat import Role
-from domain.request import ChatPrompt
+from domain.request.chat import Role
+from domain.request.request import ChatPrompt
 from interfaces.http.ollama.answer import Shape, chat_answer, generate_answer
 from interfaces.http.ollama.bodies import ChatRequest
 from interfaces.http.ollama.operations import whole_answer

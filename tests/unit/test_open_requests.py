@@ -11,14 +11,14 @@ from adapters.fake.tokenizer import FakeTokenizer
 from application.events import DecodeStarted, Event, FaultObserved, RequestEnded
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.output_parser import OutputParser
-from application.services.text_side.answer import Answer
-from application.services.text_side.generation import MERGE_ABOVE
-from domain.chat import ChatMessage, Role, ToolSpec
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.generation import MERGE_ABOVE
 from domain.errors import QueueFull, ServerUnavailable
 from domain.ids import RequestId
-from domain.request import ChatPrompt, FinishReason, Usage
-from domain.sampling import StopRules
-from domain.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt, FinishReason, Usage
+from domain.request.sampling import StopRules
+from domain.request.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
 from tests.support.recording import RecordingEvents
 from tests.support.told_engine import ADMITTED, ID, TextSide, text_of
 

@@ -13,12 +13,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answer import Progress
-from domain.chat import ChatMessage, Role
+from application.services.text_side.answers.answer import Progress
 from domain.client import ANYBODY, ClientMeter
 from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
-from domain.stream import (
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
+from domain.request.stream import (
     ContentDelta,
     Finished,
     PrefillProgress,
@@ -27,13 +27,13 @@ from domain.stream import (
     TokenLogprob,
     ToolCallDelta,
 )
-from interfaces.http.body_limits import BodyBudget
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.incoming.body_limits import BodyBudget
+from interfaces.http.incoming.visit import Visit
 from interfaces.http.openai.chat import ChatCompletions
 from interfaces.http.openai.completions import Completions
 from interfaces.http.services import Services
-from interfaces.http.visit import Visit
 from tests.support.sse import comments, events
 
 CALLS: list[ContentDelta] = [

@@ -7,7 +7,7 @@ from application.events import Event, FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
 from application.services.token_side.outlet import Outlet
 from domain.ids import RequestId
-from domain.stream import PrefillProgress
+from domain.request.stream import PrefillProgress
 
 ID = RequestId("r")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from domain.chat import ToolSpec
+from domain.request.chat import ToolSpec
 from tests.support.output_parsers import marked, numbered_ids, parsed, text_parser
 from tests.support.transcripts import TOOLS, TRANSCRIPTS, Told
 

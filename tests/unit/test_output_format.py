@@ -8,7 +8,7 @@ from adapters.tokenizers.loader import PARSER_NAMES, HfTokenizerLoader
 from application.settings import ModelSettings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from domain.output.output_format import choose_format, family_named
 from tests.support.tiny_tokenizers import byte_level, write_folder
 

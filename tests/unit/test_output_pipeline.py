@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
 from application.ports.engine import Tokens
-from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.text_side.token_parser import PlainParser
-from domain.sampling import StopRules
-from domain.stream import ContentDelta, TextDelta, TokenLogprob
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.services.text_side.answers.token_parser import PlainParser
+from domain.request.sampling import StopRules
+from domain.request.stream import ContentDelta, TextDelta, TokenLogprob
 
 
 def plain(rules: StopRules) -> OutputPipeline:

@@ -1,6 +1,6 @@
 """Who is hopeless: preempted alone, again and again, and no further in between."""
 
-from domain.preemption import MAX_ALONE, MIN_PROGRESS, Preemptions
+from domain.scheduling.preemption import MAX_ALONE, MIN_PROGRESS, Preemptions
 
 
 def test_company_begins_the_count_anew() -> None:

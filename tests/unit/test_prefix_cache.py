@@ -9,11 +9,11 @@ from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.ports.tokenizer import EncodedPrompt
-from domain.explanation import Explanation, StopReason
-from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId
-from domain.record import BlockKey, Provenance
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.record import BlockKey, Provenance
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
 from tests.support.cache_driver import VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
 from tests.support.stepped_writer import SteppedWriter

@@ -8,9 +8,9 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
-from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import Explanation, StopReason
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import empty

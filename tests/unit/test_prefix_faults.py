@@ -8,12 +8,12 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
-from domain.explanation import Explanation, StopReason
 from domain.ids import GroupIndex, ModelId, SequenceId
-from domain.model_card import ModelSource
-from domain.payload import GroupPayloads, HostPayload
-from domain.record import Record, RecordKey, SnapshotKey
-from domain.state_layout import HitPolicy, StateLayout
+from domain.models.model_card import ModelSource
+from domain.models.state_layout import HitPolicy, StateLayout
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.payload import GroupPayloads, HostPayload
+from domain.prefix.record import Record, RecordKey, SnapshotKey
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
 from tests.support.store_records import empty

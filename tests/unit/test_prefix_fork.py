@@ -9,8 +9,8 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import DecodeStart
 from domain.errors import IllegalTransition
 from domain.ids import RequestId, SequenceId
-from domain.sampling import SamplingParams
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.request.sampling import SamplingParams
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, Job
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)

@@ -2,7 +2,7 @@
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.prefix.indexes import MAX_NAMESPACES, Indexes
-from domain.prefix_index import HOT, STORED
+from domain.prefix.index import HOT, STORED
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import chain, keys_of, namespace_of
 

@@ -9,8 +9,8 @@ from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
 from application.services.prefix.fetch import RECORDS_PER_READ
-from domain.payload import HostPayload, StatePayload
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.payload import HostPayload, StatePayload
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
 from tests.support.lanes import HeldLane
 

@@ -10,11 +10,11 @@ from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeO
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.write_behind import WriteBehind
-from domain.explanation import Explanation, StopReason
-from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId
-from domain.record import BlockKey
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.record import BlockKey
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.gated_store import PATIENCE_S, GatedStore
 from tests.support.lanes import HeldLane

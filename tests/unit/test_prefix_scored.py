@@ -5,8 +5,8 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import StateCaptured
-from domain.explanation import StopReason
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import StopReason
 from tests.support.cache_driver import VOCAB, CacheDriver, plain_answer
 
 PROMPT = list(range(100, 300))

@@ -11,10 +11,10 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.services.lane import Lane
 from application.services.memory_ledger import Purpose
 from domain.errors import IllegalTransition
-from domain.explanation import StopReason
 from domain.ids import GroupIndex
-from domain.record import Namespace, Record, RecordKey
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import StopReason
+from domain.prefix.record import Namespace, Record, RecordKey
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
 from tests.support.stepped_writer import SteppedWriter

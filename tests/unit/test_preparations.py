@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from application.services.text_side.preparations import Preparations
+from application.services.text_side.answers.preparations import Preparations
 from domain.errors import RequestCancelled
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest, TextPrompt
+from domain.request.request import GenerationRequest, TextPrompt
 
 ID = RequestId("a")
 REQUEST = GenerationRequest(ID, ModelId("demo"), TextPrompt("x"))

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from interfaces.cli.progress import LINE_EVERY_S, WINDOW_S, Bar, Lines, Pace, Unit, progress, told_time
+from interfaces.cli.terminal.progress import LINE_EVERY_S, WINDOW_S, Bar, Lines, Pace, Unit, progress, told_time
 
 
 class Ticks:

@@ -11,13 +11,13 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.tokenizer import EncodedPrompt
-from application.services.text_side.prompt_encoder import LONG_CHARS, PromptEncoder
-from domain.chat import ChatMessage, Role
+from application.services.text_side.answers.prompt_encoder import LONG_CHARS, PromptEncoder
 from domain.errors import ContextOverflow
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelDescription, ModelSource
-from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from domain.models.model_card import ModelDescription, ModelSource
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from tests.support.patience import PATIENCE_S
 
 LONG, SHORT = TextPrompt("x" * LONG_CHARS), TextPrompt("short")

@@ -8,13 +8,13 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
-from domain.prompt_content import EncodedPrompt
-from domain.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from domain.models.model_card import ModelSource
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MODEL = FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(vocab_size=300)).description
 

@@ -4,12 +4,12 @@ import asyncio
 from typing import cast
 
 from adapters.fake.clock import FakeClock
-from application.cache_events import CacheMeasured, TierReading
 from application.events import FaultObserved
-from application.health_events import ReadinessMeasured
+from application.events.cache import CacheMeasured, TierReading
+from application.events.health import ReadinessMeasured
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import EngineCache
-from application.services.text_side.regular_reports import RegularReports
+from application.services.text_side.supervision.regular_reports import RegularReports
 from tests.support.recording import RecordingEvents
 
 HOT = HotUsage(budget_bytes=1000, used_bytes=600, num_blocks=5, num_snapshots=2, num_pinned=1, evicted=3)

@@ -10,9 +10,9 @@ from adapters.system.request_summary import read_summary, summarise
 from application.events import PrefixAwaited, PrefixMatched, RequestEnded, RequestPreempted
 from application.services.request_timelines import RequestTimeline, RequestTimelines
 from domain.ids import RequestId
-from domain.request import Usage
-from interfaces.cli.logs import JsonFormatter, PlainFormatter
-from interfaces.cli.request_story import LOGGER, RequestStory, find_story, from_log, told
+from domain.request.request import Usage
+from interfaces.cli.client.request_story import LOGGER, RequestStory, find_story, from_log, told
+from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
 from tests.support.event_script import Script, at
 
 ID = RequestId("chatcmpl-1")

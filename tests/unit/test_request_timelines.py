@@ -7,10 +7,10 @@ import pytest
 
 from application.events import PrefillChunkComputed, PrefixMatched, RequestAdmitted, RequestPreempted, TokensReceived
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
-from domain.document import Owner
-from domain.explanation import Divergence, Explanation, StopReason
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest, TextPrompt
+from domain.prefix.explanation import Divergence, Explanation, StopReason
+from domain.request.document import Owner
+from domain.request.request import GenerationRequest, TextPrompt
 from tests.support.event_script import Script, at
 
 ID = RequestId("chatcmpl-1")

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
-from domain.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
-from domain.request import ChatPrompt
-from interfaces.http.json_body import body_decoder
+from domain.request.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.items import ITEMS, LEFT_OUT
 from interfaces.http.responses.prompt import chat_prompt, tools_of
 from interfaces.http.responses.responses_request import ResponsesRequest

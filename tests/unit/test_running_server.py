@@ -5,8 +5,8 @@ import json
 import pytest
 
 from application.settings import ServerSettings
-from interfaces.cli.foreign_answer import decoded
-from interfaces.cli.running_server import running_server
+from interfaces.cli.client.foreign_answer import decoded
+from interfaces.cli.client.running_server import running_server
 
 
 @pytest.mark.parametrize(

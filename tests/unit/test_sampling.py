@@ -3,7 +3,7 @@
 import pytest
 
 from domain.errors import InvalidRequest
-from domain.sampling import SamplingParams, StopRules
+from domain.request.sampling import SamplingParams, StopRules
 
 REFUSED: list[tuple[str, dict[str, object]]] = [
     ("temperature", {"temperature": -0.1}),

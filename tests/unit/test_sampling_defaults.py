@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from adapters.mlx.preflight import advised_sampling
+from adapters.mlx.loading.preflight import advised_sampling
 from domain.errors import InvalidRequest
-from domain.sampling import SamplingParams
-from domain.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingParams
+from domain.request.sampling_defaults import SamplingDefaults
 
 
 def test_the_client_wins_over_the_table_and_that_over_advice() -> None:

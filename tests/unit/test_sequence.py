@@ -7,7 +7,7 @@ import pytest
 from domain.errors import IllegalTransition
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.sequence import TRANSITIONS, Phase, Sequence
+from domain.scheduling.sequence import TRANSITIONS, Phase, Sequence
 
 
 def sequence(phase: Phase = Phase.QUEUED) -> Sequence:

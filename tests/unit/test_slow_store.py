@@ -10,9 +10,9 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
 from application.services.prefix.fetch import RECORDS_PER_READ
 from application.services.prefix.store_lanes import MAX_UPKEEP
-from domain.explanation import StopReason
-from domain.record import Namespace, RecordKey
-from domain.state_layout import StateLayout
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import StopReason
+from domain.prefix.record import Namespace, RecordKey
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.lanes import HeldLane
 

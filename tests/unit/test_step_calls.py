@@ -1,6 +1,6 @@
 """What a step asks of the interpreter for each row, beside what the model does: the same however many there are."""
 
-from domain.scheduling import StepLimits
+from domain.scheduling.plan_step import StepLimits
 from tests.support.call_counts import num_calls
 from tests.support.stepped_engine import GRID, SteppedEngine
 

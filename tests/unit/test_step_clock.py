@@ -1,7 +1,7 @@
 """What a prefill turn took, also where the backend returned before it was computed."""
 
 from application.services.token_side.step_planner import StepClock
-from domain.step_values import StepPace
+from domain.scheduling.step_values import StepPace
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ from adapters.engine_process.engine import Patience
 from adapters.otel.pipeline import SHUTDOWN_TIMEOUT_S
 from interfaces.composition.cache import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
 from interfaces.composition.service import STOP_TIMEOUT_S
-from interfaces.http.server import GRACE_S, LAST_WORDS_S
+from interfaces.http.front.server import GRACE_S, LAST_WORDS_S
 
 ROOT = Path(__file__).parents[2]
 LOG_S, WATCH_S = 4.0, 1.0

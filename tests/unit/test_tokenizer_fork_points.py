@@ -17,10 +17,10 @@ from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_length, common_token_count
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
-from domain.fork_point import ForkKind
-from domain.request import ChatPrompt
-from domain.snapshot_policy import END_GAP
+from domain.prefix.fork_point import ForkKind
+from domain.prefix.snapshot_policy import END_GAP
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
 from tests.support import templates
 from tests.support.counting_rust import CountingRust
 from tests.support.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder

@@ -15,7 +15,7 @@ from adapters.tokenizers.library import open_files_limit_kept
 from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.models.model_card import ModelSource
 from tests.support.tiny_tokenizers import byte_level, load_folder, sentence_piece, write_folder
 
 
@@ -110,7 +110,7 @@ def test_loading_is_quiet_and_needs_neither_torch_nor_mlx() -> None:
     script = (
         "import sys\n"
         "from adapters.tokenizers.loader import HfTokenizerLoader\n"
-        "from domain.model_card import ModelSource\n"
+        "from domain.models.model_card import ModelSource\n"
         "assert 'transformers' not in sys.modules\n"
         f"HfTokenizerLoader().load(ModelSource('demo', {str(folder)!r}))\n"
         "assert not {'torch', 'mlx', 'mlx_lm'} & sys.modules.keys()\n"

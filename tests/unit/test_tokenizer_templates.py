@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from application.ports.tokenizer import PromptTooLong, TemplateFeatures, Tokenizer
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
-from domain.request import ChatPrompt
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
 from tests.support import templates
 from tests.support.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
 

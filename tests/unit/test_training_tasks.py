@@ -13,9 +13,9 @@ import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
-from domain.model_card import ModelSource
-from domain.request import ChatPrompt
+from domain.models.model_card import ModelSource
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.request import ChatPrompt
 from tests.support.demo_chats import DemoChat, demo_chats, demo_conversation, material, tokenizer
 from training.tasks import TASKS, Draw, Turn, plain_text, write_conversation
 from training.tasks.rendering import system_part, turn_pieces

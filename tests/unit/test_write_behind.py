@@ -8,12 +8,12 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
+from application.events.cache import RecordsOffered
 from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
-from domain.record import NamespaceInfo, Record
+from domain.prefix.record import NamespaceInfo, Record
 from tests.support.gated_store import GatedStore
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, held, keys_of, namespace_of, snapshot

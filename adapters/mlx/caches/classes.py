@@ -25,7 +25,7 @@ import mlx.core as mx
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
 from domain.memory.buffer_slots import buffer_slots
-from domain.state_layout import StateKind
+from domain.models.state_layout import StateKind
 
 Tensors: TypeAlias = tuple[mx.array | None, ...]
 """The arrays of one leaf in a fixed order; None for a slot that the model left empty."""

@@ -22,8 +22,8 @@ from weakref import ref
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.library import lib
+from adapters.mlx.runtime.arrays import evaluate
 from domain.memory.buffer_slots import buffer_slots
 
 _SPARE_SHARE = 4

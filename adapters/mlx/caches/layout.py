@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import arrays_in
 from adapters.mlx.caches.classes import children_of, label_of, lib, traits_of
-from domain.state_layout import LayerState, LeafPath, StateKind, StateLayout
+from adapters.mlx.runtime.arrays import arrays_in
+from domain.models.state_layout import LayerState, LeafPath, StateKind, StateLayout
 
 Caches: TypeAlias = list[Any]
 """One cache object a layer, in the order of the model's `make_cache`. Plain ones hold one sequence, batch ones many."""

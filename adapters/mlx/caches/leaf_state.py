@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.classes import Tensors, known_traits, label_of, lib
+from adapters.mlx.runtime.arrays import evaluate
 from domain.memory.buffer_slots import buffer_slots
-from domain.state_layout import StateKind
+from domain.models.state_layout import StateKind
 
 UNUSED_SHARE = 2
 """A buffer that would be filled to less than one part in so many is replaced by a copy of what remains."""

@@ -2,6 +2,6 @@
 
 from typing import Any
 
-from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.runtime.file_limit import mlx_lm_module
 
 lib: Any = mlx_lm_module("models.cache")

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate, token_array
 from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
 from adapters.mlx.caches.layout import Caches, leaves
 from adapters.mlx.caches.leaf_state import can_cut, cut_back
+from adapters.mlx.runtime.arrays import evaluate, token_array
 
 
 def fork(caches: Caches) -> Caches:
@@ -76,8 +76,8 @@ def append_rows(batch: Caches, num_rows: int, rows: Sequence[Caches], capacity: 
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep these rows of a batch, as `domain.decode_groups.rows_in_place` puts them, and drop the others. When this
-    raises, some layers may have done so."""
+    """Keep these rows of a batch in the order that `rows_in_place` gives, and drop the others. When this raises, some
+    layers may have done so."""
     for held, index in _places(batch):
         held[index] = _narrowed(held[index], rows)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import arrays_in
 from adapters.mlx.caches.classes import lib, traits_of
 from adapters.mlx.caches.layout import Caches, leaf_at, new_caches
+from adapters.mlx.runtime.arrays import arrays_in
 from domain.memory.shape import StateCost
-from domain.state_layout import LeafPath, StateKind, StateLayout
+from domain.models.state_layout import LeafPath, StateKind, StateLayout
 
 _STEP = 256
 """Tokens by which mlx-lm's caches grow."""

@@ -19,19 +19,19 @@ from application.services.prefix.explainer import explain
 from application.services.prefix.lookup import CacheContext
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
-from domain.block_grid import BlockGrid
 from domain.errors import ModelNotFound
-from domain.explanation import Explanation, StopReason
-from domain.fingerprint import Fingerprint, tenant_salt
-from domain.hashing import BlockChain
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelDescription
-from domain.namespace_choice import NamespaceChoice
-from domain.prefix import ReuseRules
-from domain.prefix_index import STORED
-from domain.prompt_content import EncodedPrompt
-from domain.record import NamespaceInfo
+from domain.models.model_card import ModelDescription
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.fingerprint import Fingerprint, tenant_salt
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import STORED
+from domain.prefix.match import ReuseRules
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.record import NamespaceInfo
 
 MAX_NAMESPACES = 1_024
 """Namespaces remembered by (model, salt); beyond that they are worked out anew."""

@@ -15,16 +15,16 @@ from application.services.prefix.live_states import LIVE, Continuation
 from application.services.prefix.lookup import CacheContext, Lookup
 from application.services.prefix.tiers import HOT
 from domain.errors import ComputeFailed, IllegalTransition
-from domain.explanation import Explanation, StopReason
-from domain.hashing import BlockChain
 from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import PERSISTED
-from domain.prompt_content import EncodedPrompt
-from domain.record import NamespaceInfo, Record
-from domain.snapshot_policy import BEFORE_ANSWER
-from domain.step_values import TakeOver
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import PERSISTED
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.record import NamespaceInfo, Record
+from domain.prefix.snapshot_policy import BEFORE_ANSWER
+from domain.scheduling.step_values import TakeOver
 
 
 class CachedSequence:

@@ -20,13 +20,13 @@ from copy import copy
 
 from application.ports.state_access import StateAccess
 from application.services.prefix.keeper import RecordKeeper
-from domain.fork_point import ForkKind, ForkPoint
-from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
-from domain.payload import GroupPayloads
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.record import BlockKey, Provenance, Record
-from domain.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.hashing import BlockChain
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import BlockKey, Provenance, Record
+from domain.prefix.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
 CATCH_UP = 2
 """How many chunks' worth of blocks are taken out at once where some before a state that was taken over are missing."""

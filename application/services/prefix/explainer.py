@@ -13,14 +13,14 @@ from typing import cast
 from application.ports.block_store import BlockStore
 from application.services.prefix.live_states import LIVE, Continuation
 from application.services.prefix.tiers import HOT, PrefixTiers
-from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
-from domain.fingerprint import Fingerprint, shares_tenant
-from domain.fork_point import ForkPoint
-from domain.hashing import BlockChain, block_hash
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.record import BlockKey, NamespaceInfo, RecordKey
+from domain.prefix.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
+from domain.prefix.fingerprint import Fingerprint, shares_tenant
+from domain.prefix.fork_point import ForkPoint
+from domain.prefix.hashing import BlockChain, block_hash
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.record import BlockKey, NamespaceInfo, RecordKey
 
 MAX_FOLLOWERS = 64
 """Stored continuations that an explanation compares the prompt with."""

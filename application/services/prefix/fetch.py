@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from application.services.prefix.tiers import HOT, PrefixTiers, StateRead
-from domain.hashing import BlockChain
 from domain.ids import GroupIndex
-from domain.payload import GroupPayloads
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.record import BlockKey, Provenance, Record, RecordKey
+from domain.prefix.hashing import BlockChain
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import BlockKey, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 8
 """Records of one read: the store decodes as many at a time as it has threads, and each read has its own deadline."""

@@ -16,10 +16,10 @@ from itertools import groupby
 from threading import Lock, RLock
 from weakref import WeakValueDictionary
 
-from domain.hashing import BlockChain
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import ANYWHERE, STORED, PrefixIndex
-from domain.record import Namespace, NamespaceInfo, RecordKey
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE, STORED, PrefixIndex
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 MAX_NAMESPACES = 1_024
 """Namespaces whose index is kept though nothing of them is in memory; others are read again at their next use."""

@@ -11,11 +11,11 @@ from itertools import takewhile
 from application.services.prefix.fetch import Fetched
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.tiers import PrefixTiers
-from domain.hashing import BlockChain
 from domain.ids import NOBODY, RequestId
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import ANYWHERE, HOT, PERSISTED
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE, HOT, PERSISTED
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
 
 
 class RecordKeeper:

@@ -24,12 +24,12 @@ from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.prefix.indexes import Epoch
-from domain.block_grid import BlockGrid
-from domain.explanation import StopReason
-from domain.hashing import BlockChain
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
-from domain.prefix import PrefixMatch
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.explanation import StopReason
+from domain.prefix.hashing import BlockChain
+from domain.prefix.match import PrefixMatch
 
 LIVE = "live"
 

@@ -31,15 +31,15 @@ from application.services.prefix.live_states import Continuation
 from application.services.prefix.running import Running, find_owner
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import IllegalTransition
-from domain.explanation import StopReason
-from domain.hashing import BlockChain
 from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import ANYWHERE, HOT, STORED
-from domain.prompt_content import EncodedPrompt
-from domain.record import NamespaceInfo, RecordKey
-from domain.step_values import TakeOver
+from domain.prefix.explanation import StopReason
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE, HOT, STORED
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.record import NamespaceInfo, RecordKey
+from domain.scheduling.step_values import TakeOver
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""

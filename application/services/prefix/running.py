@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
-from domain.prefix import ReuseRules
+from domain.prefix.hashing import BlockChain
+from domain.prefix.match import ReuseRules
 
 
 class Running(Protocol):

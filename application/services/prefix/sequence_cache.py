@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from application.ports.state_access import StateAccess
-from domain.explanation import Explanation, StopReason
 from domain.ids import BlockHash, RequestId, SequenceId
-from domain.step_values import TakeOver
+from domain.prefix.explanation import Explanation, StopReason
+from domain.scheduling.step_values import TakeOver
 
 
 class SequenceCache(Protocol):

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 
-from application.cache_events import RecordsRead
 from application.events import FaultObserved
+from application.events.cache import RecordsRead
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.faults import described
 from application.services.lane import Call, Lane, LaneFull
 from application.services.prefix.store_breaker import StoreBreaker
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.record import Record
+from domain.prefix.record import Record
 
 T = TypeVar("T")
 

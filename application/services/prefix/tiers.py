@@ -16,13 +16,13 @@ from application.services.prefix.indexes import Epoch, Indexes
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes, StoreRead
 from application.services.prefix.write_behind import WriteBehind
-from domain.hashing import BlockChain
 from domain.ids import GroupIndex
-from domain.namespace_choice import NamespaceChoice
-from domain.payload import StatePayload
-from domain.prefix import PrefixMatch, ReuseRules
-from domain.prefix_index import ANYWHERE
-from domain.record import NamespaceInfo, Record, RecordKey
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE
+from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.payload import StatePayload
+from domain.prefix.record import NamespaceInfo, Record, RecordKey
 
 HOT = "hot"
 

@@ -11,8 +11,8 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import StoreUnresponsive
-from domain.explanation import Explanation
 from domain.ids import ModelId
+from domain.prefix.explanation import Explanation
 
 CLEAR_TIMEOUT_S = 600.0
 """Clearing may have to copy a large store. Nobody waits for a volume that hangs longer than that."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from application.ports.engine import Submission
 from application.ports.token_constraint import AllowedTokens, ConstraintCompiler, TokenConstraint
 from domain.errors import ComputeFailed
-from domain.reasoning_budget import ReasoningBudget, ReasoningMeter
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMeter
 
 
 def constraint_of(asked: Submission, vocab_size: int, constraints: ConstraintCompiler | None) -> TokenConstraint | None:

@@ -33,9 +33,9 @@ from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import FinishReason
-from domain.scheduling import StepLimits
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.request import FinishReason
+from domain.scheduling.plan_step import StepLimits
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from application.memory_events import MemoryMeasured, PressureRelieved
+from application.events.memory import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.memory_probe import MemoryProbe
@@ -20,12 +20,12 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.token_side.held_memory import READ_EVERY_STEPS, HeldMemory, HostMemory
 from domain.ids import SequenceId
-from domain.memory.demand import charge_bytes, demand_of, open_bytes
 from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
-from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
-from domain.sequence import WAITING, Phase
+from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
+from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits, admission_order
+from domain.scheduling.sequence import WAITING, Phase
 
 
 class StepGuard(Protocol):

@@ -25,7 +25,7 @@ from application.services.token_side.outlet import Outlet
 from domain.byte_size import format_bytes
 from domain.errors import DomainError, ModelExceedsMemory, ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelSource
 
 
 class LoadedModels(Mapping[ModelId, LoadedModel]):

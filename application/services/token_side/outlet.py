@@ -17,7 +17,7 @@ from application.events import Event, FaultObserved
 from application.ports.clock import Clock
 from application.ports.engine import EngineItem, StepBatch
 from application.services.faults import described
-from domain.engine_health import Activity
+from domain.health.engine_health import Activity
 from domain.ids import RequestId
 
 T = TypeVar("T")

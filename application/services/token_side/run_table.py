@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from application.services.token_side.sequence_run import SequenceRun
 from domain.ids import RequestId, SequenceId
-from domain.sequence import WAITING, Phase
+from domain.scheduling.sequence import WAITING, Phase
 
 
 class RunTable:

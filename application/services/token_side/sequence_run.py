@@ -26,15 +26,15 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.constraints import FollowedConstraint
 from application.services.token_side.outlet import Outlet
 from domain.errors import MemoryBusy, ServerUnavailable
-from domain.explanation import Explanation
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.preemption import Preemptions
-from domain.request import FinishReason, Usage, choice_id, choice_seed
-from domain.scheduling import PrefillChunk, SequenceView
-from domain.sequence import Phase, Sequence
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.prefix.explanation import Explanation
+from domain.request.request import FinishReason, Usage, choice_id, choice_seed
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.scheduling.plan_step import PrefillChunk, SequenceView
+from domain.scheduling.preemption import Preemptions
+from domain.scheduling.sequence import Phase, Sequence
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""

@@ -21,10 +21,10 @@ from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from domain.errors import DomainError, MemoryBusy
 from domain.ids import SequenceId
-from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
-from domain.sequence import WAITING
-from domain.step_values import StepPace
-from domain.wait_reason import WaitReason, wait_reasons
+from domain.scheduling.plan_step import SequenceView, StepLimits, StepPlan, admission_order, plan_step
+from domain.scheduling.sequence import WAITING
+from domain.scheduling.step_values import StepPace
+from domain.scheduling.wait_reason import WaitReason, wait_reasons
 
 MEMORY_WAIT_S = 120.0
 """How long a request may wait in the queue for memory that others hold."""

@@ -25,10 +25,10 @@ from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_planner import QueueWaits, StepClock, StepPlanner
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import LoadOptions, ModelSource
-from domain.request import FinishReason
-from domain.scheduling import StepLimits, StepPlan
-from domain.sequence import WAITING, Phase
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.request import FinishReason
+from domain.scheduling.plan_step import StepLimits, StepPlan
+from domain.scheduling.sequence import WAITING, Phase
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from interfaces.cli.failure import USAGE, fail
-from interfaces.cli.options import AsJson, key_in
+from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.options import AsJson, key_in
 
 if TYPE_CHECKING:
     from interfaces.cli.bench.report import Report
@@ -88,8 +88,8 @@ def _measured(plan: "BenchPlan", api_key: str | None, quiet: bool) -> "Report":
     from interfaces.cli.bench.allowance import Spent
     from interfaces.cli.bench.run import Bench
     from interfaces.cli.bench.target import BenchFailed
-    from interfaces.cli.interrupt import unless_interrupted
-    from interfaces.cli.progress import Unit, progress
+    from interfaces.cli.terminal.interrupt import unless_interrupted
+    from interfaces.cli.terminal.progress import Unit, progress
 
     if not quiet and sys.stderr.isatty():
         about = plan.reuse.num_tokens + sum(plan.streams) * plan.tokens

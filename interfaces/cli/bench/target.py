@@ -13,7 +13,7 @@ from domain.shown import shown
 from interfaces.cli.bench.allowance import Allowance, Spent
 from interfaces.cli.bench.prompts import Message
 from interfaces.cli.bench.timeline import Timeline
-from interfaces.cli.foreign_answer import content_of, decoded
+from interfaces.cli.client.foreign_answer import content_of, decoded
 
 if TYPE_CHECKING:
     import httpx

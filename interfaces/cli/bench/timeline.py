@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from domain.shown import shown
-from interfaces.cli.foreign_answer import decoded
+from interfaces.cli.client.foreign_answer import decoded
 
 DONE = b"[DONE]"
 MAX_ERROR_CHARS = 500

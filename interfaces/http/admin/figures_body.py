@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from domain.live_reading import History, Latency, LiveReading, Reuse
+from domain.health.live_reading import History, Latency, LiveReading, Reuse
 
 
 class LatencyBody(Struct):

@@ -7,13 +7,13 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.check_health import Health
-from domain.live_windows import LATENCY_WINDOW_S
+from domain.health.live_windows import LATENCY_WINDOW_S
 from interfaces.http.admin.figures_body import FiguresBody, figures_body
 from interfaces.http.admin.reading import admin_get
-from interfaces.http.health import EngineBody, engine_body
-from interfaces.http.memory_body import MemoryBody, memory_body
+from interfaces.http.operations.health import EngineBody, engine_body
+from interfaces.http.operations.memory_body import MemoryBody, memory_body
+from interfaces.http.operations.tier_bodies import TiersBody, tiers_body
 from interfaces.http.services import AdminServices, Services
-from interfaces.http.tier_bodies import TiersBody, tiers_body
 
 
 class HealthBody(Struct):

@@ -4,8 +4,8 @@ from litestar import get
 from litestar.datastructures import CacheControlHeader
 from msgspec import Struct
 
-from interfaces.http.documented import errors
-from interfaces.http.visit import admins_only
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.visit import admins_only
 
 PREFIX = "/admin/api"
 

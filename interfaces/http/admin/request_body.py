@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
-from application.services.text_side.preparations import Preparation
-from domain.explanation import Explanation
+from application.services.text_side.answers.preparations import Preparation
+from domain.prefix.explanation import Explanation
+from domain.scheduling.wait_reason import WaitReason
 from domain.shown import shown
-from domain.wait_reason import WaitReason
-from interfaces.http.explanation_body import PromptExplanation, prompt_explanation
+from interfaces.http.operations.explanation_body import PromptExplanation, prompt_explanation
 
 
 class StageTimesBody(Struct):

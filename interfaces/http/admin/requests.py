@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from application.services.request_timelines import MAX_ENDED
 from application.use_cases.watch_requests import RequestsSeen
-from domain.document import Owner
 from domain.ids import RequestId
+from domain.request.document import Owner
 from interfaces.http.admin.reading import PREFIX, admin_get
 from interfaces.http.admin.request_body import PreparingBody, RequestBody, preparing_body, request_body
-from interfaces.http.documented import errors
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.visit import admins_only, requested_salt, visit_of
 from interfaces.http.services import Services
-from interfaces.http.visit import admins_only, requested_salt, visit_of
 
 DEFAULT_ENDED = 50
 

@@ -5,11 +5,11 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.priority import Priority
-from domain.request import FinishReason, Usage
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
+from domain.request.request import FinishReason, Usage
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
+from interfaces.http.answering.collected import Collected, num_reasoning_tokens, visible_parts
 from interfaces.http.anthropic.conversation import input_of
-from interfaces.http.collected import Collected, num_reasoning_tokens, visible_parts
-from interfaces.http.sampling_fields import anthropic_tier
+from interfaces.http.fields.sampling_fields import anthropic_tier
 
 
 class TextBody(Struct, tag_field="type", tag="text"):

@@ -16,8 +16,8 @@ from interfaces.http.anthropic.blocks import (
     TextSource,
     ToolReferenceBlock,
 )
-from interfaces.http.json_body import by_type, converted
-from interfaces.http.sampling_fields import unseen
+from interfaces.http.fields.sampling_fields import unseen
+from interfaces.http.incoming.json_body import by_type, converted
 
 BETWEEN = "\n"
 """Between blocks of one message. A string means the same as one block of text."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
+from domain.request.chat import ChatMessage, Role, ToolCall
 from interfaces.http.anthropic.block_text import BETWEEN, block_text, blocks_of, text_of
 from interfaces.http.anthropic.blocks import Content, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 

@@ -8,15 +8,15 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from domain.ids import ModelId
-from domain.request import GenerationRequest
-from interfaces.http.answering import plain_answer
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.documented import errors
 from interfaces.http.anthropic.errors import MessageErrorBody
 from interfaces.http.anthropic.messages_request import CountTokensRequest
 from interfaces.http.anthropic.prompt import chat_prompt
-from interfaces.http.documented import errors
-from interfaces.http.json_body import json_body
+from interfaces.http.incoming.json_body import json_body
+from interfaces.http.incoming.visit import visit_of
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
 
 
 class TokenCountBody(Struct):

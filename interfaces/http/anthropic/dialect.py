@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from litestar.handlers import HTTPRouteHandler
 
+from interfaces.http.answering.dialect import Dialect
 from interfaces.http.anthropic.count_tokens import count_tokens_route
 from interfaces.http.anthropic.errors import MessageErrorBody, error_body
 from interfaces.http.anthropic.messages import Messages
-from interfaces.http.dialect import Dialect
 from interfaces.http.errors import Problem
 from interfaces.http.services import Services
 

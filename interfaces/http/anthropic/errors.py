@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, RequestCancelled
-from interfaces.http import sse
+from interfaces.http.answering import sse
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 
 _TYPES = {

@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
 from domain.priority import Priority
-from domain.request import Usage
-from domain.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http import sse
+from domain.request.request import Usage
+from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.collected import opening, shows_nothing
 from interfaces.http.anthropic.answer import (
     MessageBody,
     block_body,
@@ -27,7 +28,6 @@ from interfaces.http.anthropic.answer import (
     usage_body,
 )
 from interfaces.http.anthropic.errors import error_event
-from interfaces.http.collected import opening, shows_nothing
 
 
 class MessageFraming:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from domain.ids import ModelId
-from domain.request import GenerationRequest
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
 from interfaces.http.anthropic.answer import MessageBody, message_body
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.anthropic.messages_request import MessagesRequest
@@ -15,10 +17,8 @@ from interfaces.http.anthropic.prompt import (
     stop_rules,
     wire_names,
 )
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.json_body import body_decoder
-from interfaces.http.sampling_fields import tier_priority
+from interfaces.http.fields.sampling_fields import tier_priority
+from interfaces.http.incoming.json_body import body_decoder
 
 
 class Messages(Operation[MessagesRequest]):

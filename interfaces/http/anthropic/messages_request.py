@@ -10,7 +10,7 @@ from msgspec import Struct
 from interfaces.http.anthropic.blocks import Content
 from interfaces.http.anthropic.conversation import MessageParam
 from interfaces.http.anthropic.tools import ToolChoiceParam
-from interfaces.http.parameters import ignored, mapped, refused, supported
+from interfaces.http.fields.parameters import ignored, mapped, refused, supported
 
 
 class Thinking(Struct):

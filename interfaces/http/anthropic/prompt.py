@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from domain.chat import Role
-from domain.grammar import Grammar
-from domain.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request import ChatPrompt
-from domain.sampling import SamplingParams, StopRules
+from domain.request.chat import Role
+from domain.request.grammar import Grammar
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt
+from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.anthropic.conversation import conversation
 from interfaces.http.anthropic.messages_request import MessagesRequest, PromptFields
 from interfaces.http.anthropic.tools import tool_choice, tool_specs
-from interfaces.http.grammar_fields import response_format_grammar
-from interfaces.http.parameters import refuse_unsupported
-from interfaces.http.sampling_fields import thinking_kwargs
+from interfaces.http.fields.grammar_fields import response_format_grammar
+from interfaces.http.fields.parameters import refuse_unsupported
+from interfaces.http.fields.sampling_fields import thinking_kwargs
 
 FORMAT = "output_config.format"
 _NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}

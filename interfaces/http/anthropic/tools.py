@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.request.chat import Json, ToolSpec
+from domain.request.tool_choice import CallMode, ToolChoice, named_tool
 from domain.shown import shown
-from domain.tool_choice import CallMode, ToolChoice, named_tool
-from interfaces.http.json_body import converted
+from interfaces.http.incoming.json_body import converted
 
 
 class Tool(Struct):

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from interfaces.http.explanation_body import PromptExplanation
+from interfaces.http.operations.explanation_body import PromptExplanation
 
 
 class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):

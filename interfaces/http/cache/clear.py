@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from application.ports.cache_stats import Cleared
 from application.services.documents import Documents
+from interfaces.http.answering.documented import errors
 from interfaces.http.cache.bodies import ClearedBody
-from interfaces.http.documented import errors
-from interfaces.http.json_body import json_body
-from interfaces.http.visit import admins_only, visit_of
+from interfaces.http.incoming.json_body import json_body
+from interfaces.http.incoming.visit import admins_only, visit_of
 
 
 class ClearRequest(Struct, forbid_unknown_fields=True):

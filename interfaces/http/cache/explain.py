@@ -9,16 +9,16 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from domain.request import GenerationRequest
-from interfaces.http.answering import plain_answer
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.answering.documented import errors
 from interfaces.http.cache.bodies import ExplanationBody
-from interfaces.http.dialect import Asked
-from interfaces.http.documented import errors
 from interfaces.http.errors import renamed
-from interfaces.http.explanation_body import prompt_explanation
-from interfaces.http.prompt_body import PromptBodies, PromptBody
+from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
+from interfaces.http.incoming.visit import visit_of
+from interfaces.http.operations.explanation_body import prompt_explanation
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
 
 
 def explain_route(

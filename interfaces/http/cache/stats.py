@@ -12,10 +12,10 @@ from application.ports.document_store import DocumentUsage
 from application.ports.engine import EngineStatus
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
-from interfaces.http.documented import errors
-from interfaces.http.memory_body import MemoryBody, memory_body
-from interfaces.http.tier_bodies import TiersBody, tiers_body
-from interfaces.http.visit import admins_only
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.visit import admins_only
+from interfaces.http.operations.memory_body import MemoryBody, memory_body
+from interfaces.http.operations.tier_bodies import TiersBody, tiers_body
 
 
 class CacheStatsBody(TiersBody, tag_field="object", tag="cairn.cache_stats"):

@@ -11,15 +11,15 @@ from msgspec import Struct
 
 from application.use_cases.warm_prompt import WarmedPrompt
 from domain.errors import InvalidRequest
-from domain.request import GenerationRequest
-from interfaces.http.answering import plain_answer
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.answering.documented import errors
 from interfaces.http.cache.bodies import PromptWarmed, WarmedBody
-from interfaces.http.dialect import Asked
-from interfaces.http.documented import errors
 from interfaces.http.errors import renamed
-from interfaces.http.prompt_body import PromptBodies, PromptBody
+from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
+from interfaces.http.incoming.visit import GENERATES, visit_of
 from interfaces.http.services import Services
-from interfaces.http.visit import GENERATES, visit_of
 
 
 def warm_route(

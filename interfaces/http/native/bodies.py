@@ -6,10 +6,10 @@ import msgspec
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from domain.request import GenerationRequest, TokenPrompt
-from interfaces.http.dialect import Asked
-from interfaces.http.json_body import decode_json
-from interfaces.http.prompt_body import PromptBodies, PromptBody
+from domain.request.request import GenerationRequest, TokenPrompt
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
+from interfaces.http.incoming.json_body import decode_json
 
 
 class TokenizeFields(Struct):

@@ -11,15 +11,15 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.services.text_side.served_model import ModelStanding
+from application.services.text_side.models.served_model import ModelStanding
 from application.use_cases.list_models import ModelEntry
 from domain.ids import ModelId
-from domain.state_layout import StateKind, StateLayout
-from interfaces.http.answering import plain_answer
-from interfaces.http.documented import errors
-from interfaces.http.json_body import json_body
+from domain.models.state_layout import StateKind, StateLayout
+from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.json_body import json_body
+from interfaces.http.incoming.visit import admins_only, visit_of
 from interfaces.http.services import Services
-from interfaces.http.visit import admins_only, visit_of
 
 _STATUSES = (400, 401, 403, 404, 413, 415, 500, 503)
 

@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.request import GenerationRequest, TokenPrompt
-from interfaces.http.answering import plain_answer
-from interfaces.http.dialect import Asked
-from interfaces.http.documented import errors, linked
+from domain.request.request import GenerationRequest, TokenPrompt
+from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.answering.documented import errors, linked
 from interfaces.http.errors import renamed
-from interfaces.http.json_body import decoded_body, json_body
+from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
+from interfaces.http.incoming.json_body import decoded_body, json_body
+from interfaces.http.incoming.visit import visit_of
 from interfaces.http.native.bodies import (
     DetokenizeRequest,
     PromptTextBody,
@@ -29,9 +31,7 @@ from interfaces.http.native.bodies import (
     decode_tokenize,
     one_request,
 )
-from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
 
 _FROM_TOKENS = {"detokenize": Link(operation_id="detokenize", request_body={"tokens": "$response.body#/tokens"})}
 

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from application.ports.clock import Clock
-from domain.request import FinishReason
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
-from interfaces.http.dialect import Started
+from domain.request.request import FinishReason
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from interfaces.http.answering.dialect import Started
 
 
 class CallFunction(Struct):

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
+from interfaces.http.fields.parameters import ignored, mapped, refused, supported
 from interfaces.http.ollama.options import Options
-from interfaces.http.parameters import ignored, mapped, refused, supported
 
 
 class CalledFunction(Struct):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from litestar.handlers import HTTPRouteHandler
 
-from interfaces.http.dialect import Dialect
+from interfaces.http.answering.dialect import Dialect
 from interfaces.http.errors import Problem
 from interfaces.http.ollama.errors import OllamaError, error_body
 from interfaces.http.ollama.models import model_routes

@@ -7,9 +7,9 @@ The sign of life is an empty piece: clients wait for the next line, whatever is 
 
 import msgspec
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
-from domain.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.ollama.answer import Answer, Piece, Teller
 from interfaces.http.ollama.errors import error_line
 

@@ -17,13 +17,13 @@ from msgspec import Struct
 from application.use_cases.list_models import ModelEntry
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.shown import shown
-from interfaces.http.answering import models_for, naming_what_is_served
-from interfaces.http.documented import errors
-from interfaces.http.json_body import json_body
+from interfaces.http.answering.answering import models_for, naming_what_is_served
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.json_body import json_body
+from interfaces.http.incoming.visit import visit_of
 from interfaces.http.ollama.errors import OllamaError
 from interfaces.http.ollama.prompt import model_id
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
 
 SPOKEN_VERSION = "0.12.6"
 """Of Ollama, whose routes these are like: clients ask which they may use."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from domain.request import GenerationRequest, Prompt
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.json_body import body_decoder
+from domain.request.request import GenerationRequest, Prompt
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.ollama.answer import (
     Answer,
     ChatAnswer,

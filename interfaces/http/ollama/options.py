@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from domain.sampling import SamplingParams, StopRules
-from interfaces.http.parameters import ignored, mapped, refused, supported
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.http.fields.parameters import ignored, mapped, refused, supported
 
 _LOADING = "the server loads models its own way"
 

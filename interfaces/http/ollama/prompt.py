@@ -6,16 +6,16 @@ from typing import cast
 
 import msgspec
 
-from domain.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import Grammar, json_object_grammar, json_schema_grammar
 from domain.ids import ModelId
-from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
-from interfaces.http.dialect import Asked
+from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
+from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
+from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.fields.parameters import refuse_unsupported
+from interfaces.http.fields.sampling_fields import thinking_kwargs
 from interfaces.http.ollama.bodies import AnswerFields, ChatRequest, GenerateRequest, Message
 from interfaces.http.ollama.options import Options, sampling_params, stop_rules
-from interfaces.http.parameters import refuse_unsupported
-from interfaces.http.sampling_fields import thinking_kwargs
 
 _ROLES = {role.value: role for role in Role}
 _LATEST = ":latest"

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from domain.request import GenerationRequest
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.json_body import body_decoder
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
 from interfaces.http.openai.chat_request import (
     ChatCompletionRequest,

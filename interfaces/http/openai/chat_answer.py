@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.priority import Priority
-from domain.request import FinishReason
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
-from interfaces.http.collected import Collected, visible_parts
-from interfaces.http.dialect import Started
+from domain.request.request import FinishReason
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from interfaces.http.answering.collected import Collected, visible_parts
+from interfaces.http.answering.dialect import Started
+from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
 from interfaces.http.openai.prompt_logprobs import PromptLogprobsBody, ScoredPrompt, Scores
 from interfaces.http.openai.usage import UsageBody, usage_body
-from interfaces.http.sampling_fields import openai_tier
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
 

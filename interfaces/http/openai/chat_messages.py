@@ -5,9 +5,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
-from interfaces.http.body_limits import check_arguments
+from domain.request.chat import ChatMessage, Role, ToolCall
+from interfaces.http.incoming.body_limits import check_arguments
 
 
 class TextPart(Struct, tag_field="type", tag="text"):

@@ -4,14 +4,14 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Struct
 
-from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
-from domain.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request import ChatPrompt
+from domain.request.chat import Json, ToolSpec
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt
+from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.tool_choices import openai_tool_choice
 from interfaces.http.openai.chat_messages import AssistantMessage, Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
-from interfaces.http.parameters import mapped, supported
-from interfaces.http.tool_choices import openai_tool_choice
 
 
 class ToolFunction(Struct):

@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
-from domain.request import Usage
-from domain.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
-from interfaces.http import sse
-from interfaces.http.dialect import Framing, Started
+from domain.request.request import Usage
+from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.dialect import Framing, Started
 from interfaces.http.openai.completion_fields import CompletionFields
 from interfaces.http.openai.errors import error_event
 from interfaces.http.openai.usage import UsageBody, usage_body

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.request import FinishReason, TextPrompt
-from domain.stream import ContentDelta, Finished
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Started
+from domain.request.request import FinishReason, TextPrompt
+from domain.request.stream import ContentDelta, Finished
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Started
 from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.completion_request import CompletionRequest
 from interfaces.http.openai.logprobs import CompletionLogprobs, completion_logprobs

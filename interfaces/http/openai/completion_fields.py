@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from domain.ids import RequestId
-from domain.request import GenerationRequest, Prompt
-from interfaces.http.dialect import Asked
-from interfaces.http.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
-from interfaces.http.parameters import mapped, supported
-from interfaces.http.sampling_fields import SamplingFields, generation_request, tier_priority
+from domain.request.request import GenerationRequest, Prompt
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
+from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.sampling_fields import SamplingFields, generation_request, tier_priority
 
 MAX_CHOICES = 128
 """Completions one HTTP request may ask for, over all its prompts."""

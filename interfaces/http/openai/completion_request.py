@@ -5,9 +5,9 @@ from typing import Annotated, TypeAlias
 
 from domain.errors import InvalidRequest
 from domain.id_row import MAX_TOKEN_ID, IdRow
-from domain.request import TextPrompt, TokenPrompt
+from domain.request.request import TextPrompt, TokenPrompt
+from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFields
-from interfaces.http.parameters import mapped, supported
 
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""

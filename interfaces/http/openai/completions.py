@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from domain.request import GenerationRequest, choice_id
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.json_body import body_decoder
+from domain.request.request import GenerationRequest, choice_id
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.openai.completion_answer import Completion, CompletionFraming, completion
 from interfaces.http.openai.completion_fields import completion_request
 from interfaces.http.openai.completion_request import (

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import DomainError
-from interfaces.http import sse
+from interfaces.http.answering import sse
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
-from domain.stream import ContentDelta, TokenLogprob
+from domain.request.stream import ContentDelta, TokenLogprob
 from interfaces.http.openai.chunk_framing import plain_text
 
 LOWEST = -9999.0

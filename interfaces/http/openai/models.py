@@ -11,13 +11,13 @@ from application.ports.tokenizer import Tokenizer
 from application.use_cases.list_models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.model_card import ModelDescription
+from domain.models.model_card import ModelDescription
 from domain.shown import shown
-from interfaces.http.answering import models_for, naming_what_is_served
-from interfaces.http.documented import errors
+from interfaces.http.answering.answering import models_for, naming_what_is_served
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.visit import visit_of
 from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
 
 
 class TemplateBody(Struct):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
-from domain.stream import TokenLogprob
+from domain.request.stream import TokenLogprob
 from interfaces.http.openai.logprobs import LOWEST, CompletionLogprobs, token_texts
 
 Scores: TypeAlias = Sequence[TokenLogprob | None]

@@ -1,6 +1,6 @@
 """Fields of OpenAI's dialect, and of servers that extend it, that Cairn refuses by name, with their neutral values."""
 
-from interfaces.http.json_body import RefusedFields
+from interfaces.http.incoming.json_body import RefusedFields
 
 EVERYWHERE: RefusedFields = {
     "allowed_token_ids": ([],),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from domain.request import Usage
+from domain.request.request import Usage
 
 
 class PromptTokensDetails(Struct):

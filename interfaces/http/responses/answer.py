@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from domain.errors import DomainError
 from domain.priority import Priority
-from domain.request import FinishReason, Usage
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
-from interfaces.http.collected import Collected, num_reasoning_tokens, visible_parts
+from domain.request.request import FinishReason, Usage
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
+from interfaces.http.answering.collected import Collected, num_reasoning_tokens, visible_parts
+from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.responses.errors import ResponseError, response_error
 from interfaces.http.responses.output_items import (
     COMPLETED,
@@ -23,7 +24,6 @@ from interfaces.http.responses.output_items import (
 )
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
-from interfaces.http.sampling_fields import openai_tier
 
 
 class CachedTokens(Struct):

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
-from interfaces.http.body_limits import check_arguments
-from interfaces.http.json_body import by_type
+from domain.request.chat import ChatMessage, Role, ToolCall
+from interfaces.http.fields.sampling_fields import unseen
+from interfaces.http.incoming.body_limits import check_arguments
+from interfaces.http.incoming.json_body import by_type
 from interfaces.http.responses.items import (
     PARTS,
     AudioPart,
@@ -37,7 +38,6 @@ from interfaces.http.responses.items import (
     kind_of,
 )
 from interfaces.http.responses.tools import template_name
-from interfaces.http.sampling_fields import unseen
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
 

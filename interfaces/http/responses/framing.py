@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from application.services.text_side.answer import Progress
+from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
-from domain.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http import sse
-from interfaces.http.collected import opening, shows_nothing
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.collected import opening, shows_nothing
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, final_status, piece, usage_body
 from interfaces.http.responses.output_items import COMPLETED, Event, OutputItem
 

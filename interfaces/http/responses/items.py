@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
 from domain.shown import shown
-from interfaces.http.json_body import refusal
+from interfaces.http.incoming.json_body import refusal
 
 StructT = TypeVar("StructT", bound=Struct)
 

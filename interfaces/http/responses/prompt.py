@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from domain.chat import ChatMessage, Json, Role
-from domain.grammar import Grammar
-from domain.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request import ChatPrompt
-from domain.sampling import SamplingParams, StopRules
-from interfaces.http.grammar_fields import response_format_grammar
-from interfaces.http.parameters import refuse_unsupported
+from domain.request.chat import ChatMessage, Json, Role
+from domain.request.grammar import Grammar
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.http.fields.grammar_fields import response_format_grammar
+from interfaces.http.fields.parameters import refuse_unsupported
+from interfaces.http.fields.sampling_fields import thinking_kwargs
+from interfaces.http.fields.tool_choices import openai_tool_choice
 from interfaces.http.responses.conversation import conversation, tools_in
 from interfaces.http.responses.resolved import earlier_items
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
-from interfaces.http.sampling_fields import thinking_kwargs
-from interfaces.http.tool_choices import openai_tool_choice
 
 FORMAT = "text.format"
 _NAMES = {"messages": "input", "max_tokens": "max_output_tokens"}

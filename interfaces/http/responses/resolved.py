@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Raw
 
-from domain.document import Owner
 from domain.errors import InvalidRequest
-from interfaces.http.dialect import Asked
-from interfaces.http.parameters import ignored
+from domain.request.document import Owner
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.fields.parameters import ignored
 from interfaces.http.responses import stored
 from interfaces.http.responses.items import ItemReference, decoded, kind_of
 from interfaces.http.responses.responses_request import ResponsesRequest

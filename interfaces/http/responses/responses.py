@@ -6,12 +6,14 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from domain.document import Owner
 from domain.ids import ModelId
-from domain.request import GenerationRequest
-from interfaces.http.collected import Collected
-from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.json_body import body_decoder
+from domain.request.document import Owner
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.fields.sampling_fields import tier_priority
+from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.visit import owner_of, requested_salt
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import (
@@ -27,8 +29,6 @@ from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
 from interfaces.http.responses.stored_routes import STORED_LINKS
-from interfaces.http.sampling_fields import tier_priority
-from interfaces.http.visit import owner_of, requested_salt
 
 
 class Responses(Operation[ResponsesRequest]):

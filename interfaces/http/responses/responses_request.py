@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Raw, Struct
 
-from interfaces.http.parameters import ignored, mapped, refused, supported
+from interfaces.http.fields.parameters import ignored, mapped, refused, supported
 
 
 class Reasoning(Struct):

@@ -16,9 +16,9 @@ from msgspec import Raw, Struct
 
 from application.ports.document_store import DocumentStore
 from application.services.documents import Documents
-from domain.document import DocumentKey, Owner
 from domain.errors import InvalidRequest
-from interfaces.http.body_limits import MAX_NODES, num_nodes
+from domain.request.document import DocumentKey, Owner
+from interfaces.http.incoming.body_limits import MAX_NODES, num_nodes
 from interfaces.http.responses.answer import ResponseBody
 
 RESPONSE, TURN, OUTPUT_ITEM = "response", "turn", "output_item"

@@ -17,15 +17,15 @@ from litestar.params import Parameter
 from litestar.response import Response
 from msgspec import Raw, Struct
 
-from domain.document import Owner
 from domain.errors import DocumentNotFound, InvalidRequest
-from interfaces.http.documented import errors
+from domain.request.document import Owner
+from interfaces.http.answering.documented import errors
+from interfaces.http.incoming.visit import owner_of, requested_salt, visit_of
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
 from interfaces.http.responses.stored import LookupBudget, Turn
 from interfaces.http.services import Services
-from interfaces.http.visit import owner_of, requested_salt, visit_of
 
 PATH = "/v1/responses/{response_id:str}"
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from domain.chat import Json, TextGrammar, ToolSpec
-from interfaces.http.json_body import by_type
+from domain.request.chat import Json, TextGrammar, ToolSpec
+from interfaces.http.incoming.json_body import by_type
 
 _BETWEEN = "__"
 

@@ -27,9 +27,9 @@ from threading import Condition
 from application.ports.cache_stats import QueueCounts
 from application.services.prefix.indexes import Indexes
 from domain.ids import NOBODY, RequestId
-from domain.prefix_index import QUEUED, STORED
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
-from domain.record_links import RecordLinks
+from domain.prefix.index import QUEUED, STORED
+from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey
+from domain.prefix.record_links import RecordLinks
 
 QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"

@@ -18,15 +18,15 @@ from functools import partial
 from threading import Thread
 from typing import TypeVar
 
-from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
+from application.events.cache import RecordsOffered
 from application.ports.block_store import BlockStore, EraseReport, PreparedPut, PutOutcome
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
 from domain.ids import NOBODY, GroupIndex, RequestId
-from domain.record import NamespaceInfo, Record, RecordKey
+from domain.prefix.record import NamespaceInfo, Record, RecordKey
 
 _EVERYTHING_BYTES = 1 << 62
 _Result = TypeVar("_Result")

@@ -1,0 +1,132 @@
+"""Reading records in a process of its own, which may die of it: what the disk cannot read kills who touches the map.
+
+parent                                       child: python -m adapters.lmdb.care.probe PATH AFTER IDS
+reads lines        <── "> NAME ID" ───────   about to read this record, the next after AFTER (and of IDS, if any)
+                   <── "= BYTES PROBLEM" ─   read and checked; PROBLEM is empty where it is sound
+the child died     the record of the last line cannot be read; another child goes on after it
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from signal import SIGBUS, SIGSEGV
+from typing import NamedTuple
+
+import lmdb
+
+from adapters.lmdb.faults import DAMAGED, Damaged, classify
+from adapters.lmdb.file.directory import StoreDirectory
+from adapters.lmdb.file.environment import Environment
+from adapters.lmdb.format.rows import NamespaceRow, Row, described, parse_key, space_of
+from adapters.lmdb.index.reading import CorruptRecord, verify
+from application.ports.block_store import Advance, nobody_looks
+from domain.prefix.record import Namespace
+
+UNREADABLE = "cannot be read from the disk"
+_OF_THE_DISK = {-SIGBUS, -SIGSEGV}
+_NO_RECORD = 0
+_DAMAGED = 3
+"""Exit status: the index contradicts itself."""
+
+
+class Probed(NamedTuple):
+    """A record that was read. `name`: its key in the database. `problem`: empty when it is sound."""
+
+    name: bytes
+    id: int
+    num_bytes: int
+    problem: str
+
+
+def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
+    """The records among these that the disk cannot read. Raises Damaged when the index cannot be read."""
+    if not StoreDirectory(path).data.exists():
+        return []
+    return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
+
+
+def verify_payloads(path: Path, advance: Advance = nobody_looks) -> list[str]:
+    """Check every payload of a store; one line for each problem. `advance`: told of each record what it is charged.
+    Raises Damaged when the index cannot be read."""
+    problems: list[str] = []
+    for one in _probed(path, ()):
+        advance(one.num_bytes)
+        if one.problem:
+            problems.append(f"{described(one.name)} {one.problem}")
+    return problems
+
+
+def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
+    after, is_done = b"", False
+    while not is_done:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "adapters.lmdb.care.probe",
+            str(path),
+            after.hex(),
+            ",".join(map(str, ids)),
+        ]
+        name, record_id = b"", 0
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                kind, first, rest = line.rstrip("\n").split(" ", 2)
+                if kind == ">":
+                    name, record_id = bytes.fromhex(first), int(rest)
+                    continue
+                yield Probed(name, record_id, int(first), rest)
+                after, name = name, b""
+        is_done = child.returncode == 0
+        if child.returncode == _DAMAGED:
+            raise Damaged("its index contradicts itself")
+        if not is_done and child.returncode not in _OF_THE_DISK:
+            raise OSError(f"the process that reads {path} ended with status {child.returncode}")
+        if not is_done and not name:
+            raise Damaged("its index cannot be read from the disk")
+        if not is_done:
+            yield Probed(name, record_id, 0, UNREADABLE)
+            after = name
+
+
+def main(path: Path, after: bytes, ids: Sequence[int]) -> None:
+    """The child."""
+    environment = Environment(StoreDirectory(path), map_bytes=0, read_only=True)
+    environment.open()
+    trees = environment.trees
+    with environment.viewing() as txn:
+        rows = [(bytes(key), bytes(value)) for key, value in txn.cursor(trees.ns)]
+        spaces = {NamespaceRow.unpack(key, value).space: Namespace(key) for key, value in rows}
+        for tree in (trees.kid, trees.lru):
+            for _ in txn.cursor(tree).iternext(values=False):
+                pass
+        cursor = txn.cursor(trees.rec)
+        more = cursor.set_range(after + b"\0") if after else cursor.first()
+        while more:
+            name = bytes(cursor.key())
+            row = Row.unpack(name, bytes(cursor.value()))
+            more = cursor.next()
+            if ids and row.id not in ids:
+                continue
+            _say(f"> {name.hex()} {row.id}")
+            problem = ""
+            try:
+                verify(environment, txn, parse_key(spaces[space_of(name)], name), row)
+            except (CorruptRecord, KeyError) as failure:
+                problem = f"is damaged: {failure}"
+            _say(f"= {row.charged_bytes} {problem}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), [int(text) for text in sys.argv[3].split(",") if text])
+    except (Damaged, lmdb.Error, OSError) as failure:
+        sys.stderr.write(f"cairn: {failure}\n")
+        sys.exit(_DAMAGED if classify(failure) == DAMAGED else 1)

@@ -1,0 +1,1 @@
+"""The database file and its folder: one writer, bounded readers, private files. Uses `format`."""

@@ -1,0 +1,1 @@
+"""The bytes on disk (docs/store-format.md): rows, pieces of payload, pages, headers. Uses `lmdb.faults`."""

@@ -1,0 +1,1 @@
+"""The store's index in transactions: reading, writing, recency, making room. Uses `file` and `format`."""

@@ -1,0 +1,1 @@
+"""From logits to tokens, all rows of a decode group at once. Uses `runtime`."""

@@ -1,0 +1,198 @@
+"""Choosing tokens for a decode group: every row by its own settings, alike rows in a few vectorised operations.
+
+A row's choice depends on its own logits, settings, history and seed alone, and the noise of token `i` comes from an
+explicit key made of (seed, i): so the same logits and seed give the same token in any company. Rows are divided into
+lanes by the work they need, so that none pays for what another asked for:
+
+    lane            chooses
+    greedy          the largest logit
+    drawing         the largest of logits by temperature plus Gumbel noise
+    ranking k       the same among the k largest, found by partition
+    ranking all     the same among what a sort of the whole vocabulary keeps
+
+Greedy rows whose logits are adjusted first (bias, penalties, no end yet) are a lane of their own, and so are rows that
+a grammar constrains. Everything but a grammar's mask is lazy: the caller evaluates, so that the next forward pass can
+already be queued on tokens that were not read yet.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.mlx.runtime.arrays import from_numpy, map_rows
+from adapters.mlx.sampling.logit_rules import MinTokens, Penalties, SamplerRow, TokenFilters, TokenMasks, ranking_of
+from adapters.mlx.sampling.sampled import LogprobArrays, Sampled
+
+STEPS_AHEAD = 32
+_MASK64 = 2**64 - 1
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""As SplitMix64 mixes a state; the state is `seed` strides and the token's place."""
+
+
+def noise_keys(seeds: Sequence[int], indices: Sequence[int], num_steps: int = 1) -> NDArray[np.uint32]:
+    """[steps, rows, 2]: the MLX random key of each row's token `indices[row] + step` under its seed, a 64-bit mix of
+    both, as two 32-bit words."""
+    starts = np.array([seed & _MASK64 for seed in seeds], np.uint64) * _STRIDE
+    tokens = np.arange(1, num_steps + 1, dtype=np.uint64)[:, None] + np.array(indices, np.uint64)
+    mixed = starts + tokens
+    for shift, factor in _MIXING:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return np.stack([mixed >> np.uint64(32), mixed & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
+
+
+class NoiseKeys:
+    """The random keys of a fixed list of rows, from `indices` on, many steps at a time. Compute thread only."""
+
+    def __init__(self, seeds: Sequence[int], indices: Sequence[int]) -> None:
+        self._seeds = tuple(seeds)
+        self._indices = tuple(indices)
+        self._begin = 0
+        self._table: mx.array | None = None
+
+    def at(self, step: int) -> mx.array:
+        """uint32 [rows, 2], of the `step`th token from the first on."""
+        if self._table is None or not 0 <= step - self._begin < STEPS_AHEAD:
+            self._begin = step
+            self._table = from_numpy(noise_keys(self._seeds, [index + step for index in self._indices], STEPS_AHEAD))
+        return self._table[step - self._begin]
+
+
+class LaneKind(NamedTuple):
+    """The work that rows of one lane share. `ranking` as in `ranking_of`."""
+
+    is_greedy: bool
+    is_untouched: bool = False
+    ranking: int = 0
+    is_constrained: bool = False
+
+    @classmethod
+    def of(cls, row: SamplerRow) -> "LaneKind":
+        if row.params.is_greedy:
+            return cls(True, row.is_untouched, is_constrained=row.constraint is not None)
+        return cls(False, ranking=ranking_of(row.params), is_constrained=row.constraint is not None)
+
+
+class Lane:
+    """Samples for a fixed list of rows of one kind; `members`: where they stand in their group."""
+
+    def __init__(self, kind: LaneKind, members: Sequence[int], rows: Sequence[SamplerRow]) -> None:
+        self.members = tuple(members)
+        self._rows = tuple(rows)
+        self._kind = kind
+        self._masks = TokenMasks(rows)
+        self._penalties = Penalties(rows) if any(row.counts is not None for row in rows) else None
+        self._bias = _stacked([row.bias for row in rows])
+        self._min_tokens = MinTokens(rows)
+        self._filters = None if kind.is_greedy else TokenFilters([row.params for row in rows])
+        self._keys = NoiseKeys([row.seed for row in rows], [row.num_sampled for row in rows])
+        self._num_steps = self._num_told = 0
+
+    def sample(self, logits: mx.array) -> mx.array:
+        """uint32 [rows] from the lane's logits [rows, vocab]. Lazy; nothing is recorded."""
+        suppressed = self._min_tokens.suppressed(self._num_steps)
+        if self._filters is not None or self._bias is not None or self._penalties is not None:
+            logits = logits.astype(mx.float32)
+        logits = self._adjusted(self._masks.apply(logits))
+        if suppressed is not None:
+            logits = mx.where(suppressed, -mx.inf, logits)
+        if self._filters is not None:
+            logits = self._filters.apply(logits) + self._noise(logits.shape[-1])
+        return mx.argmax(logits, axis=-1)
+
+    def record(self, tokens: mx.array) -> None:
+        """Take the chosen tokens into the rows' history."""
+        if self._penalties is not None:
+            self._penalties.count(tokens)
+        self._num_steps += 1
+
+    def detach(self) -> None:
+        """Hand each row its own history back."""
+        for row in self._rows:
+            row.num_sampled += self._num_steps - self._num_told
+        self._num_told = self._num_steps
+        if self._penalties is not None:
+            self._penalties.hand_back(self._rows)
+
+    def history(self) -> Iterable[mx.array]:
+        """Lazy state that grows with each step."""
+        return () if self._penalties is None else (self._penalties.counts,)
+
+    def _adjusted(self, logits: mx.array) -> mx.array:
+        if self._bias is not None:
+            logits = logits + self._bias
+        return logits if self._penalties is None else self._penalties.apply(logits)
+
+    def _noise(self, vocab_size: int) -> mx.array:
+        def draw(key: mx.array) -> mx.array:
+            return mx.random.gumbel((vocab_size,), key=key)
+
+        return map_rows(draw, self._keys.at(self._num_steps))
+
+
+def lanes_of(rows: Sequence[SamplerRow]) -> list[Lane]:
+    """Every row in one lane, in the order of their first rows."""
+    members: dict[LaneKind, list[int]] = {}
+    for index, row in enumerate(rows):
+        members.setdefault(LaneKind.of(row), []).append(index)
+    return [Lane(kind, indices, [rows[index] for index in indices]) for kind, indices in members.items()]
+
+
+def _stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
+    """One row a part, zeros for those that are absent; None when all are."""
+    found = next((part for part in parts if part is not None), None)
+    if found is None:
+        return None
+    none = mx.zeros_like(found)
+    return mx.stack([none if part is None else part for part in parts])
+
+
+class GroupSampler:
+    """Samples for a fixed list of rows. Build a new one when the rows change, after `detach`. Compute thread only.
+
+    `is_held`: a grammar holds some row."""
+
+    def __init__(self, rows: Sequence[SamplerRow]) -> None:
+        self._rows = tuple(rows)
+        self._lanes = lanes_of(rows)
+        self._indices = [mx.array(lane.members) for lane in self._lanes]
+        order = [index for lane in self._lanes for index in lane.members]
+        self._places = mx.array([order.index(index) for index in range(len(order))])
+        wanted = [row.params.num_logprobs for row in rows]
+        self._asking = tuple(index for index, count in enumerate(wanted) if count is not None)
+        self._masks_of_asking = TokenMasks([self._rows[index] for index in self._asking])
+        self._num_tops = tuple(count for count in wanted if count is not None)
+        self.is_held = any(row.constraint is not None for row in rows)
+
+    def sample(self, logits: mx.array) -> Sampled:
+        """Choose from logits [rows, vocab]. Nothing is recorded when this raises."""
+        if len(self._lanes) == 1:
+            chosen = [self._lanes[0].sample(logits)]
+            tokens = chosen[0]
+        else:
+            parts = zip(self._lanes, self._indices, strict=True)
+            chosen = [lane.sample(logits[indices]) for lane, indices in parts]
+            tokens = mx.concatenate(chosen)[self._places]
+        sampled = Sampled.of(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
+        for lane, part in zip(self._lanes, chosen, strict=True):
+            lane.record(part)
+        return sampled
+
+    def detach(self) -> None:
+        """Hand each row its own history back, before the rows part."""
+        for lane in self._lanes:
+            lane.detach()
+
+    def history(self) -> list[mx.array]:
+        """Lazy state that grows with each step; evaluated with the tokens so that its graph stays short."""
+        return [array for lane in self._lanes for array in lane.history()]
+
+    def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
+        """In the model's own distribution over what a grammar allows, before penalties and temperature."""
+        rows = mx.array(self._asking)
+        asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
+        return LogprobArrays.of(asked, tokens[rows], self._num_tops)

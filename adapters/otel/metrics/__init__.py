@@ -1,0 +1,1 @@
+"""The metrics as data and the sinks that feed them. Uses `spans` for attributes that both have."""

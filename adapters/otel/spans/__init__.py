@@ -1,0 +1,1 @@
+"""Requests as spans, grown from events."""

@@ -1,0 +1,115 @@
+"""What a request's span says about the request and its answer, by the GenAI conventions. Never its content."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from adapters.otel import semconv as names
+from application.events import Parsing, PrefixMatched, RequestEnded, RequestQueued, RequestRefused, StateRestored
+from domain.request.sampling import SamplingParams
+from domain.shown import SHOWN_CHARS
+
+Value: TypeAlias = str | bool | int | float | Sequence[str]
+Attributes: TypeAlias = dict[str, Value]
+
+_NEUTRAL = SamplingParams()
+
+
+def operation_name(*, is_chat: bool) -> str:
+    return names.OPERATION_CHAT if is_chat else names.OPERATION_TEXT_COMPLETION
+
+
+def request_attributes(event: RequestQueued) -> Attributes:
+    """Known when the request is queued. Settings that have no effect (penalty 0, top_k off) are left out."""
+    sampling = event.sampling
+    attributes: Attributes = {
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
+        names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
+        names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
+        names.GEN_AI_REQUEST_MODEL: encodable(event.requested_model),
+        names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+        names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+        names.GEN_AI_RESPONSE_ID: encodable(event.id),
+        names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
+        names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
+    }
+    if event.client:
+        attributes[names.CAIRN_KEY_NAME] = event.client
+    if event.max_tokens is not None:
+        attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = event.max_tokens
+    if event.num_stop_strings:
+        attributes[names.CAIRN_STOP_SEQUENCES] = event.num_stop_strings
+    if sampling.seed is not None:
+        attributes[names.GEN_AI_REQUEST_SEED] = sampling.seed
+    optional: Mapping[str, tuple[float, float]] = {
+        names.GEN_AI_REQUEST_TOP_K: (sampling.top_k, _NEUTRAL.top_k),
+        names.GEN_AI_REQUEST_FREQUENCY_PENALTY: (sampling.frequency_penalty, _NEUTRAL.frequency_penalty),
+        names.GEN_AI_REQUEST_PRESENCE_PENALTY: (sampling.presence_penalty, _NEUTRAL.presence_penalty),
+    }
+    attributes.update({name: value for name, (value, neutral) in optional.items() if value != neutral})
+    return attributes
+
+
+def response_attributes(event: RequestEnded) -> Attributes:
+    """Known when the request has ended."""
+    attributes: Attributes = {
+        names.GEN_AI_RESPONSE_FINISH_REASONS: (event.reason,),
+        names.GEN_AI_USAGE_OUTPUT_TOKENS: event.usage.completion_tokens,
+        names.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: event.usage.reused_tokens,
+    }
+    if event.error_code is not None:
+        attributes[names.ERROR_TYPE] = event.error_code
+    return attributes
+
+
+def refusal_attributes(event: RequestRefused) -> Attributes:
+    return {
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
+        names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
+        names.GEN_AI_REQUEST_MODEL: encodable(event.model),
+        names.ERROR_TYPE: event.error_code,
+        names.CAIRN_ENDED_IN: names.ENDED_REFUSED,
+    }
+
+
+def lookup_attributes(event: PrefixMatched) -> Attributes:
+    """What a prompt can reuse, and why no more."""
+    attributes: Attributes = {
+        **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
+        names.CAIRN_KNOWN_TOKENS: event.num_known,
+        names.CAIRN_STOP_REASON: event.reason,
+    }
+    if event.diverged_at is not None:
+        attributes[names.CAIRN_DIVERGED_AT] = event.diverged_at
+    return attributes
+
+
+def restore_attributes(event: StateRestored) -> Attributes:
+    """The rate is in bytes a second, of fetching and restoring together."""
+    by_tier = {names.CAIRN_TIER_BYTES[tier]: num for tier, num in event.tier_bytes.items()}
+    attributes: Attributes = {
+        names.CAIRN_POSITION: event.position,
+        names.CAIRN_STATE_SIZE: event.size_bytes,
+        names.CAIRN_COMPUTE_TIME: (event.at_ns - event.fetched_ns) / 1e9,
+        **by_tier,
+    }
+    if event.at_ns > event.started_ns:
+        attributes[names.CAIRN_RESTORE_RATE] = event.size_bytes / ((event.at_ns - event.started_ns) / 1e9)
+    return attributes
+
+
+def parse_attributes(parsing: Parsing) -> Attributes:
+    attributes: Attributes = {
+        names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN,
+        names.CAIRN_PARSE_BUSY: parsing.busy_ns / 1e9,
+        names.CAIRN_NUM_CALLS: parsing.num_calls,
+    }
+    if parsing.problems:
+        attributes[names.CAIRN_CALL_PROBLEMS] = parsing.problems
+    return attributes
+
+
+def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
+    """`text` cut to what is worth showing and without what cannot be sent: protobuf refuses lone surrogates, and with
+    them the whole batch of spans."""
+    text = text[:max_chars]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

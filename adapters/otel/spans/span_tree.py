@@ -1,0 +1,120 @@
+"""An open request's span, and the phase span that is open in it.
+
+Times are monotonic; the distance to wall time is that of when the request was queued, so that durations within a trace
+are exact whatever the wall clock does. A tree is always closed: `end` closes the phase with the root.
+"""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
+
+from adapters.otel import semconv as names
+from adapters.otel.spans.span_attributes import Attributes
+
+
+class Mark(NamedTuple):
+    """A moment between two steps."""
+
+    num_steps: int = 0
+    num_tokens: int = 0
+
+
+class DecodeBatches:
+    """How many sequences decoded together while a request did, without a look at any request in any step.
+
+    Steps are numbered; their sizes are summed, and of the largest ones only those are kept that no later step exceeds:
+
+        step      1  2  3  4  5  6  7
+        size      8  3  5  2  4  1  1
+        kept      8     5     4     1      so the largest since step 4 is 4
+
+    One caller at a time. What is kept is bounded by the largest size there is.
+    """
+
+    def __init__(self) -> None:
+        self._now = Mark()
+        self._steps: list[int] = []
+        self._sizes: list[int] = []
+
+    def step(self, size: int) -> None:
+        """A step decoded so many tokens."""
+        self._now = Mark(self._now.num_steps + 1, self._now.num_tokens + size)
+        while self._sizes and self._sizes[-1] <= size:
+            self._sizes.pop()
+            self._steps.pop()
+        self._sizes.append(size)
+        self._steps.append(self._now.num_steps)
+
+    def mark(self) -> Mark:
+        return self._now
+
+    def num_steps_since(self, mark: Mark) -> int:
+        return self._now.num_steps - mark.num_steps
+
+    def mean_since(self, mark: Mark) -> float:
+        """0 when there was no step."""
+        return (self._now.num_tokens - mark.num_tokens) / max(1, self.num_steps_since(mark))
+
+    def max_since(self, mark: Mark) -> int:
+        """0 when there was no step."""
+        index = bisect_left(self._steps, mark.num_steps + 1)
+        return self._sizes[index] if index < len(self._sizes) else 0
+
+
+class SpanTree:
+    """One caller at a time, but for `context`. `num_reused`: prompt tokens. `decode_mark`: where decoding began."""
+
+    def __init__(self, tracer: Tracer, root: Span, offset_ns: int, queued_ns: int) -> None:
+        self.root = root
+        self.context: Context = set_span_in_context(root, Context())
+        self.offset_ns = offset_ns
+        self.queued_ns = queued_ns
+        self.last_ns = queued_ns
+        self.num_chunks = self.num_computed = self.num_reused = self.num_decoded = 0
+        self.decode_mark = Mark()
+        self.phase_started_ns = queued_ns
+        self._tracer = tracer
+        self.phase_name = names.SPAN_QUEUE
+        self.phase = self._start(names.SPAN_QUEUE, queued_ns)
+
+    def enter(self, name: str, at_ns: int) -> None:
+        """The phase is over, and another begins."""
+        self.end_phase(at_ns)
+        self.phase, self.phase_name, self.phase_started_ns = self._start(name, at_ns), name, at_ns
+        self.num_chunks = self.num_computed = self.num_decoded = 0
+
+    def event(self, name: str, at_ns: int, attributes: Attributes | None = None) -> None:
+        """Something happened in this phase."""
+        self.phase.add_event(name, attributes, at_ns + self.offset_ns)
+
+    def add(self, name: str, started_ns: int, ended_ns: int, attributes: Attributes, error: str = "") -> None:
+        """A span that is over when it is told of. `error`: its type, if it failed."""
+        span = self._start(name, started_ns, attributes)
+        if error:
+            span.set_status(Status(StatusCode.ERROR, error))
+            span.set_attribute(names.ERROR_TYPE, error)
+        span.end(ended_ns + self.offset_ns)
+
+    def fail(self, error_type: str, message: str) -> None:
+        """The request failed in this phase."""
+        status = Status(StatusCode.ERROR, message or error_type)
+        for span in (self.phase, self.root):
+            span.set_status(status)
+        self.phase.set_attribute(names.ERROR_TYPE, error_type)
+
+    def end_phase(self, at_ns: int) -> None:
+        if self.phase_name == names.SPAN_PREFILL:
+            self.phase.set_attribute(names.CAIRN_CHUNKS, self.num_chunks)
+            self.phase.set_attribute(names.CAIRN_COMPUTED_TOKENS, self.num_computed)
+            self.phase.set_attribute(names.CAIRN_REUSED_TOKENS, self.num_reused)
+        self.phase.end(at_ns + self.offset_ns)
+
+    def end(self, at_ns: int) -> None:
+        self.root.set_attribute(names.CAIRN_ENDED_IN, self.phase_name)
+        self.end_phase(at_ns)
+        self.root.end(at_ns + self.offset_ns)
+
+    def _start(self, name: str, at_ns: int, attributes: Attributes | None = None) -> Span:
+        return self._tracer.start_span(name, self.context, attributes=attributes, start_time=at_ns + self.offset_ns)

@@ -1,0 +1,130 @@
+"""What models wrote for their tool calls, kept by call id, so that later prompts are rendered with it.
+
+A call is kept once the model has gone past it, with its owner (`cache_salt`): nobody's prompt gets another's text. It
+is bounded, ages and is cleared with the documents; of a request whose text may not be stored it is in memory alone.
+Whatever cannot be looked up in time is rendered as the client has it: that costs computing, never an answer.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from application.ports.output_parser import OutputParser
+from application.services.documents import Documents
+from domain.errors import StoreUnresponsive
+from domain.ids import ModelId
+from domain.request.document import Document, DocumentKey
+from domain.request.generated_call import GeneratedCall, with_generated
+from domain.request.request import ChatPrompt, GenerationRequest
+from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
+
+KIND = "tool_call"
+
+MAX_CHARS = 1 << 20
+"""Of arguments and reasoning; a longer call is not kept."""
+
+MAX_CALLS = 4096
+"""That are looked up for one prompt, as far as their bytes go: its first ones, so that a prompt that grows keeps its
+beginning."""
+
+RECALL_TIMEOUT_S = 2.0
+
+
+class GeneratedCalls:
+    """Event loop only. `documents` None: nothing is kept, and prompts are rendered as they come."""
+
+    def __init__(self, documents: Documents | None = None) -> None:
+        self._documents = documents
+
+    async def recalled(self, request: GenerationRequest) -> GenerationRequest:
+        """The request with its known calls as they were generated."""
+        prompt = request.prompt
+        if self._documents is None or not isinstance(prompt, ChatPrompt):
+            return request
+        ids = list(dict.fromkeys(call.id for message in prompt.messages for call in message.tool_calls))[:MAX_CALLS]
+        if not ids:
+            return request
+        keys = [self._key(request, id) for id in ids]
+        try:
+            found = await self._documents.find(keys, RECALL_TIMEOUT_S)
+        except StoreUnresponsive:
+            return request
+        known = {id: _read(document) for id, document in zip(ids, found, strict=False) if document is not None}
+        messages = tuple(with_generated(message, known) for message in prompt.messages)
+        return replace(request, prompt=replace(prompt, messages=messages))
+
+    def parser(
+        self,
+        request: GenerationRequest,
+        model: ModelId,
+        new_id: Callable[[], str],
+        make: Callable[[Callable[[], str]], OutputParser],
+    ) -> OutputParser:
+        """The parser that `make` makes, given where ids come from, with what it reads kept."""
+        if self._documents is None or not request.persist:
+            return make(new_id)
+        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, id, call))
+
+    def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
+        num_chars = len(call.arguments) + len(call.reasoning)
+        if self._documents is not None and num_chars <= MAX_CHARS:
+            body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
+            self._documents.keep({self._key(request, id): body}, model, request.asked_ns or 0, is_fleeting=is_fleeting)
+
+    def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
+        assert self._documents is not None
+        return DocumentKey(self._documents.owner(request.cache_salt), KIND, id)
+
+
+class _KeepingParser:
+    """An OutputParser around another. A call is over when something follows it, or the answer ends."""
+
+    def __init__(
+        self,
+        new_id: Callable[[], str],
+        make: Callable[[Callable[[], str]], OutputParser],
+        keep: Callable[[str, GeneratedCall], None],
+    ) -> None:
+        self._new_id = new_id
+        self._keep = keep
+        self._own: list[str] = []
+        self._id = ""
+        self._name = ""
+        self._arguments: list[str] = []
+        self._reasoning: list[str] = []
+        self._parser = make(self._own_id)
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        return self._noted(self._parser.feed(token_id))
+
+    def finish(self) -> Sequence[ContentDelta]:
+        deltas = self._noted(self._parser.finish())
+        self._end_call()
+        return deltas
+
+    def _own_id(self) -> str:
+        self._own.append(self._new_id())
+        return self._own[-1]
+
+    def _noted(self, deltas: Sequence[ContentDelta]) -> Sequence[ContentDelta]:
+        for delta in deltas:
+            if not isinstance(delta, ToolCallDelta) or delta.id:
+                self._end_call()
+            if isinstance(delta, ReasoningDelta):
+                self._reasoning.append(delta.text)
+            elif isinstance(delta, ToolCallDelta):
+                self._id, self._name = delta.id or self._id, delta.name or self._name
+                self._arguments.append(delta.arguments)
+        return deltas
+
+    def _end_call(self) -> None:
+        if self._id:
+            is_own = any(own.endswith(self._id) for own in self._own)  # some families take the end of ours
+            self._keep(self._id, GeneratedCall(self._name, "".join(self._arguments), "".join(self._reasoning), is_own))
+            self._id = ""
+            self._reasoning.clear()
+            self._arguments.clear()
+
+
+def _read(document: Document) -> GeneratedCall:
+    return GeneratedCall(**json.loads(document.body))

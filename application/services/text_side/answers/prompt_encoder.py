@@ -1,0 +1,147 @@
+"""From a request's prompt to token ids that fit the model, in lanes of their own.
+
+Encoding takes about 200 bytes of memory and a microsecond a character, so long texts go one at a time and never keep
+short ones waiting, and neither takes a thread from the rest of the server. What cannot fit is refused as early as its
+length proves it: before encoding, and before ids are looked at.
+"""
+
+from collections.abc import Sequence
+
+from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
+from application.services.lane import Lane
+from application.services.text_side.answers.generated_calls import GeneratedCalls
+from domain.errors import ContextOverflow, InvalidRequest
+from domain.models.model_card import ModelDescription
+from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from domain.request.sampling import StopRules
+
+LONG_CHARS = 2**19
+"""From here on a text waits its turn: half a second of a processor."""
+
+MESSAGE_CHARS = 32
+"""What a message costs beside its text, as so many characters: templates are interpreted."""
+
+NUM_THREADS = 2
+
+
+class PromptEncoder:
+    """`encode` on the event loop; threads start with the first prompt and end with `close`."""
+
+    def __init__(self, calls: GeneratedCalls | None = None) -> None:
+        """`calls`: what models wrote for the tool calls in prompts."""
+        self._calls = calls or GeneratedCalls()
+        self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
+
+    async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
+        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
+        prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
+        salt = request.cache_salt
+        try:
+            if isinstance(prompt, ChatPrompt):
+                return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt)
+            if isinstance(prompt, TextPrompt):
+                return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt)
+            if len(prompt.token_ids) > max_tokens:
+                raise PromptTooLong(len(prompt.token_ids))
+        except PromptTooLong as error:
+            raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
+        return EncodedPrompt.of_text(prompt.token_ids)
+
+    async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
+        """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
+        self._check_tokens(token_ids, model)
+        return await self._lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
+
+    async def decode_each(
+        self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription
+    ) -> tuple[str, ...]:
+        """The text of each on its own. Raises as `decode` does."""
+        self._check_tokens(token_ids, model)
+        lane = self._lane_of(len(token_ids))
+        return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
+
+    def close(self) -> None:
+        """Nothing is waited for: what is being encoded then is dropped when it is done."""
+        self._lane.close()
+        self._long_lane.close()
+
+    def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
+        return self._lane_of(_num_chars(prompt))
+
+    def _lane_of(self, num_chars: int) -> Lane:
+        return self._long_lane if num_chars >= LONG_CHARS else self._lane
+
+    def _check_tokens(self, token_ids: Sequence[int], model: ModelDescription) -> None:
+        if len(token_ids) > model.context_length:
+            message = f"tokens has {len(token_ids)} tokens; the context of {model.id} holds {model.context_length}"
+            raise ContextOverflow(
+                message, param="tokens", num_prompt=len(token_ids), context_length=model.context_length
+            )
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
+            raise _outside("tokens", model)
+
+
+def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
+    """What people and models said, counting each message; how long a template makes it, only rendering tells."""
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    return len(prompt.messages) * MESSAGE_CHARS + sum(
+        len(message.content) + len(message.reasoning or "") + sum(len(call.arguments) for call in message.tool_calls)
+        for message in prompt.messages
+    )
+
+
+def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, model: ModelDescription) -> int:
+    """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
+    field = prompt_field(request.prompt)
+    num_prompt = len(prompt.token_ids)
+    if num_prompt == 0:
+        raise InvalidRequest(f"{field} must not be empty", param=field)
+    room = model.context_length - num_prompt
+    if room < 1:
+        raise _overflow(request, num_prompt, model)
+    # Looking at every id of a long prompt takes milliseconds: what a tokenizer made needs it only where it knows more.
+    is_made = not isinstance(request.prompt, TokenPrompt) and tokenizer.vocab_size <= model.vocab_size
+    if not is_made and max(prompt.token_ids) >= model.vocab_size:
+        raise _outside(field, model)
+    request.sampling.check_vocabulary(model.vocab_size)
+    return _completion_length(request.stop, num_prompt, room, model)
+
+
+def _outside(field: str, model: ModelDescription) -> InvalidRequest:
+    message = f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})"
+    return InvalidRequest(message, param=field)
+
+
+def _overflow(
+    request: GenerationRequest, num_prompt: int, model: ModelDescription, *, is_exact: bool = True
+) -> ContextOverflow:
+    field, count = prompt_field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
+    return ContextOverflow(
+        f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}",
+        param=field,
+        num_prompt=num_prompt,
+        context_length=model.context_length,
+    )
+
+
+def prompt_field(prompt: Prompt) -> str:
+    """What its client calls it."""
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _completion_length(rules: StopRules, num_prompt: int, room: int, model: ModelDescription) -> int:
+    max_tokens = rules.max_tokens or 0
+    if rules.fits_room:
+        max_tokens = min(max_tokens, room)
+    for name, wanted in (("max_tokens", max_tokens), ("min_tokens", rules.min_tokens)):
+        if wanted > room:
+            raise ContextOverflow(
+                f"{name} is {wanted}, but after {num_prompt} prompt tokens the context of {model.id}"
+                f" ({model.context_length}) has room for {room}",
+                param=name,
+                num_prompt=num_prompt,
+                num_wanted=wanted,
+                context_length=model.context_length,
+            )
+    return room if rules.max_tokens is None else max_tokens

@@ -1,0 +1,1 @@
+"""The models that requests name: found, loaded, shared, unloaded. Imports no sibling."""

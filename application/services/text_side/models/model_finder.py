@@ -1,0 +1,128 @@
+"""Names to models that may be loaded: found, looked at, and known not to have failed a moment ago.
+
+Whoever asks for a model that is being looked for shares that look. Blocking work goes to `workers`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from application.model_table import NOTHING_SET, ModelTable
+from application.ports.clock import Clock
+from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
+from application.ports.tokenizer import TokenizerLoader
+from application.services.lane import Lane
+from application.services.text_side.models.load_failures import LoadFailures
+from application.services.text_side.models.served_model import FoundModel, ServedModel
+from application.settings import ModelSettings
+from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
+from domain.ids import ModelId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling_defaults import SamplingDefaults
+from domain.shown import shown
+
+NUM_THREADS = 4
+MAX_PENDING = 64
+"""Folders that are being looked at, or wait for it."""
+
+
+def nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
+    """For models of which nothing can be told."""
+    return ModelPreview()
+
+
+class ModelFinder:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        tokenizers: TokenizerLoader,
+        settings: ModelSettings,
+        tables: Mapping[str, ModelTable],
+        check: ModelCheck,
+        clock: Clock,
+        workers: Lane | None = None,
+    ) -> None:
+        self._repository = repository
+        self._tokenizers = tokenizers
+        self._settings = settings
+        self._tables = tables
+        self._check = check
+        self._clock = clock
+        self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
+        self._failures = LoadFailures()
+        self._finding: dict[ModelId, asyncio.Task[FoundModel]] = {}
+        self.download: DownloadProgress | None = None
+
+    async def find(self, id: ModelId) -> FoundModel:
+        """Shared by all who ask meanwhile; one of them leaving does not end it. Raises ModelNotFound and
+        ModelLoadFailed."""
+        task = self._finding.get(id)
+        if task is None:
+            task = asyncio.create_task(self._find(id))
+            self._finding[id] = task
+            task.add_done_callback(lambda done: self._end_finding(id, done))
+        return await asyncio.shield(task)
+
+    def again(self, gone: ServedModel) -> FoundModel:
+        """A model that was served a moment ago."""
+        weight_bytes = gone.description.weight_bytes
+        return FoundModel(gone.source, gone.tokenizer, self._options(gone.source.id), weight_bytes, gone.sampling)
+
+    def note_failure(self, source: ModelSource, error: Exception) -> None:
+        """Loading it failed; what lack of memory alone kept out may be tried again at any time."""
+        if isinstance(error, ModelLoadFailed) and not isinstance(error, ModelExceedsMemory):
+            self._failures.note(source, error.message, self._now_s())
+
+    def forget_failure(self, id: ModelId) -> None:
+        """It was loaded after all."""
+        self._failures.forget(id)
+
+    def _end_finding(self, id: ModelId, task: asyncio.Task[FoundModel]) -> None:
+        del self._finding[id]
+        if not task.cancelled():
+            task.exception()  # seen: whoever waited raises it, and perhaps nobody waits any more
+
+    async def _find(self, id: ModelId) -> FoundModel:
+        source = await self.workers.run(self._locate, id)
+        if (reason := self._failures.recall(source, self._now_s())) is not None:
+            raise ModelLoadFailed(reason)
+        return await self._prepare(source)
+
+    async def _prepare(self, source: ModelSource) -> FoundModel:
+        """Both looks at once: at a server's start the one waits for the engine's own imports, and the other has as much
+        to import. What is wrong with the files is said first."""
+        options = self._options(source.id)
+        preview, tokenizer = await asyncio.gather(
+            self.workers.run(self._check, source, options),
+            self.workers.run(self._tokenizers.load, source),
+            return_exceptions=True,
+        )
+        if isinstance(preview, BaseException):
+            raise preview
+        if isinstance(tokenizer, BaseException):
+            raise tokenizer
+        advised = preview.advised if self._settings.generation_config else SamplingDefaults()
+        sampling = self._table(source.id).sampling.over(advised)
+        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling)
+
+    def _options(self, id: ModelId) -> LoadOptions:
+        table = self._table(id)
+        return LoadOptions(table.dtype or self._settings.dtype, table.salt)
+
+    def _table(self, id: ModelId) -> ModelTable:
+        return self._tables.get(id, NOTHING_SET)
+
+    def _locate(self, id: ModelId) -> ModelSource:
+        source = self._repository.find(id)
+        if source is not None:
+            return source
+        if id != self._settings.default:  # a client must not be able to fill the disk with a name
+            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
+        return self._repository.fetch(id, self._note_download)
+
+    def _note_download(self, progress: DownloadProgress) -> None:
+        self.download = progress if progress.done_bytes < progress.total_bytes else None
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9

@@ -1,0 +1,355 @@
+"""The models being served: loaded on first use, shared, and unloaded when idle: for another that needs the room, the
+least recently used first, or after a time without a request.
+
+A lease (`acquire` to `release`) keeps a model loaded; `domain/model_turns` decides who gets one, and who makes room.
+Nothing is unloaded for a model before its files, its tokenizer and what can be told without reading its weights were
+found sound, before it is known that it fits at all, and before it is known not to have failed a moment ago.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any, Protocol
+
+from application.model_table import NOTHING_SET, ModelTable
+from application.ports.clock import Clock
+from application.ports.engine import EngineModel
+from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
+from application.ports.tokenizer import TokenizerLoader
+from application.services.lane import Lane
+from application.services.text_side.models.model_finder import ModelFinder, nothing_to_check
+from application.services.text_side.models.served_model import FoundModel, ModelStanding, ServedModel
+from application.settings import ModelSettings
+from domain.byte_size import format_bytes
+from domain.errors import ModelExceedsMemory, ModelsBusy
+from domain.ids import ModelId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_turns import LoadModel, LoadRoom, ModelTurns, UnloadModel
+
+
+class IdleTimers:
+    """One timer for each idle model that has a time to live. Event loop only. `expire` is called once for a
+    model that was idle for all of its time."""
+
+    def __init__(self, ttl_s: Callable[[ModelId], float | None], expire: Callable[[ModelId], None]) -> None:
+        """`ttl_s`: None for a model that may stay."""
+        self._ttl_s = ttl_s
+        self._expire = expire
+        self._timers: dict[ModelId, asyncio.TimerHandle] = {}
+
+    def follow(self, idle: Iterable[ModelId]) -> None:
+        """These are idle now, and no others: who is so since before keeps its timer."""
+        now_idle = set(idle)
+        for id in self._timers.keys() - now_idle:
+            self._timers.pop(id).cancel()
+        for id in now_idle - self._timers.keys():
+            if (ttl_s := self._ttl_s(id)) is not None:
+                self._timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._end, id)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _end(self, id: ModelId) -> None:
+        del self._timers[id]
+        self._expire(id)
+
+
+ROOM_WAIT_S = 60.0
+"""How long a request waits for other models' requests to end where its own model does not fit beside them."""
+
+RETRY_AFTER_S = 5
+"""What a client is told that waited for room in vain."""
+
+LOOK_AGAIN_S = 0.5
+"""How often room is looked for while somebody waits for it: what requests hold goes back without a word."""
+
+MAX_UNMEASURED = 2
+"""Models at once where nothing is set and nobody knows how much memory there is."""
+
+
+class ModelHost(Protocol):
+    """Where models run: what of the Engine port the pool needs."""
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel: ...
+
+    async def unload(self, id: ModelId) -> None: ...
+
+
+class ModelPool:
+    """Event loop only; blocking work goes to `workers` and to the compute thread."""
+
+    def __init__(
+        self,
+        *,
+        repository: ModelRepository,
+        tokenizers: TokenizerLoader,
+        engine: ModelHost,
+        settings: ModelSettings,
+        clock: Clock,
+        check: ModelCheck = nothing_to_check,
+        workers: Lane | None = None,
+        tables: Mapping[str, ModelTable] | None = None,
+        room: Callable[[], LoadRoom] = LoadRoom,
+        max_loaded: int | None = None,
+        room_wait_s: float = ROOM_WAIT_S,
+    ) -> None:
+        """`tables`: what is set for single models. `room`: how much there is now. `max_loaded`: models at once; None:
+        as many as fit."""
+        self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
+        self._engine = engine
+        self._settings = settings
+        self._tables = tables or {}
+        self._room = room
+        self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
+        self.workers = self._finder.workers
+        self._turns = ModelTurns()
+        self._look()
+        for name, table in self._tables.items():
+            if table.pin:
+                self._turns.pin(ModelId(name))
+        self._served: dict[ModelId, ServedModel] = {}  # in order of last use
+        self._found: dict[ModelId, FoundModel] = {}  # of models somebody waits for
+        self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
+        self._tickets = count()
+        self._moves: set[asyncio.Task[None]] = set()
+        self._moved = asyncio.Event()
+        self._idle = IdleTimers(self._ttl_s, self._expire)
+        self._second_look: asyncio.TimerHandle | None = None
+
+    @property
+    def download(self) -> DownloadProgress | None:
+        """The one that is under way."""
+        return self._finder.download
+
+    def loaded(self) -> tuple[ServedModel, ...]:
+        """Least recently used first."""
+        return tuple(self._served.values())
+
+    def standing(self, id: ModelId) -> ModelStanding:
+        """Of any name, also one that nobody serves."""
+        turns, ttl_s = self._turns, self._ttl_s(id)
+        return ModelStanding(turns.residence(id), turns.num_leases(id), turns.is_pinned(id), ttl_s)
+
+    @property
+    def room(self) -> LoadRoom:
+        """As it is now."""
+        return self._room()
+
+    async def pin(self, id: ModelId) -> None:
+        """Load it, and keep it loaded. Raises as `acquire`; then it is not pinned."""
+        served = await self.acquire(id)
+        self._turns.pin(id)
+        self.release(served)
+
+    def unpin(self, id: ModelId) -> None:
+        """From now on it makes room like any other."""
+        self._turns.unpin(id)
+        self._move()
+
+    def let_go(self, id: ModelId) -> None:
+        """Unload it once nobody has a lease on it, pinned or not; who asks for it from now on has it loaded again."""
+        self._turns.let_go(id)
+        self._move()
+
+    def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
+        """Weights beside which a request of `id` must fit: see `ModelTurns`."""
+        return self._turns.fixed_bytes(id, with_leased=with_leased)
+
+    async def make_room(self, most_bytes: int) -> None:
+        """Unload idle models until the weights of the others are at most `most_bytes`, or no idle one is left."""
+        going = self._turns.make_room(most_bytes)
+        self._move()
+        while any(map(self._turns.is_leaving, going)):
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def acquire(self, id: ModelId) -> ServedModel:
+        """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
+        ModelExceedsMemory when it could never be loaded, or ModelsBusy when there was no room
+        for it. Cancelled or failed, nothing is held."""
+        loop = asyncio.get_running_loop()
+        ticket, granted = next(self._tickets), loop.create_future()
+        self._waiting[ticket] = id, granted
+        try:
+            num_bytes = 0 if id in self._served else await self._find(id)
+            self._turns.ask(id, ticket, num_bytes)
+            self._move()
+            patience = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
+            try:
+                await granted
+            finally:
+                patience.cancel()
+        except BaseException:
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
+                self._turns.release(id)  # cancelled in the moment it was served
+            self._turns.withdraw(id, ticket)
+            self._move()
+            raise
+        finally:
+            del self._waiting[ticket]
+        self._served[id] = self._served.pop(id)
+        return self._served[id]
+
+    def share(self, served: ServedModel) -> bool:
+        """One more lease, at once, for what belongs to a lease on this model; False if nobody has one any more."""
+        id = served.source.id
+        return self._served.get(id) is served and self._turns.share(id)
+
+    def release(self, served: ServedModel) -> None:
+        """Give a lease back, once."""
+        self._turns.release(served.source.id)
+        self._move()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests whose model is looked for, loaded, or waits for room."""
+        return len(self._waiting)
+
+    def num_leases(self, id: ModelId) -> int:
+        """For leak checks."""
+        return self._turns.num_leases(id)
+
+    def close(self) -> None:
+        """Look for no more models; a download under way is not waited for."""
+        self._idle.close()
+        if self._second_look is not None:
+            self._second_look.cancel()
+        self.workers.close()
+
+    async def _find(self, id: ModelId) -> int:
+        """How many bytes its weights take. What was found is kept until the next `_move`: `ask` comes before that."""
+        found = await self._finder.find(id)
+        self._look()
+        self._refuse_too_large(id, found.weight_bytes)
+        self._found[id] = found
+        return found.weight_bytes
+
+    # ---- room --------------------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """After anything changed: hand out what was granted, and begin what is to be done next."""
+        self._moved.set()
+        self._look()
+        for ticket in self._turns.take_granted():
+            id, granted = self._waiting[ticket]
+            if granted.done():  # its client has just left
+                self._turns.release(id)
+            else:
+                granted.set_result(None)
+        match self._turns.next_move():
+            case LoadModel(id):
+                self._begin(self._load(self._found.pop(id)))
+            case UnloadModel(id):
+                self._begin(self._unload(id))
+            case None:
+                pass
+        for id in [id for id in self._found if not self._turns.is_wanted(id)]:
+            del self._found[id]
+        self._idle.follow(id for id in self._served if not self._turns.num_leases(id))
+        if self._found and self._second_look is None:
+            self._second_look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look(self) -> None:
+        self._turns.room = self._room()
+        is_measured = self._turns.room.limit_bytes is not None
+        self._turns.max_loaded = self._max_loaded or (None if is_measured else MAX_UNMEASURED)
+
+    def _look_again(self) -> None:
+        self._second_look = None
+        self._move()
+
+    def _refuse_too_large(self, id: ModelId, num_bytes: int) -> None:
+        available = self._turns.never_fits(id, num_bytes)
+        if available is None:
+            return
+        limit = self._turns.room.limit_bytes
+        raise ModelExceedsMemory(
+            f"{id} does not fit: its weights need {format_bytes(num_bytes)}, and {format_bytes(available)} are"
+            f" available at most, of a limit of {format_bytes(limit or 0)}: {format_bytes(num_bytes - available)} too"
+            " much",
+            param="model",
+            needed_bytes=num_bytes,
+            available_bytes=available,
+            limit_bytes=limit or 0,
+        )
+
+    def _expire(self, id: ModelId) -> None:
+        if not self._turns.is_pinned(id):
+            self.let_go(id)
+
+    def _ttl_s(self, id: ModelId) -> int | None:
+        ttl = self._table(id).idle_ttl or self._settings.idle_ttl
+        return None if ttl is None else ttl.num_seconds
+
+    def _table(self, id: ModelId) -> ModelTable:
+        return self._tables.get(id, NOTHING_SET)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+
+    async def _load(self, found: FoundModel) -> None:
+        id = found.source.id
+        try:
+            options = replace(
+                found.options,
+                weight_bytes=found.weight_bytes,
+                note=found.tokenizer.note,
+                vocabulary=await self.workers.run(found.tokenizer.vocabulary),
+            )
+            model = await self._engine.load(found.source, options)
+        except Exception as error:
+            self._finder.note_failure(found.source, error)
+            self._end_waiting(id, error)
+        else:
+            self._finder.forget_failure(id)
+            capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
+            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note, found.sampling)
+            self._turns.loaded(id, model.description.weight_bytes or found.weight_bytes)
+        self._move()
+
+    async def _unload(self, id: ModelId) -> None:
+        gone = self._served.pop(id)
+        if self._turns.is_wanted(id):  # they asked while it made way
+            self._found[id] = self._finder.again(gone)
+        # What goes wrong is counted by the engine. Either way the model serves nobody any more.
+        await asyncio.gather(self._engine.unload(id), return_exceptions=True)
+        self._turns.unloaded(id)
+        self._move()
+
+    def _end_waiting(self, id: ModelId, error: Exception) -> None:
+        for ticket in self._turns.failed(id):
+            _, granted = self._waiting[ticket]
+            if not granted.done():
+                granted.set_exception(error)
+
+    def _refuse(self, id: ModelId, ticket: int) -> None:
+        """The time is up for one that waits; not for one whose model is being loaded."""
+        if not self._turns.waits_for_room(id, ticket):
+            return
+        self._turns.withdraw(id, ticket)
+        _, granted = self._waiting[ticket]
+        if not granted.done():
+            granted.set_exception(
+                ModelsBusy(
+                    f"no room for {id} within {self._room_wait_s:g} s: {self._why_no_room(id)}",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            )
+
+    def _why_no_room(self, id: ModelId) -> str:
+        """Names no other model: who asks may not know of it."""
+        num_loaded = len(self.loaded())
+        busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
+        room, reasons = self._turns.room, list[str]()
+        if room.limit_bytes is not None and id in self._found:
+            held = sum(model.description.weight_bytes for model in self.loaded()) + room.fixed_bytes + room.busy_bytes
+            needed = format_bytes(self._found[id].weight_bytes)
+            reasons.append(f"it needs {needed}, and {format_bytes(held)} of {format_bytes(room.limit_bytes)} are held")
+        if (max_loaded := self._turns.max_loaded) is not None:
+            reasons.append(f"{max_loaded} may be loaded at once")
+        return f"{busy} in use, and {', '.join(reasons)}"

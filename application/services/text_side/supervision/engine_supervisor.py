@@ -1,0 +1,396 @@
+"""An Engine over engines that may be lost: another one is started, and open work goes on behind what was put out.
+
+    LIVING ──lost──► REVIVING: wait, start another one, load the models again ──► LIVING
+       └──stop──► ENDED ◄──stop──┘
+
+Running requests see a pause; `open_work` says what is sent again, and in which order. The first loss is followed by a
+new engine at once, and new requests wait for it. While losses follow each other (less than CALM_S with all models) the
+pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all open work ends with an
+error; starting goes on. Where the very first one cannot be made, nothing waits for a second.
+
+A load under way at a loss is its cause: it fails, and is refused for a while (`load_failures`). Questions to the
+prefix cache are not asked again. EngineRestarted is emitted when another engine has taken over.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from application.events import EngineRestarted
+from application.ports.cache_stats import CacheStats, Cleared
+from application.ports.clock import Clock
+from application.ports.engine import (
+    Engine,
+    EngineCache,
+    EngineModel,
+    EngineStatus,
+    MakeMortal,
+    MortalEngine,
+    StepBatch,
+    Submission,
+)
+from application.ports.model_repository import ModelPreview
+from application.services.text_side.answers.open_requests import RETRY_AFTER_S
+from application.services.text_side.models.load_failures import MAX_RELOADS, BlamedLoads
+from application.services.text_side.supervision.open_work import OpenWork, Work
+from domain.errors import DomainError, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.explanation import Explanation
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.request import FinishReason
+
+T = TypeVar("T")
+
+CALM_S = 60.0
+"""An engine that had all its models for so long did not die of how it was started: the next one comes at once."""
+
+MAX_DELAY_S = 30.0
+"""The longest pause between two tries to start an engine."""
+
+GIVE_UP_S = 60.0
+"""How long open work waits for an engine that cannot be started."""
+
+
+class _State(Enum):
+    NEW = "new"
+    LIVING = "living"
+    REVIVING = "reviving"
+    ENDED = "ended"
+
+
+class EngineSupervisor:
+    """An Engine. Event loop only, but for `status` and `check`."""
+
+    def __init__(
+        self, make: MakeMortal, clock: Clock, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._sleep = sleep
+        self._state = _State.NEW
+        self._life = 0
+        self._engine = make(partial(self._lost, 1))
+        self._has_engine = False  # it was started, and not lost
+        self._is_made = self._was_ever_made = False
+        self._since_ns = clock.now_ns()  # of the present state
+        self._last = self._engine.status()  # of the one that was lost
+        self._why = ""
+        self._num_tries, self._num_in_a_row = 0, -1  # tries to start one; engines that lived shortly
+        self._is_brief = True  # another one comes at once
+        self._is_overdue = self._has_given_up = False
+        self._patience: asyncio.Task[object] | None = None
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._work = OpenWork()
+        self._wanted: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
+        self._missing: set[ModelId] = set()  # wanted, and the present engine could not load them
+        self._loads = BlamedLoads(clock)  # looks at models included
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._answers = asyncio.Event()  # there is an engine, or no reason to wait for one
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_time = True
+        self.cache: EngineCache = _PresentCache(self._present)
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._begin()
+        self._live()
+        self._run(self._begun())
+
+    async def stop(self, timeout_s: float) -> bool:
+        if self._state is not _State.ENDED:
+            is_there = self._has_engine or self._state is _State.NEW
+            self._state = _State.ENDED
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if is_there:
+                self._in_time = await self._engine.stop(timeout_s)
+            self._answers.set()
+            self._end_all(ServerUnavailable("the server is stopping"))
+        return self._in_time
+
+    def status(self) -> EngineStatus:
+        """While an engine comes at once, it speaks for itself. Later the engine has ended, since the first loss, and
+        only `activity` is that of the coming one."""
+        if self._state is _State.LIVING:
+            status = self._engine.status()  # with a fault it will be lost in a moment
+            num_waiting = max(0, self._work.num_choices - status.num_running)  # also where it has taken up nothing more
+            return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
+        if self._state is not _State.REVIVING:
+            return self._engine.status()
+        coming = self._engine.status() if self._has_engine else None
+        shown = coming if self._is_brief else None
+        return replace(
+            self._last,
+            is_alive=self._is_brief,
+            is_busy=bool(self._work.num_choices),
+            last_progress_ns=max(self._since_ns, shown.last_progress_ns if shown else 0),
+            last_step_ns=max(self._since_ns, shown.last_step_ns if shown else 0),
+            num_calls=shown.num_calls if shown else 0,
+            num_waiting=self._work.num_choices,
+            num_running=0,
+            activity=coming.activity if coming else None,
+            fault=self._unavailable().message,
+            loading=shown.loading if shown else None,
+        )
+
+    def submit(self, submission: Submission) -> None:
+        if self._state in (_State.NEW, _State.ENDED):
+            raise ServerUnavailable(self._why or "the engine is not running")
+        if self._state is _State.REVIVING and not self._is_brief:
+            raise self._unavailable()
+        work = self._work.add(submission)
+        if self._state is _State.REVIVING:
+            return
+        if submission.model in self._missing:
+            self._run(self._send_when_loaded(work))
+        elif work in self._work.sendable():
+            try:
+                self._work.send(work, self._engine)
+            except DomainError:
+                self._work.forget(work)
+                raise
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        work = self._work.get(id)
+        if work is None:
+            return
+        work.cancel(choice, reason, num_tokens)
+        if work.is_sent:
+            self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
+        elif self._state is not _State.ENDED:
+            # Not from inside a call of its receiver.
+            asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        model = await self._asked(source, lambda engine: engine.load(source, options))
+        self._wanted[source.id] = source, options
+        self._missing.discard(source.id)
+        return model
+
+    async def unload(self, id: ModelId) -> None:
+        self._wanted.pop(id, None)
+        self._missing.discard(id)
+        engine, life = await self._next(), self._life
+        try:
+            await engine.unload(id)
+        except ServerUnavailable:
+            if self._is_there(life):
+                raise
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck, where the model would run. Any thread but the loop's."""
+        if (loop := self._loop) is None:
+            raise ServerUnavailable("the engine is not running")
+        asking = self._asked(source, lambda engine: engine.check(source, options))
+        return asyncio.run_coroutine_threadsafe(asking, loop).result()
+
+    def abandon(self) -> None:
+        """End the present engine, which hangs: another one takes over. Nothing happens without one."""
+        if self._state is not _State.ENDED and self._has_engine:
+            self._engine.abandon()
+
+    # ---- the present engine ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the engine that was made."""
+        self._life += 1
+        self._num_tries += 1
+        self._missing.clear()
+        self._loads.begin()
+        self._has_engine, self._is_made = True, False
+        self._answers.set()
+        self._engine.start(partial(self._took, self._life))
+
+    async def _begun(self) -> None:
+        life = self._life
+        await self._engine.begun()
+        if self._is_there(life):
+            self._is_made = self._was_ever_made = True
+
+    def _live(self) -> None:
+        """It has all that it should have."""
+        self._state, self._since_ns = _State.LIVING, self._clock.now_ns()
+        self._is_overdue = self._has_given_up = False
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _unavailable(self) -> ServerUnavailable:
+        return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
+
+    def _present(self) -> MortalEngine:
+        if self._state is _State.REVIVING:
+            raise self._unavailable()
+        return self._engine
+
+    async def _next(self) -> MortalEngine:
+        """The present one, or the one that comes; before the start and after the stop, one that refuses."""
+        if self._state is not _State.NEW:
+            await self._answers.wait()
+        if self._has_given_up and not self._has_engine:
+            raise self._unavailable()
+        return self._engine
+
+    async def _asked(self, source: ModelSource, ask: Callable[[MortalEngine], Awaitable[T]]) -> T:
+        """The answer about a model. An engine that was lost before it was made has not heard the question: the next one
+        does."""
+        while True:
+            engine, life = await self._next(), self._life
+            try:
+                return await self._loads.watch(source, partial(ask, engine))
+            except ServerUnavailable:
+                if self._is_there(life) or self._state is _State.ENDED or not self._was_ever_made:
+                    raise
+
+    def _is_there(self, life: int) -> bool:
+        """It was not lost."""
+        return life == self._life and self._has_engine
+
+    def _took(self, life: int, batch: StepBatch) -> None:
+        if not self._is_there(life):  # it was lost, and what is open goes on elsewhere
+            if batch.events:
+                self._receive(StepBatch(batch.at_ns, events=batch.events))
+            return
+        self._work.took(batch)
+        self._receive(batch)
+        if self._state is _State.LIVING and self._work.num_unsent:
+            self._send_all()
+
+    # ---- lost and revived --------------------------------------------------------------------------------------
+
+    def _lost(self, life: int, why: str) -> None:
+        if not self._is_there(life):
+            return
+        self._has_engine = False
+        self._answers.clear()
+        if self._state is _State.ENDED:
+            return
+        now_ns, lived_s = self._clock.now_ns(), 0.0
+        if self._state is _State.LIVING:
+            lived_s = (now_ns - self._since_ns) / 1e9
+            self._since_ns, self._last, self._num_tries = now_ns, self._engine.status(), 0
+            self._patience = self._run(self._lose_patience())
+        self._state, self._why = _State.REVIVING, why
+        is_explained = self._is_made and self._loads.blame(why)
+        self._tell(self._work.lost(why, now_ns, is_explained=is_explained))
+        if not self._was_ever_made:
+            self._end_all(ServerUnavailable(why))
+        elif self._is_overdue:
+            self._give_up()
+        self._num_in_a_row = 0 if lived_s >= CALM_S else self._num_in_a_row + 1
+        self._is_brief = self._num_in_a_row == 0
+        self._run(self._revive(0.0 if self._is_brief else min(MAX_DELAY_S, 2.0 ** (self._num_in_a_row - 1))))
+
+    async def _lose_patience(self) -> None:
+        """One that was made and loads its models has as long as that takes; it is the last chance."""
+        await self._sleep(GIVE_UP_S)
+        self._is_overdue = True
+        if not (self._has_engine and self._is_made):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._has_given_up = True
+        self._answers.set()
+        self._end_all(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._why}"))
+
+    def _end_all(self, error: ServerUnavailable) -> None:
+        self._tell(self._work.failed(error, self._work, self._clock.now_ns()))
+
+    async def _revive(self, delay_s: float) -> None:
+        if delay_s:
+            await self._sleep(delay_s)
+        self._engine = self._make(partial(self._lost, self._life + 1))
+        self._begin()
+        life = self._life
+        await self._begun()
+        for id in tuple(self._wanted):
+            if self._is_there(life):
+                await self._load_again(id)
+        if not self._is_there(life):
+            return  # lost again, and another task sees to it
+        now_ns, down_since_ns = self._clock.now_ns(), self._since_ns
+        self._live()
+        num_resumed = self._work.num_choices
+        self._send_all()
+        over = EngineRestarted(self._why, num_resumed, now_ns - down_since_ns, self._num_tries, now_ns)
+        self._receive(StepBatch(now_ns, events=(over,)))
+
+    async def _load_again(self, id: ModelId) -> None:
+        """Open work of a model that cannot be loaded any more ends with the reason."""
+        engine = self._engine
+        if (wanted := self._wanted.get(id)) is None:
+            return  # it was unloaded while another one was loaded
+        try:
+            await self._loads.watch(wanted[0], partial(engine.load, *wanted), MAX_RELOADS)
+        except DomainError as error:
+            if engine is self._engine and self._has_engine:
+                self._missing.add(id)
+                works = [work for work in self._work if work.submission.model == id]
+                self._tell(self._work.failed(error, works, self._clock.now_ns()))
+            return
+        self._missing.discard(id)
+        if id not in self._wanted:  # it was unloaded meanwhile
+            with suppress(ServerUnavailable):
+                await engine.unload(id)
+
+    async def _send_when_loaded(self, work: Work) -> None:
+        await self._load_again(work.submission.model)
+        if self._state is _State.LIVING and work.choices:
+            self._send_all()
+
+    def _send_all(self) -> None:
+        """Send all that the present engine may have now."""
+        self._tell(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
+
+    def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
+        if work.is_sent:  # it was sent in between
+            self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
+            return
+        self._tell(self._work.cancelled(work, self._clock.now_ns()))
+        if self._state is _State.LIVING:
+            self._send_all()
+
+    def _tell(self, batch: StepBatch | None) -> None:
+        if batch is not None:
+            self._receive(batch)
+
+    def _run(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _PresentCache:
+    """The EngineCache of the present engine. While there is none, ServerUnavailable: a statistic can wait."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+
+    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        return await self._engine().cache.explain(model, prompt, salt)
+
+    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
+        return await self._engine().cache.num_stored(model, prompt_ids, salt)
+
+    async def settle(self, timeout_s: float) -> bool:
+        return await self._engine().cache.settle(timeout_s)
+
+    async def stats(self) -> CacheStats:
+        return await self._engine().cache.stats()
+
+    async def clear(self, model: str | None, salt: str | None) -> Cleared:
+        return await self._engine().cache.clear(model, salt)

@@ -1,0 +1,270 @@
+"""Watches whether the engine and the event loop move, on a thread of its own that neither can stop.
+
+    every second: health of engine and loop ──► report what is stuck, and what is no longer
+                       │ nothing is stuck          │ the engine: have it replaced     │ the loop, for EXIT_AFTER_S:
+                       ▼                           ▼                                  ▼
+               report to the supervisor       `abandon`, once each time      flush the log, end the process
+
+The thread takes no lock that another thread holds while it works, and reports through a worker: an event sink that
+hangs, which may be what blocks the loop, must not hang the watch. Native code that never releases the interpreter's
+lock stops this thread too; the supervisor, which hears nothing then, is for that.
+
+A process that was stopped for a while (a signal, a suspended machine) is not stuck when it goes on: after a pause of
+this thread's own the count begins anew.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import TypeAlias
+
+from application.events import EngineRecovered, EngineStuck, Event, FaultObserved
+from application.ports.clock import Clock
+from application.ports.engine import EngineStatus
+from application.ports.event_sink import EventSink
+from application.ports.supervision import NoSupervisor, Supervisor, ThreadStacks
+from application.services.faults import described
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
+from domain.health.engine_health import ENDED, EVENT_LOOP, Activity, EngineHealth, engine_health
+
+LOOK_S = 1.0
+MIN_PAUSE_S = 10 * LOOK_S
+"""A shorter pause of this thread's own is a busy machine."""
+
+LOOP_AFTER_S = 10.0
+"""How long the event loop may be blocked; nothing that it does takes long."""
+
+EXIT_AFTER_S = 300.0
+"""How long the event loop may be blocked before the process ends, for its supervisor to start it again. An engine that
+is stuck or lost ends nothing: it is replaced."""
+
+LAST_WORDS_S = 5.0
+"""How long the log may take before the process ends; a reader that has gone must not keep it alive."""
+
+EXIT_STUCK = 70
+"""The process's status when it ends because it is stuck: EX_SOFTWARE of sysexits.h."""
+
+TELL_AGAIN_S = 300.0
+"""How often something that stays stuck is reported again."""
+
+_NAME = "cairn-engine-watch"
+
+CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
+"""Schedules a call on the event loop, from any thread. Raises RuntimeError once the loop is closed."""
+
+
+class EngineWatch:
+    """`look` is called by its thread alone, and by tests."""
+
+    def __init__(
+        self,
+        *,
+        status: Callable[[], EngineStatus],
+        clock: Clock,
+        events: EventSink,
+        stacks: ThreadStacks,
+        stuck_after_s: float,
+        supervisor: Supervisor | None = None,
+        give_up: Callable[[int], object] | None = None,
+        abandon: Callable[[], None] | None = None,
+        flush: Callable[[], object] = lambda: None,
+        teller: Lane | None = None,
+    ) -> None:
+        """`stuck_after_s`: as in `engine_health`, of an engine whose status does not say so. `give_up` ends the process
+        with a status, at once; without it nothing does. `abandon` ends an engine that is stuck, for another one to
+        take over, and is called on the loop, once each time. `flush` writes what was logged, in a thread of `teller`,
+        which emits events too; tests give one."""
+        self._status = status
+        self._clock = clock
+        self._events = events
+        self._stacks = stacks
+        self._stuck_after_s = stuck_after_s
+        self._supervisor = supervisor or NoSupervisor()
+        self._give_up = give_up
+        self._abandon = abandon
+        self._flush = flush
+        self._teller = teller or Lane("engine-watch-tells", 1, max_pending=64)
+        self._call_soon: CallSoon = lambda _call: None
+        self._lag = LoopLag(clock, self._call_soon)
+        self._reports = StuckReport(), StuckReport()
+        self._looked_ns = self._counted_from_ns = clock.now_ns()
+        self._has_ended = self._is_coming_stuck = False
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+
+    def loop_lag_s(self) -> float:
+        """How late the event loop was when it was last asked, or is by now. Any thread."""
+        return self._lag.lag_s
+
+    def connect(self, call_soon: CallSoon) -> None:
+        """Watch a loop from now on."""
+        self._call_soon = call_soon
+        self._lag = LoopLag(self._clock, call_soon)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._looked_ns = self._counted_from_ns = self._clock.now_ns()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Idempotent. Does not wait for reports under way."""
+        self._ends.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._teller.close()
+
+    def look(self) -> None:
+        now_ns = self._clock.now_ns()
+        self._note_pause(now_ns)
+        self._lag.look()
+        engine, loop = self._engine_health(now_ns), self._lag.health(now_ns)
+        for report, health in zip(self._reports, (engine, loop), strict=True):
+            for event in report.feed(health, now_ns):
+                self._tell(event)
+        if not engine.is_stuck and not loop.is_stuck:
+            self._supervisor.moving()
+        elif loop.stuck_s(now_ns) >= EXIT_AFTER_S:
+            self._leave()
+
+    def _note_pause(self, now_ns: int) -> None:
+        if now_ns - self._looked_ns > max(self._stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
+            self._counted_from_ns = now_ns
+            self._lag = LoopLag(self._clock, self._call_soon)
+        self._looked_ns = now_ns
+
+    def _engine_health(self, now_ns: int) -> EngineHealth:
+        status = self._status()
+        after_s = status.stuck_after_s or self._stuck_after_s
+        beat = status.heartbeat.counted_from(self._counted_from_ns)
+        health = engine_health(beat, now_ns, after_s)
+        had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
+        self._see_it_come(beat.activity if self._has_ended else None, now_ns, after_s)
+        if self._has_ended and not had_ended:  # another one may be about to take over: the next look reports it
+            return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
+        return health
+
+    def _see_it_come(self, doing: Activity | None, now_ns: int, after_s: float) -> None:
+        """An engine that hangs before it has taken over is replaced too; its own end reports it."""
+        was_stuck = self._is_coming_stuck
+        self._is_coming_stuck = doing is not None and now_ns - doing.since_ns >= after_s * 1e9
+        if self._is_coming_stuck and not was_stuck:
+            self._ask_to_abandon()
+
+    def _tell(self, event: EngineStuck | EngineRecovered) -> None:
+        if isinstance(event, EngineRecovered):
+            self._emit(event)
+            return
+        # Of an engine that has ended there is no stack.
+        self._emit(event if event.stuck_in == ENDED else dataclasses.replace(event, stack=self._stacks.read()))
+        if event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
+            self._ask_to_abandon()
+
+    def _ask_to_abandon(self) -> None:
+        if self._abandon is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
+                self._call_soon(self._abandon)
+
+    def _emit(self, event: Event) -> None:
+        with contextlib.suppress(ServerUnavailable):  # no sink takes events any more: the supervisor is left
+            self._teller.submit(self._events.emit, event)
+
+    def _leave(self) -> None:
+        give_up = self._give_up
+        if give_up is None:
+            return
+        with contextlib.suppress(ServerUnavailable):  # what was reported before waits in vain already
+            wait([self._teller.submit(self._flush)], LAST_WORDS_S)
+        give_up(EXIT_STUCK)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception as error:  # it goes on looking; the supervisor hears nothing while this stays
+                self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
+            if self._ends.wait(LOOK_S):
+                return
+
+
+class LoopLag:
+    """How late the event loop is: a callback is scheduled now and then, and timed when it runs. Asked from one thread,
+    answered on the loop's. A loop that is blocked answers nothing: the age of the waiting callback is its lag then."""
+
+    def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._asked_ns: int | None = None
+        self._answered_s = 0.0
+
+    def look(self) -> None:
+        """Schedule a callback, unless one waits."""
+        if self._asked_ns is None:
+            self._asked_ns = self._clock.now_ns()
+            try:
+                self._call_soon(self._answered)
+            except RuntimeError:  # closed: no loop is left to be late
+                self._asked_ns = None
+
+    @property
+    def lag_s(self) -> float:
+        """The delay of the callback that waits, or of the last one where that took longer. Any thread."""
+        asked_ns = self._asked_ns
+        waited_s = 0.0 if asked_ns is None else (self._clock.now_ns() - asked_ns) / 1e9
+        return max(waited_s, self._answered_s)
+
+    def health(self, now_ns: int) -> EngineHealth:
+        """The loop's health, in the terms of the engine's."""
+        asked_ns = self._asked_ns
+        is_stuck = asked_ns is not None and now_ns - asked_ns >= LOOP_AFTER_S * 1e9
+        return EngineHealth(
+            step_age_s=self.lag_s,
+            num_waiting=0,
+            num_running=0,
+            num_calls=0,
+            is_stuck=is_stuck,
+            stuck_in=EVENT_LOOP if is_stuck else "",
+            stuck_since_ns=asked_ns if is_stuck else None,
+        )
+
+    def _answered(self) -> None:
+        asked_ns, self._asked_ns = self._asked_ns, None
+        if asked_ns is not None:
+            self._answered_s = (self._clock.now_ns() - asked_ns) / 1e9
+
+
+class StuckReport:
+    """The events of something that may be stuck: when it is seen, once a period while it lasts, and when it is over.
+    Stuck in something else is over, and seen anew. Sans-io: `feed` with every look."""
+
+    def __init__(self) -> None:
+        self._open: tuple[str, int] | None = None
+        self._told_ns = 0
+
+    def feed(self, health: EngineHealth, now_ns: int) -> list[EngineStuck | EngineRecovered]:
+        """`stack` is left empty."""
+        found = (health.stuck_in, health.stuck_since_ns) if health.stuck_since_ns is not None else None
+        events: list[EngineStuck | EngineRecovered] = []
+        if self._open is not None and found != self._open:
+            stuck_in, since_ns = self._open
+            events.append(EngineRecovered(stuck_in, now_ns - since_ns, now_ns))
+            self._open = None
+        if found is not None and (self._open is None or now_ns - self._told_ns >= TELL_AGAIN_S * 1e9):
+            events.append(_stuck(health, found[1], now_ns, is_first=self._open is None))
+            self._open, self._told_ns = found, now_ns
+        return events
+
+
+def _stuck(health: EngineHealth, since_ns: int, now_ns: int, *, is_first: bool) -> EngineStuck:
+    return EngineStuck(
+        stuck_in=health.stuck_in,
+        since_ns=since_ns,
+        num_waiting=health.num_waiting,
+        num_running=health.num_running,
+        num_calls=health.num_calls,
+        request_ids=health.request_ids,
+        is_first=is_first,
+        at_ns=now_ns,
+    )

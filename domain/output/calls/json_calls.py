@@ -1,0 +1,140 @@
+"""Calls as JSON objects that hold name and arguments: `{"name": ..., "arguments": {...}}`, alone or in a list.
+
+Arguments are passed on as the model writes them; where they come before the name, once the name is there. An object
+with other members is no call.
+"""
+
+import json
+from dataclasses import dataclass
+
+from domain.output.calls.call_format import LIST_STARTS, Run
+from domain.output.calls.json_scan import JsonScan
+from domain.output.reader import SPACE, NoCall, Reading, TextReader
+
+_NAME_KEYS = frozenset({"name", "tool_name"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+_ID_KEYS = frozenset({"id", "tool_call_id"})
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a call: `held` are arguments that came before the name."""
+
+    name: str = ""
+    id: str = ""
+    held: str | None = None
+    is_begun: bool = False
+    is_nested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    open: str = ""
+    close: str = ""
+
+    def fits(self, start: str) -> bool:
+        return start == "{" or start in LIST_STARTS
+
+    def read(self, run: Run) -> Reading[None]:
+        reader = run.reader
+        is_list = (yield from reader.peek()) == "["
+        if is_list:
+            reader.take("[")
+        while True:
+            yield from self._object(run)
+            char = yield from reader.peek_past_space()
+            if is_list and char == "]":
+                reader.take(char)
+                reader.mark()
+                return
+            if not char or char not in ",;":
+                return
+            reader.take(char)
+
+    def _object(self, run: Run) -> Reading[None]:
+        call = _Call()
+        yield from self._members(run, call)
+        if not call.is_begun:
+            run.begin(call.name, call.id)
+            run.answer.arguments("{}" if call.held is None else call.held)
+        run.reader.mark()
+
+    def _members(self, run: Run, call: _Call) -> Reading[None]:
+        reader = run.reader
+        yield from reader.expect("{")
+        char = yield from reader.peek_past_space()
+        while char != "}":
+            key = yield from _string(reader)
+            yield from reader.expect(":")
+            yield from self._member(run, call, key, (yield from reader.peek_past_space()))
+            char = yield from reader.peek_past_space()
+            if char == ",":
+                reader.take(char)
+                yield from reader.take_all(SPACE)
+            elif char != "}":
+                raise NoCall
+        reader.take("}")
+
+    def _member(self, run: Run, call: _Call, key: str, char: str) -> Reading[None]:
+        if key in _NAME_KEYS and char == '"' and not call.name:
+            call.name = yield from _string(run.reader)
+            run.check_name(call.name)
+            if call.held is not None:
+                self._begin(run, call)
+                run.answer.arguments(call.held)
+        elif key in _ARGUMENT_KEYS and not call.is_begun and call.held is None:
+            yield from self._arguments(run, call, char)
+        elif key in _ID_KEYS and char == '"':
+            call.id = yield from _string(run.reader)
+        elif key == "function" and char == "{" and not (call.name or call.is_nested):
+            call.is_nested = True
+            yield from self._members(run, call)
+        elif key != "type" or (yield from _value(run.reader)) != '"function"':
+            raise NoCall
+
+    def _arguments(self, run: Run, call: _Call, char: str) -> Reading[None]:
+        if call.name and char == "{":
+            self._begin(run, call)
+            yield from run.stream_json()
+            return
+        text = yield from _value(run.reader)
+        if char == '"':
+            text = _parsed(text)
+        elif text == "null":
+            text = "{}"
+        if call.name:
+            self._begin(run, call)
+            run.answer.arguments(text)
+        else:
+            call.held = text
+
+    def _begin(self, run: Run, call: _Call) -> None:
+        run.begin(call.name, call.id)
+        call.is_begun = True
+
+
+def _value(reader: TextReader) -> Reading[str]:
+    """The text of the JSON value that comes next. NoCall where it breaks or does not end."""
+    scan, parts = JsonScan(), list[str]()
+    while not scan.is_over:
+        text = yield from reader.follow(scan)
+        parts.append(text)
+        if not text and not scan.is_over:
+            raise NoCall
+    if scan.is_broken:
+        raise NoCall
+    return "".join(parts)
+
+
+def _string(reader: TextReader) -> Reading[str]:
+    if (yield from reader.peek_past_space()) != '"':
+        raise NoCall
+    return _parsed((yield from _value(reader)))
+
+
+def _parsed(string: str) -> str:
+    try:
+        text = str(json.loads(string, strict=False))
+    except ValueError:
+        raise NoCall from None
+    return text.encode("utf-8", "replace").decode()  # escapes can spell halves of characters

@@ -1,0 +1,188 @@
+"""Why a prompt's prefix was reused as far as it was, and no further."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from domain.prefix.fork_point import ForkPoint
+
+TIER_NAMES = ("live", "hot", "store")
+"""Where state can come from, fastest first, as people are told: in the response header and in metrics."""
+
+CONTEXT_TOKENS = 12
+"""Tokens shown on either side of a divergence."""
+
+
+class StopReason(Enum):
+    """What ended the reused prefix."""
+
+    LAST_TOKEN = "last-token"
+    """Everything but the last prompt token, which is always computed."""
+    NEVER_SEEN = "never-seen"
+    EVICTED = "evicted"
+    NO_SNAPSHOT = "no-snapshot"
+    """Blocks go on, but the recurrent layers have no snapshot further along."""
+    PARTIAL_BLOCK = "partial-block"
+    """The prompt ends inside a stored block, and a block is restored whole or not at all."""
+    OFF_GRID = "off-grid"
+    """Exact mode resumes only at grid positions."""
+    OTHER_FINGERPRINT = "other-fingerprint"
+    """Stored by another model, quantisation, layout, setting or version."""
+    SLOW_STORE = "slow-store"
+    """The store did not answer in time, or has not since a read hung: only memory was looked at."""
+    UNREADABLE = "unreadable"
+    """What was found could not be read or restored any more."""
+    NO_ROOM = "no-room"
+    """Memory does not hold what was found beside the state restored from it: it is computed."""
+    UNSUPPORTED_LAYOUT = "unsupported-layout"
+    """The model has a cache class that cannot be captured: it is served without reuse."""
+    DISABLED = "disabled"
+    SCORED = "scored"
+    """The request asks for log probabilities of its prompt: every token is computed, whatever is stored."""
+
+
+TAKES_NO_PART = frozenset(
+    reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
+)
+"""Where nothing could have been reused: no rate of hits counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token that differs from the nearest stored chain, with what stands around it on both sides, as key ids.
+
+    `before_ids` are common to both, the other two runs begin with the differing tokens; `stored_ids` is somebody's, and
+    None where it must not be told. Texts are empty until `Explanation.with_text`.
+    """
+
+    position: int
+    before_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    stored_ids: tuple[int, ...] | None
+    before: str = ""
+    prompt: str = ""
+    stored: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One lookup, told to people. Tokens: `num_prompt` = those reused, of all tiers, + those computed.
+
+    `reused`: tokens by the name of the tier that they come from; tiers that gave none are left out. `stopped_at`: the
+    position up to which state was reused. `num_known`: how far blocks of this prompt are stored
+    (at least `stopped_at` rounded down to a block). `nearest_fork`: the last fork point at or before the stop.
+    """
+
+    num_prompt: int
+    reason: StopReason
+    reused: Mapping[str, int] = field(default_factory=dict[str, int])
+    num_known: int = 0
+    divergence: Divergence | None = None
+    nearest_fork: ForkPoint | None = None
+    note: str = ""
+
+    @property
+    def stopped_at(self) -> int:
+        return sum(self.reused.values())
+
+    @property
+    def num_computed(self) -> int:
+        return self.num_prompt - self.stopped_at
+
+    def header(self) -> str:
+        """One line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12; reason=last-token`."""
+        fields = [
+            f"reused={self.stopped_at}",
+            *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),
+            f"computed={self.num_computed}",
+            f"reason={self.reason.value}",
+        ]
+        if self.divergence is not None:
+            fields.append(f"diverged={self.divergence.position}")
+        return "; ".join(fields)
+
+    def scored(self) -> "Explanation":
+        """The same where log probabilities of the prompt are asked for."""
+        if self.reason in (StopReason.DISABLED, StopReason.UNSUPPORTED_LAYOUT):
+            return self
+        return Explanation(self.num_prompt, StopReason.SCORED, num_known=self.num_known)
+
+    def without_stored(self) -> "Explanation":
+        """The same without anything that is stored: positions and the prompt's own text are left."""
+        found = self.divergence
+        return self if found is None else replace(self, divergence=replace(found, stored_ids=None, stored=None))
+
+    def without_tokens(self) -> "Explanation":
+        """The same with positions and numbers only: nothing of either side."""
+        if self.divergence is None:
+            return self
+        return replace(self, divergence=Divergence(self.divergence.position, (), (), None, stored=None))
+
+    def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
+        """The same with the divergence's tokens as text."""
+        if self.divergence is None:
+            return self
+        found = self.divergence
+        told = replace(
+            found,
+            before=decode(found.before_ids),
+            prompt=decode(found.prompt_ids),
+            stored=decode(found.stored_ids) if found.stored_ids is not None else None,
+        )
+        return replace(self, divergence=told)
+
+
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many leading elements two runs share."""
+    limit = min(len(left), len(right))
+    if left[:limit] == right[:limit]:
+        return limit
+    low, high = 0, limit  # equal up to `low`, different within `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
+    """Compare the prompt from `start` with every run stored there; report where it leaves the nearest one.
+
+    None when nothing is stored there, when the nearest run and the prompt only differ in length, or when they have no
+    token in common from the start: then it is just another prompt.
+    """
+    longest = max(map(len, stored), default=0)
+    rest = tuple(key_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
+    length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
+    if length in (len(rest), len(run)):
+        return None
+    at = start + length
+    if at == 0:
+        return None
+    return Divergence(
+        position=at,
+        before_ids=tuple(key_ids[max(0, at - CONTEXT_TOKENS) : at]),
+        prompt_ids=tuple(key_ids[at : at + CONTEXT_TOKENS]),
+        stored_ids=run[length : length + CONTEXT_TOKENS],
+    )
+
+
+def compared_with_stored(told: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
+    """The same after a look at the runs of key ids stored where the known blocks end: where the prompt leaves the
+    nearest of them, or that it ends before the nearest does."""
+    found = find_divergence(key_ids, told.num_known, stored)
+    if found is not None or told.reason is not StopReason.NEVER_SEEN:
+        return replace(told, divergence=found)
+    num_rest = len(key_ids) - told.num_known
+    rest = tuple(key_ids[told.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
+    if rest and any(len(run) > num_rest and tuple(run[:num_rest]) == rest for run in stored):
+        return replace(told, reason=StopReason.PARTIAL_BLOCK)
+    return told
+
+
+def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint | None:
+    """The last fork point at or before `position`."""
+    earlier = [fork for fork in fork_points if fork.position <= position]
+    return max(earlier, key=lambda fork: fork.position, default=None)

@@ -1,0 +1,103 @@
+"""What a stored state depends on, reduced to the root of its chains.
+
+Two models under one name never share a root; one model under two names does: names do not enter, content does.
+"""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import cast
+
+from domain.models.model_card import ModelDescription
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.record import Namespace
+
+CHAIN_VERSION = 1
+"""Raised when the meaning of a chain, a block or a snapshot changes; older records are then misses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Everything a captured state depends on besides the tokens.
+
+    `weights`: digest of weights, config and quantisation. `adapter`: of the adapter laid over them; empty for none.
+    `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version,
+    and in an exact grid (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
+    bits, which is nothing to those who did not ask for the same. `salt`: the tenant's; it enters and is shown as a
+    digest only.
+    """
+
+    weights: bytes
+    layout: str
+    dtype: str
+    grid: BlockGrid
+    runtime: str = ""
+    salt: str = ""
+    adapter: bytes = b""
+
+    @classmethod
+    def of(cls, model: ModelDescription, grid: BlockGrid, salt: str = "") -> "Fingerprint":
+        """The fingerprint of a loaded model under these settings."""
+        return cls(
+            weights=model.weights_digest,
+            layout=model.layout.describe(),
+            dtype=model.dtype,
+            grid=grid,
+            runtime="; ".join(filter(None, (model.runtime, model.arithmetic if grid.is_exact else ""))),
+            salt=salt,
+            adapter=model.adapter_digest,
+        )
+
+    @property
+    def salt_digest(self) -> str:
+        """Hex, empty without a salt."""
+        return salt_digest(self.salt)
+
+    def canonical_json(self) -> str:
+        """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
+        content = {
+            "adapter": self.adapter.hex(),
+            "block_size": self.grid.block_size,
+            "dtype": self.dtype,
+            "exact": self.grid.is_exact,
+            "format": CHAIN_VERSION,
+            "grid": self.grid.step,
+            "layout": self.layout,
+            "runtime": self.runtime,
+            "salt": self.salt_digest,
+            "weights": self.weights.hex(),
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    def namespace(self) -> Namespace:
+        """The root of every chain computed under this fingerprint."""
+        return namespace_of(self.canonical_json())
+
+
+def namespace_of(canonical_json: str) -> Namespace:
+    """The namespace of a fingerprint that was written down."""
+    return Namespace(sha256(b"cairn chain\0" + canonical_json.encode()).digest())
+
+
+def salt_digest(salt: str) -> str:
+    """What a fingerprint shows of a tenant's salt: hex, empty without a salt."""
+    return sha256(b"cairn salt\0" + salt.encode()).hexdigest() if salt else ""
+
+
+def tenant_salt(configured: str, requested: str) -> str:
+    """The server's salt and a request's as one: other pairs give other salts, none longer than a digest.
+
+    Empty when both are: that is everybody who names no salt, and they share.
+    """
+    if not configured and not requested:
+        return ""
+    return sha256(b"cairn tenant\0" + json.dumps([configured, requested]).encode()).hexdigest()
+
+
+def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
+    """Whether a stored namespace belongs to the tenant asking; nobody may learn what other tenants have stored."""
+    try:
+        content = cast("dict[str, object]", json.loads(fingerprint_json))
+        return content.get("salt") == salt_digest
+    except (ValueError, AttributeError):
+        return False

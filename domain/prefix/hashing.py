@@ -1,0 +1,116 @@
+"""Block chains: each block's hash covers everything before it, so equal hashes mean equal prefixes.
+
+    hash_i = SHA-256(hash_{i-1} || token ids of block i as uint32 little endian)
+
+hash_{-1} is the root. All 32 bytes are kept: a stored block may live for weeks and be shared, so collisions must stay
+out of reach.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from domain.id_row import ID_BYTES, IdRow
+from domain.ids import BlockHash
+from domain.prefix.explanation import common_length
+from domain.prefix.record import BlockKey, Namespace, SnapshotKey
+
+NO_IDS = IdRow()
+
+
+def block_hash(parent: BlockHash, key_ids: Iterable[int]) -> BlockHash:
+    """Hash of one full block."""
+    return BlockHash(sha256(parent + IdRow(key_ids).to_bytes()).digest())
+
+
+def snapshot_key(namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int]) -> SnapshotKey:
+    """Key of the snapshot taken `partial_ids` after the end of the block `parent`."""
+    digest = sha256(parent + IdRow(partial_ids).to_bytes()).digest()
+    return SnapshotKey(namespace, parent, len(partial_ids), digest)
+
+
+class BlockChain:
+    """One token stream as the prefix cache knows it: a prompt, then what was generated, cut into hashed blocks.
+
+    `hashes[i]` belongs to the ids [i * block_size, (i + 1) * block_size). Splitting what is generated over several
+    `feed` calls changes nothing. One thread feeds it; nothing that is there changes any more, so others may read on.
+    """
+
+    __slots__ = ("_keys", "_output_ids", "block_size", "hashes", "namespace", "prompt")
+
+    def __init__(self, namespace: Namespace, block_size: int, prompt: IdRow = NO_IDS) -> None:
+        self.namespace = namespace
+        self.block_size = block_size
+        self.prompt = prompt
+        self.hashes: list[BlockHash] = []
+        self._keys: tuple[BlockKey, ...] | None = None
+        self._output_ids: list[int] = []
+        self._hash_full_blocks()
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt) + len(self._output_ids)
+
+    def parent(self, num_blocks: int) -> BlockHash:
+        """The hash that whatever follows `num_blocks` full blocks is chained to: the last block's, or the root."""
+        return self.hashes[num_blocks - 1] if num_blocks else BlockHash(self.namespace)
+
+    def ends(self) -> tuple[BlockHash, ...]:
+        """What follows the prompt's start, or one of its full blocks, is chained to: the root, and then the hashes of
+        these."""
+        return BlockHash(self.namespace), *self.hashes[: self.num_prompt // self.block_size]
+
+    def prompt_keys(self) -> tuple[BlockKey, ...]:
+        """Of the prompt's full blocks; made once, for each tier is asked about all of them."""
+        if self._keys is None:
+            self._keys = tuple([BlockKey(self.namespace, hash) for hash in self.ends()[1:]])
+        return self._keys
+
+    def key_ids(self, start: int, end: int) -> IdRow:
+        num_prompt = self.num_prompt
+        own = self.prompt[start:end]
+        if end <= num_prompt:
+            return own
+        return own.followed_by(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
+
+    def snapshot_key(self, position: int) -> SnapshotKey:
+        """Key of a snapshot taken at `position`."""
+        num_blocks = position // self.block_size
+        start = num_blocks * self.block_size
+        return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position))
+
+    def num_shared(self, other: "BlockChain") -> int:
+        """How many leading tokens both streams have in common."""
+        if self.namespace != other.namespace:
+            return 0
+        start = common_length(self.hashes, other.hashes) * self.block_size
+        end = start + self.block_size
+        return start + common_length(self.key_ids(start, end), other.key_ids(start, end))
+
+    def feed(self, token_ids: Sequence[int]) -> list[BlockHash]:
+        """Append generated tokens; returns the hashes of the blocks that became full."""
+        self._output_ids += token_ids
+        return self._hash_full_blocks()
+
+    def fork(self) -> "BlockChain":
+        """The same stream, to go on in another way."""
+        twin = BlockChain(self.namespace, self.block_size)
+        twin.prompt, twin.hashes, twin._output_ids = self.prompt, list(self.hashes), list(self._output_ids)
+        twin._keys = self._keys
+        return twin
+
+    def _hash_full_blocks(self) -> list[BlockHash]:
+        size, first = self.block_size, len(self.hashes)
+        end = self.num_tokens // size * size
+        if end == first * size:  # as after most tokens
+            return []
+        data = memoryview(self.key_ids(first * size, end).to_bytes())
+        for at in range(0, len(data), ID_BYTES * size):
+            index = len(self.hashes)
+            hasher = sha256(self.parent(index))
+            hasher.update(data[at : at + ID_BYTES * size])
+            self.hashes.append(BlockHash(hasher.digest()))
+        return self.hashes[first:]

@@ -1,0 +1,141 @@
+"""What the hot tier and the store keep: blocks in chains, and snapshots that follow them.
+
+    root ◄── block 0 ◄── block 1 ◄── block 2        parent pointers; the root is not a record
+                 ▲           ▲
+             snapshot    snapshot                    each at the block's end plus its own partial tokens
+
+A record is a leaf when nothing points at it. Eviction takes leaves only, so a chain never has a hole and a snapshot
+never outlives the blocks it needs.
+
+Constructors check the length of identifiers (32 bytes) and the range of numbers, and raise ValueError: a malformed
+record never reaches a store.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NewType, TypeAlias
+
+from domain.id_row import IdRow
+from domain.ids import BlockHash, GroupIndex
+from domain.prefix.payload import GroupPayloads, HostPayload
+
+Namespace = NewType("Namespace", bytes)
+"""32 bytes: the root hash of one fingerprint and tenant salt. Chains of different namespaces share nothing."""
+
+
+ID_BYTES = 32
+"""Of namespaces, block hashes and snapshot digests."""
+
+MAX_POSITION = (1 << 64) - 1
+MAX_GROUP = MAX_PARTIAL = (1 << 16) - 1
+MAX_MODEL_BYTES = (1 << 16) - 1
+MAX_FINGERPRINT_BYTES = 1 << 20
+
+
+def check_ids(*ids: bytes) -> None:
+    """Raises ValueError unless each is a namespace, a block hash or a digest by its length."""
+    for id in ids:
+        if len(id) != ID_BYTES:
+            raise ValueError(f"an identifier has {len(id)} bytes and must have {ID_BYTES} bytes")
+
+
+class Provenance(Enum):
+    """PREFILL: computed on the canonical grid. DECODE: written token by token, equal only to rounding."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlockKey:
+    """One full block, by its chained hash."""
+
+    namespace: Namespace
+    hash: BlockHash
+
+    def __post_init__(self) -> None:
+        # Looked up by the hundred: two comparisons, and no call while they hold.
+        if len(self.namespace) != ID_BYTES or len(self.hash) != ID_BYTES:
+            check_ids(self.namespace, self.hash)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotKey:
+    """A snapshot `num_partial` (0 to block_size - 1) tokens after the end of the block `block_hash`.
+
+    `block_hash` is the namespace itself when the snapshot lies inside the first block. `digest`: SHA-256 over the
+    block hash and the partial block's token ids (uint32, little endian).
+    """
+
+    namespace: Namespace
+    block_hash: BlockHash
+    num_partial: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        check_ids(self.namespace, self.block_hash, self.digest)
+        if not 0 <= self.num_partial <= MAX_PARTIAL:
+            raise ValueError(f"a snapshot is {self.num_partial} tokens behind a block")
+
+
+RecordKey: TypeAlias = BlockKey | SnapshotKey
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One stored thing. `parent`: the block before (or the namespace itself). `key_ids`: this record's own token
+    ids.
+
+    `position`: tokens from the start of the prompt to the end of this record. `groups`: its state by state group.
+    """
+
+    key: RecordKey
+    parent: BlockHash
+    position: int
+    key_ids: IdRow
+    groups: GroupPayloads
+    provenance: Provenance = Provenance.PREFILL
+
+    def __post_init__(self) -> None:
+        check_ids(self.parent)
+        if not 0 <= self.position <= MAX_POSITION:
+            raise ValueError(f"a record ends at position {self.position}")
+        if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
+            raise ValueError(f"a record has state groups from {min(self.groups)} to {max(self.groups)}")
+        if isinstance(self.key, SnapshotKey):
+            if self.key.block_hash != self.parent:
+                raise ValueError("a snapshot follows another parent than its key says")
+        elif self.key.hash in (self.parent, self.key.namespace):
+            raise ValueError("a block is its own parent")
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of state, before any encoding."""
+        return sum(payload.size_bytes for payload in self.groups.values())
+
+    @property
+    def host_bytes(self) -> int:
+        """Of these, how many lie in host memory; others are where they were computed, or were brought there."""
+        return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HostPayload))
+
+    def limited(self, groups: frozenset[GroupIndex] | None) -> "Record":
+        """The same with these state groups only, as far as it has them; None: with all."""
+        if groups is None:
+            return self
+        return replace(self, groups={index: payload for index, payload in self.groups.items() if index in groups})
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """What people are shown of a namespace. `fingerprint`: canonical JSON of everything that went into the root."""
+
+    namespace: Namespace
+    model: str
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        check_ids(self.namespace)
+        if len(self.model.encode()) > MAX_MODEL_BYTES:
+            raise ValueError(f"the name of a model exceeds {MAX_MODEL_BYTES} bytes")
+        if len(self.fingerprint.encode()) > MAX_FINGERPRINT_BYTES:
+            raise ValueError(f"a fingerprint exceeds {MAX_FINGERPRINT_BYTES} bytes")

@@ -1,0 +1,177 @@
+"""Records in chains, of which the least recently used leaf goes first when room is needed.
+
+Invariants (see `problems`)
+* A record's parent is the root of its namespace or in the tree: a chain has no hole.
+* `used_bytes` is the exact sum over the records, `host_bytes` of their state that lies in host memory; `num_blocks` and
+  `num_pinned` count them: reading any of these costs nothing, however many records there are.
+* What is pinned, or has something that follows it, is not evicted.
+
+Not safe for threads: whoever owns it holds a lock.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
+from domain.prefix.record_links import RecordLinks, is_first, parent_of
+
+
+@dataclass(slots=True)
+class Node:
+    """`size_bytes`: what the record counts. `clock`: when it was used last. `pins`: how many hold it."""
+
+    record: Record
+    size_bytes: int
+    clock: int = 0
+    pins: int = 0
+
+
+class RecordTree:
+    """See the module docstring. `nodes` is for reading."""
+
+    def __init__(self, note_gone: Callable[[RecordKey], object] = lambda _: None) -> None:
+        """`note_gone`: called with the key of each record that is removed."""
+        self._note_gone = note_gone
+        self.nodes: dict[RecordKey, Node] = {}
+        self.links = RecordLinks()
+        self.used_bytes = 0
+        self.host_bytes = 0
+        self.num_evicted = 0
+        self.num_blocks = 0
+        self.num_pinned = 0
+        self._clock = 0
+        self._heap: list[tuple[int, RecordKey]] = []
+
+    def has_parent(self, record: Record) -> bool:
+        return is_first(record) or parent_of(record) in self.nodes
+
+    def insert(self, record: Record, size_bytes: int) -> None:
+        """One that is not here, and whose parent is."""
+        node = self.nodes[record.key] = Node(record, size_bytes)
+        self.links.add(record)
+        self.used_bytes += size_bytes
+        self.host_bytes += record.host_bytes
+        self.num_blocks += isinstance(record.key, BlockKey)
+        self.touch(node)
+
+    def replace(self, node: Node, record: Record, size_bytes: int) -> None:
+        """Another content under the same key."""
+        self.used_bytes += size_bytes - node.size_bytes
+        self.host_bytes += record.host_bytes - node.record.host_bytes
+        node.record, node.size_bytes = record, size_bytes
+
+    def touch(self, node: Node) -> None:
+        """It was used now."""
+        self._clock += 1
+        node.clock = self._clock
+        self._note(node)
+
+    def pin(self, node: Node) -> None:
+        """Until it is unpinned as often, it stays."""
+        self.num_pinned += not node.pins
+        node.pins += 1
+
+    def unpin(self, node: Node) -> None:
+        """Raises RuntimeError when nobody had pinned it."""
+        if not node.pins:
+            raise RuntimeError(f"{node.record.key} was released more often than acquired")
+        node.pins -= 1
+        self.num_pinned -= not node.pins
+        self._note(node)
+
+    def is_evictable(self, node: Node) -> bool:
+        return not node.pins and not self.links.following(node.record.key)
+
+    def remove_leaf(self, key: RecordKey) -> None:
+        record = self._take(key).record
+        self.links.discard(record)
+        if (parent := self.nodes.get(parent_of(record))) is not None:
+            self._note(parent)
+
+    def remove_below(self, key: RecordKey) -> int:
+        """A record with all that follows it, pinned or not; returns how many went."""
+        if key not in self.nodes:
+            return 0
+        num_removed, path = 0, [key]
+        while path:
+            if following := self.links.following(path[-1]):
+                path.append(next(iter(following)))
+            else:
+                self.remove_leaf(path.pop())
+                num_removed += 1
+        return num_removed
+
+    def drop(self, namespaces: Collection[Namespace]) -> list[Node]:
+        """Everything of these, pinned or not; returns what went."""
+        gone = [node for key, node in self.nodes.items() if key.namespace in namespaces]
+        for node in gone:
+            self._take(node.record.key)
+            self.links.discard(node.record)
+        self._rebuild()
+        return gone
+
+    def make_room(self, needed_bytes: int, limit_bytes: int, kept: Collection[RecordKey] = ()) -> bool:
+        """Evict until `needed_bytes` more fit into the limit, none of `kept`. False when that cannot be."""
+        if needed_bytes > limit_bytes:
+            return False
+        spared: list[tuple[int, RecordKey]] = []
+        while self.used_bytes + needed_bytes > limit_bytes and self._heap:
+            item = heappop(self._heap)
+            if not self._is_current(item):
+                continue
+            if item[1] in kept:
+                spared.append(item)
+                continue
+            self.remove_leaf(item[1])
+            self.num_evicted += 1
+        for item in spared:
+            heappush(self._heap, item)
+        return self.used_bytes + needed_bytes <= limit_bytes
+
+    def problems(self) -> list[str]:
+        """Recount everything; one line for each problem, empty when sound."""
+        records = [node.record for node in self.nodes.values()]
+        found = self.links.problems(records)
+        found += [f"{record.key} has no parent here" for record in records if not self.has_parent(record)]
+        counted = sum(node.size_bytes for node in self.nodes.values())
+        if counted != self.used_bytes:
+            found.append(f"{self.used_bytes} bytes accounted, {counted} counted")
+        if (on_host := sum(record.host_bytes for record in records)) != self.host_bytes:
+            found.append(f"{self.host_bytes} bytes accounted in host memory, {on_host} counted")
+        num_blocks = sum(isinstance(record.key, BlockKey) for record in records)
+        num_pinned = sum(node.pins > 0 for node in self.nodes.values())
+        if (num_blocks, num_pinned) != (self.num_blocks, self.num_pinned):
+            told = f"{self.num_blocks} blocks and {self.num_pinned} pinned"
+            found.append(f"{told} accounted, {num_blocks} and {num_pinned} counted")
+        listed = set(self._heap)
+        return found + [
+            f"{key} is a leaf that eviction cannot find"
+            for key, node in self.nodes.items()
+            if self.is_evictable(node) and (node.clock, key) not in listed
+        ]
+
+    def _take(self, key: RecordKey) -> Node:
+        node = self.nodes.pop(key)
+        self.used_bytes -= node.size_bytes
+        self.host_bytes -= node.record.host_bytes
+        self.num_blocks -= isinstance(key, BlockKey)
+        self.num_pinned -= node.pins > 0
+        self._note_gone(key)
+        return node
+
+    def _note(self, node: Node) -> None:
+        """Every evictable record is in the heap under its present clock; outdated items are skipped when met."""
+        if self.is_evictable(node):
+            heappush(self._heap, (node.clock, node.record.key))
+            if len(self._heap) > 4 * len(self.nodes) + 64:
+                self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = list({item for item in self._heap if self._is_current(item)})
+        heapify(self._heap)
+
+    def _is_current(self, item: tuple[int, RecordKey]) -> bool:
+        clock, key = item
+        node = self.nodes.get(key)
+        return node is not None and node.clock == clock and self.is_evictable(node)

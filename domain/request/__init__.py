@@ -1,0 +1,1 @@
+"""A request and its answer without a dialect: conversation, tools, sampling, grammar, items. Uses `prefix`."""

@@ -1,0 +1,136 @@
+"""What open sequences hold, still grow by, and need for the next step, by their models' shapes.
+
+held       the state up to where a sequence is computed, or that it is about to take over; of one that decodes, a step
+           of its buffers ahead, because the rows of a batch grow together
+growth     from there to its charge
+a step     the shortest prompts are computed first, up to one chunk in all: their states grow, what was computed is
+           copied for the cache, and the widest layer works on it; meanwhile everything that decodes takes a step
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from domain.ids import SequenceId
+from domain.memory.pressure import StepDemand
+from domain.memory.shape import MemoryShape
+from domain.scheduling.plan_step import SequenceView
+from domain.scheduling.sequence import ACTIVE, Phase
+
+GROWN_TOKENS = 256
+"""What a decoding row's buffers grow by at once."""
+
+RESERVE_TOKENS, RESERVE_SHARE = 768, 8
+"""What an answer is expected to grow to, if it may: so many tokens, or such a part of its prompt. Beyond it a sequence
+may have to be preempted."""
+
+
+Pair = tuple[SequenceView, MemoryShape]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Of all open sequences together: bytes held now, and promised to them beyond that."""
+
+    state_bytes: int
+    growth_bytes: int
+
+
+def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) -> int:
+    """What a sequence counts from its admission to its end: its prompt, and as much of its answer as is reserved."""
+    reserve = min(num_new, max(RESERVE_TOKENS, num_prompt // RESERVE_SHARE))
+    return max(shape.state_bytes(num_prompt, min(chunk, num_prompt)), shape.state_bytes(num_prompt + reserve))
+
+
+def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> Open:
+    held = growth = 0
+    for view in views:
+        if view.phase in ACTIVE and (shape := shapes.get(view.id)) is not None:
+            now = _held_bytes(view, shape, chunk)
+            held += now
+            growth += max(0, view.charge_bytes - now)
+    return Open(held, growth)
+
+
+def demand_of(
+    views: Sequence[SequenceView],
+    shapes: Mapping[SequenceId, MemoryShape],
+    chunk: int,
+    first: SequenceView | None,
+) -> StepDemand:
+    """`chunk`: the grid, tokens that one step prefills at most. `first`: of those that wait and have a shape, who is
+    admitted next; None: nobody waits."""
+    known = [(view, shapes[view.id]) for view in views if view.id in shapes]
+    active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
+    prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
+    begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
+    decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
+    return StepDemand(
+        step_bytes=decode + _prefill_bytes(prompts, chunk),
+        begun_bytes=decode + _prefill_bytes(begun, chunk),
+        waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
+        waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
+        num_active=len(active),
+        num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
+    )
+
+
+def _waiting_bytes(
+    view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
+) -> int:
+    """The charge of one that waits, and what its last chunk takes beyond what the chunks of others do."""
+    length = min(chunk, view.num_prompt)
+    peak = _peak(view, shape, length, view.num_prompt)
+    if not active:
+        return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
+    return view.charge_bytes + max(0, peak - _widest(prompts, length))
+
+
+def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
+    if view.phase is Phase.RESTORING:
+        return view.takes_over.size_bytes if view.takes_over is not None else 0
+    if view.phase is Phase.DECODING:
+        ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
+        return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
+    return shape.state_bytes(view.num_computed, min(chunk, view.num_computed))
+
+
+def _widest(prompts: Sequence[Pair], chunk: int) -> int:
+    """The transient of the widest chunk."""
+    peaks = [0]
+    for view, shape in prompts:
+        length = min(chunk, view.num_prompt - view.num_computed)
+        peaks.append(_peak(view, shape, length, view.num_computed + length))
+    return max(peaks)
+
+
+def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
+    return shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
+
+
+def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
+    """Of one step: the widest chunk, and the growth of whichever are computed in it."""
+    growths: list[tuple[int, int]] = []
+    for view, shape in prompts:
+        start = view.num_computed
+        length = max(0, min(chunk, view.num_prompt - start))
+        end = start + length
+        grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
+        copied = shape.state_bytes(end) - shape.state_bytes(start)
+        if start:  # the first chunk's states have their fixed part in what they grow by
+            copied += sum(state.fixed_bytes for state in shape.states)
+        growths.append((length, max(0, grown) + max(0, copied)))
+    widest = _widest(prompts, chunk)
+    together, left = 0, chunk
+    for length, grown in sorted(growths):  # the shortest first: more of them fit in
+        if left <= 0:
+            break
+        together, left = together + grown, left - length
+    return widest + max(together, max((grown for _, grown in growths), default=0))
+
+
+def _decode_bytes(rows: Sequence[Pair]) -> int:
+    """By model; rows that decode together are as wide as the longest of them."""
+    by_shape: dict[MemoryShape, list[int]] = {}
+    for view, shape in rows:
+        by_shape.setdefault(shape, []).append(view.num_computed)
+    return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())

@@ -1,0 +1,90 @@
+"""What a model would need on a machine, before it is loaded: the sums that the guard makes while it serves.
+
+    weights | states of all sequences, each at the end of its context | one step: the last chunk of one of them is
+    prefilled while the others decode
+
+Pictures of a full house, not of a usual one: sequences share no memory here, and all are at their longest.
+"""
+
+from bisect import bisect
+from dataclasses import dataclass, replace
+
+from domain.ids import SequenceId
+from domain.memory.ledger import MemoryLimits
+from domain.memory.shape import MemoryShape
+from domain.models.state_layout import StateLayout
+from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
+from domain.scheduling.plan_step import SequenceView
+from domain.scheduling.sequence import Phase
+
+MOST_SEQUENCES = 1024
+"""Nobody asks for more at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model that is not loaded. `has_weights`: whether its files are here, so that its weight bytes are theirs."""
+
+    model_type: str
+    context_length: int
+    layout: StateLayout
+    memory: MemoryShape
+    has_weights: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """`context`: tokens of each sequence, prompt and answer together. `batch`: sequences at once. `chunk`: tokens that
+    one step prefills at most. `limits` None: nothing bounds it."""
+
+    shape: MemoryShape
+    context: int
+    batch: int
+    chunk: int
+    limits: MemoryLimits | None = None
+
+    @property
+    def sequence_bytes(self) -> int:
+        """What one sequence holds at its end."""
+        return charge_bytes(self.shape, self.context, 0, self.chunk)
+
+    @property
+    def prefill_bytes(self) -> int:
+        """What the last chunk of one prompt takes beyond the states."""
+        return self.shape.peak_bytes(min(self.chunk, self.context), self.context)
+
+    @property
+    def decode_bytes(self) -> int:
+        """What one step of all sequences takes beyond the states."""
+        return self.shape.decode_bytes(self.batch, self.context)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What resuming takes at one exact position, beside the tokens of the block around it."""
+        return sum(state.fixed_bytes for state in self.shape.states)
+
+    @property
+    def needed_bytes(self) -> int:
+        """In all."""
+        views = [self._view(index, Phase.DECODING) for index in range(1, self.batch)]
+        views.append(self._view(0, Phase.PREFILLING))
+        shapes = {view.id: self.shape for view in views}
+        held = open_bytes(views, shapes, self.chunk)
+        step = demand_of(views, shapes, self.chunk, None)
+        return self.shape.weight_bytes + held.state_bytes + held.growth_bytes + step.step_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.limits is None or self.needed_bytes <= self.limits.hard_bytes
+
+    def longest(self, most: int) -> int:
+        """The longest context up to `most` that fits with this batch; 0 for none."""
+        return bisect(range(1, most + 1), False, key=lambda context: not replace(self, context=context).fits)
+
+    def most_sequences(self) -> int:
+        """How many of this context fit; 0 for none."""
+        return bisect(range(1, MOST_SEQUENCES + 1), False, key=lambda batch: not replace(self, batch=batch).fits)
+
+    def _view(self, index: int, phase: Phase) -> SequenceView:
+        done = self.context if phase is Phase.DECODING else max(0, self.context - self.chunk)
+        return SequenceView(SequenceId(index), phase, done, self.context, charge_bytes=self.sequence_bytes)

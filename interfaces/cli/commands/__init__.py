@@ -1,0 +1,1 @@
+"""The commands, and the parts that only commands use. Uses `client`, `server` and `terminal`."""

@@ -1,0 +1,92 @@
+"""`cairn cache explain` and `warm`: what a running server would reuse of a request, and computing it ahead of time."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from domain.shown import shown
+from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
+
+if TYPE_CHECKING:
+    from interfaces.cli.client.running_server import RunningServer
+
+RequestFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="The JSON body of a chat or text completion request; - for stdin.")
+]
+Url = Annotated[
+    str | None, typer.Option(metavar="URL", help="The server. Default: the address in the settings, on this machine.")
+]
+OtherModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Instead of the request's model.")]
+
+
+def explain(
+    file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
+    """Say what a running server would reuse of a request, and why no more. Computes nothing."""
+    import asyncio
+
+    from interfaces.cli.client.running_server import needed
+    from interfaces.http.cache.bodies import ExplanationBody
+
+    server, body = _server(url, api_key), _read_request(file, model)
+    with needed():
+        answer = asyncio.run(server.ask("/v1/cache/explain", body))
+        told = server.understood(answer, ExplanationBody)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    from rich.console import Console
+
+    from interfaces.cli.client.explanation_view import show_explanation
+
+    show_explanation(Console(), told)
+
+
+def warm(
+    file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
+    """Let a running server compute a request's prompt now, so that the request finds it."""
+    import asyncio
+
+    from interfaces.cli.client.running_server import needed
+    from interfaces.cli.client.warming import warmed
+    from interfaces.http.cache.bodies import WarmedBody
+
+    server, body = _server(url, api_key), _read_request(file, model)
+    with needed():
+        answer = asyncio.run(warmed(server, body, quiet=as_json))
+        told = server.understood(answer, WarmedBody)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    for prompt in told.prompts:
+        stored = prompt.stored_tokens
+        kept = f"{stored:,} stored" if stored is not None else "kept in memory only: the server has no store"
+        typer.echo(
+            f"{shown(told.model)}: {prompt.prompt_tokens:,} prompt tokens,"
+            f" {prompt.reused_tokens:,} reused, {prompt.computed_tokens:,} computed, {kept}"
+        )
+
+
+def _server(url: str | None, api_key: str | None) -> "RunningServer":
+    from interfaces.cli.client.running_server import running_server
+
+    return running_server(url, api_key, settings_with({}).settings.server)
+
+
+def _read_request(file: str, model: str | None) -> bytes:
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as failure:
+        fail(f"{file} cannot be read: {failure.strerror}")
+    try:
+        request = json.loads(raw)
+    except ValueError as failure:
+        fail(f"{file} is not JSON: {failure}", USAGE)
+    if not isinstance(request, dict):
+        fail(f"{file} is not a request: a JSON object with messages or prompt is needed", USAGE)
+    return raw if model is None else json.dumps({**cast("dict[str, object]", request), "model": model}).encode()

@@ -1,0 +1,64 @@
+"""A conversation with a served model, in this process: the history, and one streamed answer at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from application.services.text_side.answers.answer import Answer
+from domain.errors import DomainError
+from domain.ids import ModelId
+from domain.request.chat import ChatMessage, Role
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Failed, Finished, TextDelta
+from interfaces.composition.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`is_complete` is False when it was cut off by length or cancelled."""
+
+    text: str
+    usage: Usage | None
+    is_complete: bool
+
+
+class Chat:
+    """Event loop only. The history keeps every turn, a cancelled answer as far as it came."""
+
+    def __init__(self, service: Service, sampling: SamplingParams, stop: StopRules, system: str | None = None) -> None:
+        self._service = service
+        self._sampling = sampling
+        self._stop = stop
+        self.history: list[ChatMessage] = [ChatMessage(Role.SYSTEM, system)] if system else []
+
+    async def ask(self, text: str, show: Callable[[str], None]) -> Reply:
+        """One turn; `show` gets the answer piece by piece. Raises DomainError, and then the turn is not kept.
+
+        When the calling task is cancelled the model stops within a step, and the turn is kept.
+        """
+        turn = ChatMessage(Role.USER, text)
+        request = GenerationRequest(
+            id=self._service.container.ids().request_id("run"),
+            model=ModelId(self._service.settings.model.default),
+            prompt=ChatPrompt((*self.history, turn)),
+            sampling=self._sampling,
+            stop=self._stop,
+        )
+        answer = Answer([await self._service.container.generate().start(request)])
+        pieces: list[str] = []
+        is_failed = False
+        try:
+            async for _, item in answer:
+                if isinstance(item, TextDelta) and item.text:
+                    pieces.append(item.text)
+                    show(item.text)
+                elif isinstance(item, Failed):
+                    is_failed = True
+                    raise item.error
+                elif isinstance(item, Finished):
+                    return Reply("".join(pieces), item.usage, item.reason is FinishReason.STOP)
+            raise DomainError("the answer ended without a reason")
+        finally:
+            answer.close()
+            if not is_failed:
+                self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]

@@ -1,0 +1,131 @@
+"""`cairn keys`: who may ask a server. A key is shown once, when it is made; its file holds only its SHA-256."""
+
+import json
+import os
+import secrets
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.options import AsJson, settings_with
+
+if TYPE_CHECKING:
+    from adapters.system.key_file import KeyFile
+    from domain.client import Client
+
+keys_app = typer.Typer(help="Add, list and remove the keys of clients.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As it stands in logs and traces.")]
+File = Annotated[str | None, typer.Option("--file", metavar="FILE", help="Default: the setting server.key_file.")]
+Salt = Annotated[
+    str | None,
+    typer.Option(help="Keys of one salt share prefixes. Default: a random one. '': shared with all who have none."),
+]
+PerMinute = Annotated[int | None, typer.Option("--requests-per-minute", metavar="N", help="Default: no limit.")]
+Concurrent = Annotated[int | None, typer.Option("--max-concurrent", metavar="N", help="Default: no limit.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", metavar="NAME", help="Only this one. May be repeated. Default: all.")
+]
+Rank = Annotated[str, typer.Option("--priority", metavar="NAME", help="`batch`: others go first.")]
+Admin = Annotated[bool, typer.Option("--admin", help="May also clear the cache and read its totals and metrics.")]
+
+
+@keys_app.command("add")
+def add(
+    name: Name,
+    file: File = None,
+    salt: Salt = None,
+    requests_per_minute: PerMinute = None,
+    max_concurrent: Concurrent = None,
+    model: Models = None,
+    priority: Rank = "interactive",
+    admin: Admin = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and show it, this once. A running server takes it within seconds."""
+    from adapters.system.key_file import with_key
+    from domain.client import Client, Key, key_digest
+    from domain.errors import DomainError
+    from domain.priority import named_priority
+
+    key = f"cairn_{secrets.token_urlsafe(32)}"
+    try:
+        client = Client(
+            name,
+            secrets.token_urlsafe(16) if salt is None else salt,
+            admin,
+            frozenset(model) if model else None,
+            requests_per_minute,
+            max_concurrent,
+            named_priority(priority),
+        )
+        entry = Key(key_digest(key.encode()), client)
+        _file(file).change(lambda text: with_key(text, entry))
+    except DomainError as error:
+        fail(error.message, USAGE)
+    if as_json:
+        typer.echo(json.dumps({"key": key, **_shown(client)}, indent=2))
+        return
+    typer.echo(key)
+    typer.echo("This is the only time it is shown.", err=True)
+
+
+@keys_app.command("list")
+def list_keys(file: File = None, as_json: AsJson = False) -> None:
+    """List the keys by name, with what they may do."""
+    from domain.errors import InvalidKeys
+
+    try:
+        clients = [key.client for key in _file(file).read()]
+    except InvalidKeys as error:
+        fail(error.message)
+    if as_json:
+        typer.echo(json.dumps([_shown(client) for client in clients], indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("name", "prefixes", "a minute", "at once", "priority", "admin")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table.add_column("models", overflow="fold")
+    for client in clients:
+        models = "all" if client.models is None else ", ".join(sorted(client.models)) or "none"
+        limits = [str(limit or "no limit") for limit in (client.requests_per_minute, client.max_concurrent)]
+        shared = "by salt" if client.salt else "shared"
+        table.add_row(client.name, shared, *limits, client.priority.value, "yes" if client.is_admin else "no", models)
+    Console().print(table)
+
+
+@keys_app.command("remove")
+def remove(name: Name, file: File = None) -> None:
+    """Remove a key. A running server refuses it within seconds; what it began goes on to its end."""
+    from adapters.system.key_file import without_key
+    from domain.errors import InvalidKeys
+
+    try:
+        _file(file).change(lambda text: without_key(text, name))
+    except InvalidKeys as error:
+        fail(error.message)
+
+
+def _file(given: str | None) -> "KeyFile":
+    from adapters.system.key_file import KeyFile
+
+    path = given or settings_with({}).settings.server.key_file
+    if path is None:
+        fail("no key file is set: name one with --file, or in the setting server.key_file", USAGE)
+    return KeyFile(os.fspath(path))
+
+
+def _shown(client: "Client") -> dict[str, Any]:
+    """A client without its salt, which is a secret: with it, the tenant's prefixes can be looked for."""
+    return {
+        "name": client.name,
+        "has_salt": bool(client.salt),
+        "requests_per_minute": client.requests_per_minute,
+        "max_concurrent": client.max_concurrent,
+        "models": sorted(client.models) if client.models is not None else None,
+        "priority": client.priority.value,
+        "admin": client.is_admin,
+    }

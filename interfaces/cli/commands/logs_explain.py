@@ -1,0 +1,92 @@
+"""`cairn logs explain`: what became of one request, and why."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from domain.shown import shown
+from interfaces.cli.commands.cache_requests import Url
+from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
+
+if TYPE_CHECKING:
+    from interfaces.cli.client.request_story import RequestStory
+
+LABEL_WIDTH = 12
+TIMEOUT_S = 10.0
+
+logs_app = typer.Typer(help="Read what the server logged.", no_args_is_help=True)
+
+Id = Annotated[
+    str,
+    typer.Argument(metavar="REQUEST_ID", help="The id of an answer, such as chatcmpl-... (see cairn status)."),
+]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="FILE", help="What the server wrote to stderr, plain or JSON; - for stdin."),
+]
+
+
+@logs_app.callback()
+def logs() -> None:
+    """Read what the server logged."""
+
+
+@logs_app.command()
+def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Tell the story of one request: why it waited, what was reused, where the time went, why it ended.
+
+    A running server is asked first (it remembers open requests and the last that ended), then the log, if one is given.
+    """
+    from interfaces.cli.client.request_story import told
+    from interfaces.cli.client.running_server import NoAnswer
+
+    story, problem = None, ""
+    try:
+        story = _ask(id, url, api_key)
+    except NoAnswer as why:
+        problem = str(why)
+    if story is None and log is not None:
+        story = _look(id, log)
+        problem = f"no line of {log} tells of {id!r}; {problem}"
+    if story is None:
+        hint = "" if log is not None else "; older ones are in its log: give it with --log FILE"
+        fail(f"{problem}{hint}. Ids are those of answers (chatcmpl-...), not of x-request-id headers")
+    if as_json:
+        typer.echo(json.dumps(asdict(story), indent=2, default=str))
+        return
+    for label, text in told(story):
+        typer.echo(f"{label:<{LABEL_WIDTH}}{text}")
+
+
+def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
+    """Raises NoAnswer."""
+    import asyncio
+    from urllib.parse import quote
+
+    from interfaces.cli.client.request_story import from_server
+    from interfaces.cli.client.running_server import NoAnswer, running_server
+    from interfaces.http.admin.request_body import RequestBody
+
+    server = running_server(url, api_key, settings_with({}).settings.server)
+    answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
+    try:
+        return from_server(server.understood(answer, RequestBody))
+    except (ValueError, OverflowError, OSError) as error:  # a time that no calendar has
+        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
+
+
+def _look(id: str, log: str) -> "RequestStory | None":
+    from interfaces.cli.client.request_story import find_story
+
+    if log == "-":
+        return find_story(sys.stdin, id)
+    try:
+        with Path(log).open(encoding="utf-8", errors="replace") as lines:
+            return find_story(lines, id)
+    except OSError as failure:
+        fail(f"{log} cannot be read: {failure.strerror}")

@@ -1,0 +1,131 @@
+"""`cairn plan`: what a model would need of memory here, or on another machine, before anything is loaded."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from domain.byte_size import ByteSize, format_bytes
+from domain.errors import DomainError, InvalidRequest
+from domain.memory.shape import StateCost
+from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
+from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+
+_COUNT = re.compile(r"([0-9]{1,9})([kKmM]?)")
+_TIMES = {"": 1, "k": 2**10, "m": 2**20}
+
+Context = Annotated[
+    str | None, typer.Option(metavar="TOKENS", help="Prompt and answer of each sequence: 32k. Default: the model's.")
+]
+Batch = Annotated[int, typer.Option(min=1, max=1024, help="Sequences at once.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="What the machine lets it hold: 64GiB, 60%. Default: this machine's.")
+]
+
+
+def plan(
+    model: Model = None,
+    context: Context = None,
+    batch: Batch = 1,
+    memory: Memory = None,
+    dtype: Dtype = None,
+    model_dir: ModelDirs = None,
+    backend: Backend = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model needs of memory, and what fits, from its config alone."""
+    from interfaces.composition.backends import choose_backend
+    from interfaces.composition.planning import plan_memory
+
+    try:
+        tokens = None if context is None else parse_tokens(context)
+        size = None if memory is None else ByteSize.parse(memory)
+    except InvalidRequest as error:
+        fail(error.message, USAGE)
+    settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
+    try:
+        planned, found = plan_memory(settings, choose_backend(settings), size, tokens, batch)
+    except DomainError as error:
+        fail(error.message)
+    if as_json:
+        typer.echo(json.dumps(as_data(settings.model.default, planned, found), indent=2))
+        return
+    for name, text in as_lines(planned, found):
+        typer.echo(f"{name:<32} {text}")
+
+
+def parse_tokens(text: str) -> int:
+    """`32768`, `32k`, `1m`. Raises InvalidRequest."""
+    match = _COUNT.fullmatch(text)
+    count = int(match[1]) * _TIMES[match[2].lower()] if match else 0
+    if not 0 < count < 2**31:
+        raise InvalidRequest(f"--context {text!r} is not a number of tokens: write 131072 or 128k")
+    return count
+
+
+def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
+    """Bytes and tokens, for programs."""
+    limits = plan.limits
+    return {
+        "model": id,
+        "model_type": model.model_type,
+        "context_length": model.context_length,
+        "weights_from": "files" if model.has_weights else "config",
+        "weight_bytes": plan.shape.weight_bytes,
+        "states": [
+            {
+                "bytes_per_token": state.bytes_per_token,
+                "window": state.window,
+                "fixed_bytes": state.fixed_bytes,
+                "buffer_step": state.step,
+            }
+            for state in plan.shape.states
+        ],
+        "snapshot_bytes": plan.snapshot_bytes,
+        "context": plan.context,
+        "batch": plan.batch,
+        "prefill_chunk": plan.chunk,
+        "sequence_bytes": plan.sequence_bytes,
+        "prefill_peak_bytes": plan.prefill_bytes,
+        "decode_step_bytes": plan.decode_bytes,
+        "needed_bytes": plan.needed_bytes,
+        "memory_bytes": limits.total_bytes if limits else None,
+        "hard_bytes": limits.hard_bytes if limits else None,
+        "fits": plan.fits,
+        "largest_context": plan.longest(model.context_length),
+        "largest_batch": plan.most_sequences() if limits else None,
+    }
+
+
+def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]:
+    """The same for people."""
+    origin = "" if model.has_weights else " (by the config: there are no weights here)"
+    yield "weights", format_bytes(plan.shape.weight_bytes) + origin
+    for state in plan.shape.states:
+        yield _state_line(state)
+    if plan.snapshot_bytes:
+        yield "a snapshot", f"{format_bytes(plan.snapshot_bytes)}, and the tokens of its last block"
+    yield f"a sequence of {plan.context} tokens", format_bytes(plan.sequence_bytes)
+    yield f"prefill, chunks of {plan.chunk}", f"{format_bytes(plan.prefill_bytes)} for a moment, at most"
+    yield f"a decode step of {plan.batch}", f"{format_bytes(plan.decode_bytes)} for a moment, at most"
+    yield f"in all, {plan.batch} at once", format_bytes(plan.needed_bytes)
+    if plan.limits is None:
+        yield "memory", "cannot be read here: name it with --memory"
+        return
+    total, hard = format_bytes(plan.limits.total_bytes), format_bytes(plan.limits.hard_bytes)
+    yield "may be held", f"{hard} of {total}: it {'fits' if plan.fits else 'does not fit'}"
+    longest = plan.longest(model.context_length)
+    bound = " (the model's own limit)" if longest == model.context_length else ""
+    yield f"longest context, {plan.batch} at once", f"{longest} tokens{bound}"
+    yield f"most at once, {plan.context} tokens", f"{plan.most_sequences()} sequences"
+
+
+def _state_line(state: StateCost) -> tuple[str, str]:
+    if not state.bytes_per_token:
+        return "state, whatever the length", format_bytes(state.fixed_bytes)
+    reach = "" if state.window is None else f", the last {state.window}"
+    fixed = f", and {format_bytes(state.fixed_bytes)}" if state.fixed_bytes else ""
+    return f"state of a token{reach}", format_bytes(state.bytes_per_token) + fixed

@@ -1,0 +1,102 @@
+"""`cairn serve`: the HTTP server on this machine, until it is told to stop."""
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.options import ApiKey, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+
+if TYPE_CHECKING:
+    from adapters.config.loader import LoadedSettings
+
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
+Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Where prefixes are kept.")]
+StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Most the store may take: 16GiB, 50%.")]
+HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for prefixes: 2GiB, 10%.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE|auto", help="Most that computing may hold, weights included: 24GiB, 60%.")
+]
+MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
+Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
+Exact = Annotated[
+    bool | None, typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing.")
+]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogFormat = Annotated[str | None, typer.Option(help="plain or json.")]
+
+
+def serve(
+    model: Model = None,
+    dtype: Dtype = None,
+    host: Host = None,
+    port: Port = None,
+    api_key: ApiKey = None,
+    model_dir: ModelDirs = None,
+    store: Store = None,
+    store_quota: StoreQuota = None,
+    hot_tier: HotTier = None,
+    memory: Memory = None,
+    max_batch: MaxBatch = None,
+    queue: Queue = None,
+    exact: Exact = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    backend: Backend = None,
+) -> None:
+    """Serve models over HTTP, in OpenAI's dialect."""
+    from interfaces.cli.terminal.logs import configure_logging
+
+    flags = model_flags(model, dtype, model_dir, backend) | {
+        "server.host": ("--host", host),
+        "server.port": ("--port", port),
+        "server.api_key": ("--api-key-file", api_key),
+        "server.log_level": ("--log-level", log_level),
+        "server.log_format": ("--log-format", log_format),
+        "engine.memory": ("--memory", memory),
+        "engine.max_batch": ("--max-batch", max_batch),
+        "engine.queue": ("--queue", queue),
+        "store.quota": ("--store-quota", store_quota),
+        "store.hot_tier": ("--hot-tier", hot_tier),
+        "cache.exact": ("--exact", exact),
+    }
+    loaded = settings_with(flags | _store_flags(store))
+    configure_logging(loaded.settings.server.log_level, loaded.settings.server.log_format)
+    _run(loaded)
+
+
+def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
+    """`off` switches the store off; a folder switches it on, whatever other sources say."""
+    if store is None:
+        return {}
+    if store.lower() == "off":
+        return {"store.kind": ("--store", "off")}
+    return {"store.kind": ("--store", "lmdb"), "store.dir": ("--store", store)}
+
+
+def _run(loaded: "LoadedSettings") -> None:
+    import asyncio
+
+    from interfaces.composition.engine_entry import engine_child
+
+    child = engine_child(loaded.settings.engine.backend)
+    with suppress(OSError):  # it is tried again where that can be reported
+        child.launch()  # it has as much to import as this process, and does it at the same time
+    from domain.errors import InvalidKeys
+    from interfaces.cli.server.server_process import serve_until_stopped
+    from interfaces.http.front.server import AddressUnavailable, new_event_loop
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            outcome = runner.run(serve_until_stopped(loaded, child))
+    except (AddressUnavailable, InvalidKeys) as error:
+        fail(str(error))
+    if not outcome.is_clean:
+        typer.echo("cairn: the engine did not end in time", err=True)
+        os._exit(1)
+    if outcome.problem:
+        fail(outcome.problem)

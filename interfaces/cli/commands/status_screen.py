@@ -1,0 +1,204 @@
+"""One screen about a running server, read from its admin API.
+
+Models, requests, latencies, reuse, memory and tiers, then the open requests and the last that ended. Every line is cut
+to the terminal's width, and names that a client chose are shown without control codes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from domain.byte_size import format_bytes
+from domain.shown import shown
+from interfaces.cli.client.running_server import RunningServer
+from interfaces.cli.terminal.progress import told_latency, told_time
+from interfaces.http.admin.figures_body import LatencyBody, ReuseBody
+from interfaces.http.admin.overview import OverviewBody
+from interfaces.http.admin.request_body import RequestBody
+from interfaces.http.admin.requests import RequestListBody
+from interfaces.http.operations.health import EngineBody
+from interfaces.http.operations.memory_body import MemoryBody
+from interfaces.http.operations.tier_bodies import TiersBody
+
+TIMEOUT_S = 5.0
+NUM_ENDED = 10
+LABEL_WIDTH = 10
+MAX_CHARS = 1000
+"""Of a line, before it is cut to the terminal's width."""
+
+STALE_S = 10.0
+"""Readings of the tiers that are older are marked: the store does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    overview: OverviewBody
+    requests: RequestListBody
+
+
+async def read(server: RunningServer) -> Status:
+    """Raises NoAnswer."""
+    overview = await server.ask("/admin/api/overview", timeout_s=TIMEOUT_S)
+    requests = await server.ask(f"/admin/api/requests?ended={NUM_ENDED}", timeout_s=TIMEOUT_S)
+    return Status(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
+
+
+def lines(found: Status, url: str, width: int) -> list[Text]:
+    """The screen, each line cut to `width` columns."""
+    texts = [*_head(found.overview, url), Text(), *_requests_table(found.requests)]
+    return [_fitted(text, width) for text in texts]
+
+
+def _fitted(line: Text, width: int) -> Text:
+    cut = line.copy()
+    cut.plain = shown(cut.plain, MAX_CHARS)
+    cut.truncate(max(1, width), overflow="ellipsis")
+    return cut
+
+
+def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
+    """The server, its load and what it holds."""
+    health = overview.health
+    is_ready = health.status == "ready"
+    state = Text(health.status, "green" if is_ready else "bold red")
+    if health.problem:
+        state.append(f" ({shown(health.problem)})")
+    models = ", ".join(shown(model) for model in health.models) or "no model loaded"
+    up = f"  up {told_time(overview.uptime_s)}"
+    yield Text.assemble((f"cairn {overview.version} ", "bold"), f"{url}  ", state, up)
+    yield _line("models", models)
+    yield _engine(health.engine)
+    yield _line("requests", _requests(overview))
+    figures = overview.figures
+    yield _line("TTFT", _latency(figures.ttft))
+    yield _line("per token", _latency(figures.itl))
+    yield _line("tokens/s", _rates(figures.tokens_per_s))
+    yield _line("reused", ", ".join(_reuse(one) for one in figures.reuse))
+    if overview.memory is not None:
+        yield from _memory(overview.memory)
+    if overview.tiers is not None:
+        yield from _tiers(overview.tiers, overview.tiers_age_s or 0.0)
+
+
+def _engine(engine: EngineBody) -> Text:
+    if engine.status == "ok":
+        return _line("engine", f"last step {told_latency(engine.last_step_age_s)} ago", engine.doing)
+    why = f" in {shown(engine.stuck_in)} for {told_time(engine.stuck_s)}" if engine.stuck_in else ""
+    whose = f": {', '.join(shown(id) for id in engine.requests)}" if engine.requests else ""
+    return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))
+
+
+def _requests(overview: OverviewBody) -> str:
+    counts = overview.requests
+    reasons = ", ".join(f"{count} for {reason}" for reason, count in counts.waiting_for.items() if count)
+    why = f" ({reasons})" if reasons else ""
+    return f"{counts.running} running, {counts.waiting} waiting{why}; at most {counts.queue_limit} wait"
+
+
+def _latency(found: LatencyBody) -> str:
+    if not found.count:
+        return f"n/a in the last {_minutes(found.window_s)}"
+    values = zip(("p50", "p90", "p99"), (found.p50_s, found.p90_s, found.p99_s), strict=True)
+    told = "  ".join(f"{name} {told_latency(value)}" for name, value in values if value is not None)
+    return f"{told}  ({found.count:,} in {_minutes(found.window_s)})"
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    """Output first: it is what people watch."""
+    names = sorted(rates, key=lambda name: name != "output")
+    return "  ".join(f"{name} {rates[name]:,.0f}" for name in names) or "n/a"
+
+
+def _reuse(found: ReuseBody) -> str:
+    window = _minutes(found.window_s)
+    if found.hit_rate is None:
+        return f"{window} n/a"
+    parts = "+".join(f"{share:.0%} {tier}" for tier, share in found.hit_rate.items() if share)
+    return f"{window} {parts or '0%'}"
+
+
+def _minutes(window_s: int) -> str:
+    return f"{window_s // 60}m"
+
+
+def _memory(memory: MemoryBody) -> Iterator[Text]:
+    held = memory.held
+    purposes = {
+        "weights": held.weights,
+        "states": held.states,
+        "hot tier": held.hot,
+        "to store": held.queued,
+        "fetched": held.in_flight,
+        "other": held.other,
+    }
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in purposes.items() if size)
+    total = memory.limits.total_bytes if memory.limits is not None else None
+    yield _line("memory", _gauge(memory.used_bytes, total), memory.pressure)
+    if parts:
+        yield _line("", parts)
+
+
+def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
+    hot, store, queue = tiers.hot, tiers.store, tiers.queue
+    yield _line("hot tier", _gauge(hot.used_bytes, hot.budget_bytes), _records(hot.num_blocks, hot.num_snapshots))
+    if store is not None:
+        faults = ", ".join(f"{count} {kind}" for kind, count in store.faults.items())
+        old = f"read {told_time(age_s)} ago" if age_s > STALE_S else ""
+        blocks, snapshots = sum(one.num_blocks for one in store.models), sum(one.num_snapshots for one in store.models)
+        problem = f"faults: {faults}" if faults else ""
+        gauge = _gauge(store.stored_bytes, store.quota_bytes)
+        yield _line("store", gauge, _records(blocks, snapshots), problem, old)
+    elif tiers.problem:
+        yield _line("store", shown(tiers.problem))
+    if queue is not None and (queue.queued or queue.dropped):
+        dropped = ", ".join(f"{count} {reason}" for reason, count in queue.dropped.items())
+        yield _line(
+            "writing",
+            f"{queue.queued:,} records, {format_bytes(queue.queued_bytes)}, {queue.lag_s:.1f} s behind",
+            f"not stored: {dropped}" if dropped else "",
+        )
+
+
+def _records(blocks: int, snapshots: int) -> str:
+    return f"{blocks:,} blocks, {snapshots:,} snapshots"
+
+
+def _gauge(used: int, total: int | None) -> str:
+    return f"{format_bytes(used)} of {format_bytes(total)}" if total else format_bytes(used)
+
+
+def _line(label: str, *parts: str) -> Text:
+    return Text.assemble((f"{label:<{LABEL_WIDTH}}", "bold"), "  ".join(part for part in parts if part))
+
+
+def _requests_table(requests: RequestListBody) -> Iterator[Text]:
+    yield Text(_row("request", "stage", "prompt", "reused", "output", "TTFT", "age", "model"), "bold")
+    rows = [*requests.open, *requests.ended]
+    if not rows:
+        yield Text("no request yet", "dim")
+    for row in rows:
+        ttft = "" if row.times.ttft_s is None else told_latency(row.times.ttft_s)
+        counts = (f"{row.prompt_tokens:,}", f"{sum(row.reused.values()):,}", f"{row.output_tokens:,}")
+        cells = (row.id, _stage(row), *counts, ttft, told_time(row.age_s), row.model)
+        yield Text(_row(*cells), "dim" if row.end is not None else "")
+
+
+def _row(id: str, stage: str, prompt: str, reused: str, output: str, ttft: str, age: str, model: str) -> str:
+    """Ids of Cairn's own are 33 characters long."""
+    return (
+        f"{shown(id, 33):<33}  {shown(stage, 17):<17} {prompt:>9} {reused:>9} {output:>7} {ttft:>8} {age:>8}  "
+        f"{shown(model, 40)}"
+    ).rstrip()
+
+
+def _stage(row: RequestBody) -> str:
+    if row.end is not None:
+        return row.end.error_code or row.end.reason
+    if row.preempted:
+        return "preempted"
+    if row.waits_for:
+        return f"waits for {row.waits_for}"
+    if row.stage == "prefill" and row.prompt_tokens:
+        return f"prefill {min(1.0, max(0.0, row.done_tokens / row.prompt_tokens)):4.0%}"
+    return {"queue": "waits"}.get(row.stage, row.stage)

@@ -1,0 +1,47 @@
+"""The entry of an engine's own process: `cairn serve` starts it.
+
+Its arguments are a descriptor, its end of a socket, and the backend that it will be asked for; its settings come
+through the socket.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from adapters.engine_process.host import Hosted, serve_parent
+from interfaces.cli.server.leave import leave
+
+
+def import_engine(backend: str) -> object:
+    """Import what the engine needs, while the server does the same."""
+    from interfaces.composition import token_side
+    from interfaces.composition.backends import import_backend
+
+    with suppress(Exception):  # it fails again where it can be reported
+        import_backend(backend)
+    return token_side
+
+
+def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
+    """A MakeEngine: the token side, and nothing else."""
+    from interfaces.cli.terminal.logs import configure_logging
+    from interfaces.composition.engine_process import decode_settings
+    from interfaces.composition.token_side import host_token_side
+
+    found = decode_settings(settings)
+    configure_logging(found.server.log_level, found.server.log_format)
+    return host_token_side(found, hold)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed: each step goes through it once."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+if __name__ == "__main__":
+    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop, lambda: import_engine(sys.argv[2])))

@@ -1,0 +1,141 @@
+"""One server in this process, from its socket to its last thread, and what became of it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from adapters.config.loader import LoadedSettings, config_file
+from adapters.engine_process.child import ChildProcess
+from adapters.system.systemd import systemd_supervisor
+from application.ports.supervision import NoSupervisor, Supervisor
+from domain.byte_size import format_bytes
+from domain.errors import DomainError
+from domain.models.model_card import ModelDescription
+from interfaces.cli.server.banner import banner
+from interfaces.cli.server.loading import wait_for_model
+from interfaces.composition.memory import describe_limits
+from interfaces.composition.service import Service, build_service
+from interfaces.composition.store import quota_bytes, store_dir
+from interfaces.http.front.server import HttpServer
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """The first SIGINT or SIGTERM asks the server to stop, the second ends the process at once. Installed on the
+    running event loop, for good. `is_stopping` is True from the first signal on."""
+
+    def __init__(self, on_first: Callable[[], None]) -> None:
+        self._on_first = on_first
+        self.is_stopping = False
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._received, number)
+
+    def _received(self, number: signal.Signals) -> None:
+        if self.is_stopping:
+            # Not sys.exit: whatever hangs would hang it too. Stored data is safe against kill -9.
+            os._exit(128 + number)
+        self.is_stopping = True
+        typer.echo("stopping: running requests may finish; once more to stop at once", err=True)
+        self._on_first()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`problem` is empty for a server that was asked to stop. `is_clean`: every thread has ended."""
+
+    problem: str
+    is_clean: bool
+
+
+async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
+    AddressUnavailable and InvalidKeys."""
+    settings = loaded.settings
+    server, supervisor = HttpServer(settings.server), systemd_supervisor() or NoSupervisor()
+
+    def stop() -> None:
+        supervisor.stopping()
+        server.stop()
+
+    signals = StopSignals(stop)
+    typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
+    service = build_service(
+        settings,
+        origins=loaded.origins,
+        place="process",
+        first_child=first_child,
+        supervisor=supervisor,
+        give_up=os._exit,  # what hangs would hang any other end of it too
+    )
+    announcing: asyncio.Task[str] | None = None
+
+    def started(base_url: str) -> None:
+        nonlocal announcing
+        if signals.is_stopping:
+            server.stop()
+        announcing = asyncio.create_task(_announce(service, server, base_url, supervisor))
+
+    try:
+        await service.start()  # the child has much to import too: both do it at once
+        app = service.app
+        if settings.server.key_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
+        if signals.is_stopping:
+            server.close()
+        else:
+            await server.serve(app, started, service.container.requests().cut_off)
+    finally:
+        if announcing is not None:
+            announcing.cancel()
+            await asyncio.wait([announcing])
+        is_clean = await service.stop()
+    problem = "" if announcing is None or announcing.cancelled() else announcing.result()
+    return Outcome(problem, is_clean)
+
+
+async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
+    """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
+    try:
+        served = await wait_for_model(service)
+    except DomainError as error:
+        server.stop()
+        return error.message
+    notes = [("note", served.source.note)] if served.source.note else []
+    facts = [*notes, *await _facts(service, served.description)]
+    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
+    supervisor.ready()
+    return ""
+
+
+async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
+    status = service.engine.status()
+    return [
+        ("device", status.computing),
+        ("memory", describe_limits(status.limits)),
+        ("data", await _data_fact(service)),
+        ("config", _config_fact()),
+    ]
+
+
+async def _data_fact(service: Service) -> str:
+    store = service.settings.store
+    if store.kind != "lmdb":
+        return "in memory only, gone when this ends" if store.kind == "memory" else "none: the store is off"
+    folder = store_dir(store)
+    stats = await service.engine.cache.stats()
+    if stats.store is None and not stats.problem:
+        return f"none: the store in {folder} could not be opened"
+    if stats.store is not None and not stats.store.quota_bytes:
+        return f"none yet: another process has the store in {folder}"
+    return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
+
+
+def _config_fact() -> str:
+    file = config_file(os.environ)
+    return str(file) if file.exists() else f"{file} (none yet)"

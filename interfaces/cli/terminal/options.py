@@ -1,0 +1,92 @@
+"""Command-line options that several commands share, and their way into the settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interfaces.cli.terminal.failure import USAGE, fail
+
+if TYPE_CHECKING:
+    from adapters.config.loader import LoadedSettings
+
+FAKE_MODEL = "fake-attention"
+
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="A model's name, a local folder, or a hub id. Default: the embedded model."),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16. auto: float32 on a Linux CPU."),
+]
+ModelDirs = Annotated[
+    list[str] | None,
+    typer.Option("--model-dir", metavar="DIR", help="A folder of models, as NAME/ or ORG/NAME/. May be repeated."),
+]
+Backend = Annotated[
+    str | None, typer.Option("--backend", metavar="NAME", help="mlx, or fake: a toy engine for tests.", hidden=True)
+]
+
+
+def key_in(file: str | None) -> str | None:
+    """The key that a file holds; ends the command where there is none in it."""
+    if file is None:
+        return None
+    try:
+        key = Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        fail(f"--api-key-file: {file} cannot be read: {error}", USAGE)
+    return key or fail(f"--api-key-file: {file} is empty", USAGE)
+
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        callback=key_in,
+        help="File with the server's key. Default: CAIRN_SERVER__API_KEY, or server.api_key of the settings.",
+    ),
+]
+"""The key itself is no argument: every user of a machine sees the arguments of its processes."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def settings_with(flags: Mapping[str, tuple[str, object]]) -> "LoadedSettings":
+    """Every source of settings together; ends the command where they cannot be used.
+
+    `flags`: by settings path, the flag's name and its value; None for a flag that was not given.
+    """
+    from adapters.config.loader import DEFAULT, Flag, InvalidSettings, load_settings
+
+    given = {path: Flag(name, value) for path, (name, value) in flags.items() if value is not None}
+    try:
+        loaded = load_settings(os.environ, given)
+        if loaded.settings.engine.backend == "fake" and loaded.origins["model.default"] == DEFAULT:
+            loaded = load_settings(os.environ, given | {"model.default": Flag("--backend fake", FAKE_MODEL)})
+    except InvalidSettings as error:
+        fail(error.message, USAGE)
+    return loaded
+
+
+def model_flags(
+    model: str | None, dtype: str | None, dirs: list[str] | None, backend: str | None
+) -> dict[str, tuple[str, object]]:
+    """The settings that `Model`, `Dtype`, `ModelDirs` and `Backend` stand for."""
+    return {
+        "model.default": ("MODEL", _folder_or_name(model)),
+        "model.dtype": ("--dtype", dtype),
+        "model.dirs": ("--model-dir", dirs or None),
+        "engine.backend": ("--backend", backend),
+    }
+
+
+def _folder_or_name(model: str | None) -> str | None:
+    """A folder named without a slash is written with one: ids without a slash are names."""
+    if model and "/" not in model and os.path.isfile(os.path.join(model, "config.json")):
+        return f"./{model}"
+    return model

@@ -1,0 +1,1 @@
+"""An HTTP answer, whole or streamed, whatever its dialect. Uses `incoming`; each dialect implements `dialect`."""

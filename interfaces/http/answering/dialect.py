@@ -1,0 +1,192 @@
+"""A dialect: the wire shape that one family of clients speaks, and nothing of how it is served.
+
+    body --decode--> BodyT --requests--> GenerationRequest, one a prompt
+                                             | answering.py: start, stream or collect, cancel when the client leaves
+    bytes <--framing-- StreamItem, or answer <--+
+
+Whoever adds a dialect writes these objects in a folder of its own and names the dialect in `dialects.py`. Answering,
+reading of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.ports.tokenizer import Tokenizer
+from application.services.text_side.answers.answer import Progress
+from domain.errors import DomainError
+from domain.id_row import IdRow
+from domain.ids import ModelId, RequestId
+from domain.request.request import GenerationRequest
+from domain.request.stream import StreamItem
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.documented import Links
+from interfaces.http.errors import Problem
+from interfaces.http.incoming.visit import Visit
+from interfaces.http.services import Services
+
+SERVER_SENT_EVENTS = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The context of an operation, besides its body. `visit`: of the client that asks. `headers`: the request's, by
+    lower-case name. `at_ns`: when it came, by the monotonic clock."""
+
+    services: Services
+    default_model: str
+    visit: Visit
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time;
+    `submitted_ns`: the same moment by the monotonic clock.
+
+    `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
+    from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
+    """
+
+    asked: Asked
+    requests: tuple[GenerationRequest, ...]
+    prompts: tuple[IdRow, ...]
+    model: ModelId
+    tokenizer: Tokenizer
+    created_s: int
+    submitted_ns: int = 0
+
+    @property
+    def id(self) -> RequestId:
+        return self.requests[0].id
+
+    @property
+    def choices_per_prompt(self) -> int:
+        return self.requests[0].num_choices
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.choices_per_prompt
+
+
+class Framing(Protocol):
+    """One streamed answer as bytes. Each method returns complete events, possibly none (empty bytes), and never waits.
+
+    Order: begin, (feed | keep_alive)*, then end or fail. One framing serves one stream, so it may count its events and
+    remember which block is open.
+    """
+
+    def begin(self) -> bytes:
+        """Before any item. What reuse says is not known yet: it comes with each choice's Admitted."""
+        ...
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        """The next item of the choice `index`, in the order of `domain/stream`. Never Failed, and never Finished with
+        CANCELLED: those are `fail`."""
+        ...
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        """Nothing was sent for too long. Something that this dialect's clients count as a sign of life."""
+        ...
+
+    def end(self) -> bytes:
+        """After every choice has finished."""
+        ...
+
+    def fail(self, error: DomainError) -> bytes:
+        """Instead of `end`, at any time after `begin`; the status has gone out already."""
+        ...
+
+
+class Body(Protocol):
+    """A decoded body, whatever its dialect."""
+
+    @property
+    def stream(self) -> bool | None: ...
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+class Operation(Protocol[BodyT]):
+    """One route on which a dialect's clients ask for generation. Stateless: one object serves every request.
+
+    `body_type`, `answer_type`: what the OpenAPI document says. `decoder`: makes a body of bytes, as `decode` says.
+    `stream_type`: the media type of its streams. `told_by`: the field by which `/v1/cache/*`, which take bodies of any
+    dialect, recognise a body of this operation; empty for one they do not take. `noun` names it there: "a chat".
+    `links`: what the document says can be asked next.
+    """
+
+    path: str
+    operation_id: str
+    body_type: type[BodyT]
+    answer_type: type[Struct]
+    decoder: Callable[[bytes], BodyT]
+    stream_type: str = SERVER_SENT_EVENTS
+    told_by: str = ""
+    noun: str = ""
+    links: Links = MappingProxyType({})
+
+    def decode(self, raw: bytes) -> BodyT:
+        """Raises InvalidRequest, also for fields that are refused by name."""
+        return self.decoder(raw)
+
+    def wire_names(self, body: BodyT) -> Mapping[str, str]:
+        """The client's names for fields that the domain calls otherwise: errors name what the client sent."""
+        return {}
+
+    async def resolved(self, body: BodyT, asked: Asked) -> BodyT:
+        """The body with what it refers to: it goes to all methods below. Raises any DomainError."""
+        return body
+
+    async def requests(self, body: BodyT, asked: Asked) -> Sequence[GenerationRequest]:
+        """One a prompt, at least one, with equal `num_choices`. Raises any DomainError."""
+        ...
+
+    def answer(self, body: BodyT, started: Started, choices: Sequence[Collected]) -> Struct:
+        """The whole answer, by index of choice. All of them finished well."""
+        ...
+
+    def framing(self, body: BodyT, started: Started) -> Framing:
+        """For a streamed answer."""
+        ...
+
+
+class Dialect(Protocol):
+    """Stateless. `paths` are its own, with all below them: errors raised before any route have its shape there."""
+
+    paths: Collection[str]
+    operations: Sequence[Operation[Any]]
+    error_type: type[Struct]
+
+    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+        """Its routes besides its operations."""
+        return ()
+
+    def error_body(self, problem: Problem) -> Struct:
+        """An instance of `error_type`. The status and headers are the problem's."""
+        ...
+
+
+class Dialects:
+    """All dialects of a server. The first one's error shape is for paths that none owns."""
+
+    def __init__(self, dialects: Sequence[Dialect]) -> None:
+        self._dialects = tuple(dialects)
+
+    def __iter__(self) -> Iterator[Dialect]:
+        return iter(self._dialects)
+
+    def of(self, path: str) -> Dialect:
+        """The dialect that owns this path."""
+        owner = (dialect for dialect in self._dialects if any(_is_below(path, own) for own in dialect.paths))
+        return next(owner, self._dialects[0])
+
+
+def _is_below(path: str, own: str) -> bool:
+    return path == own or path.startswith(f"{own}/")

@@ -1,0 +1,92 @@
+"""Parts of answers that all dialects share beside their bodies: the header that says what was reused, and the OpenAPI
+document's errors, streams and links."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Link, OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
+from litestar.openapi.spec.enums import OpenAPIType
+from msgspec import Struct
+
+from domain.prefix.explanation import Explanation
+
+Links = Mapping[str, Link]
+"""Operations that take something of an answer, by name of the link."""
+
+CACHE_HEADER = "x-cairn-cache"
+PENDING = "pending"
+MAX_SHOWN = 16
+"""Choices in the header; proxies refuse headers of many kilobytes."""
+
+
+@dataclass
+class LinkedOperation(Operation):
+    """An operation whose 200 links to others."""
+
+    links: ClassVar[Links]
+
+    def __post_init__(self) -> None:
+        success = (self.responses or {}).get("200")
+        if isinstance(success, OpenAPIResponse) and self.links:
+            success.links = dict(self.links)
+
+
+@dataclass
+class StreamableOperation(LinkedOperation):
+    """One whose 200 is JSON, or a stream of `stream_type` where the body asks for one. Both have the header that says
+    what was reused."""
+
+    stream_type: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        success = (self.responses or {}).get("200")
+        if isinstance(success, OpenAPIResponse) and success.content is not None:
+            success.content[self.stream_type] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
+            success.headers = {**(success.headers or {}), CACHE_HEADER: _cache_header()}
+
+
+def linked(links: Links) -> type[LinkedOperation]:
+    return type("LinkedOperation", (LinkedOperation,), {"links": links})
+
+
+def streamable(stream_type: str, links: Links) -> type[StreamableOperation]:
+    return type("StreamableOperation", (StreamableOperation,), {"stream_type": stream_type, "links": links})
+
+
+def _cache_header() -> OpenAPIHeader:
+    example = "reused=768; live=0; hot=512; store=256; computed=12; reason=last-token"
+    return OpenAPIHeader(
+        Schema(type=OpenAPIType.STRING, examples=[example]),
+        description=f"What the prompt reused, one entry a choice; `{PENDING}` for one that is still queued.",
+    )
+
+
+def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
+    """The error answers a route has, all of `error_type`; those in front of every route among them."""
+    reasons = {
+        400: "The request is malformed or can never succeed; `param` names the field.",
+        401: "An API key is required.",
+        403: "The key does not allow this, or web pages of this origin may not ask.",
+        404: "No such model.",
+        413: "The body is too large.",
+        415: "The body is not JSON by its content type.",
+        421: "The request is addressed to a host that this server does not answer to.",
+        429: "A limit of the key is reached; `Retry-After` says when to try again.",
+        500: "The computation failed.",
+        503: "The server is busy or not ready; `Retry-After` says when to try again.",
+    }
+    return {
+        status: ResponseSpec(error_type, description=reasons[status], generate_examples=False)
+        for status in sorted({*statuses, 403, 421, 429})
+    }
+
+
+def cache_headers(explanations: Sequence[Explanation | None]) -> dict[str, str]:
+    """The header: one entry a choice, by index; None for one that was not admitted yet."""
+    shown = [told.header() if told is not None else PENDING for told in explanations[:MAX_SHOWN]]
+    if len(explanations) > MAX_SHOWN:
+        shown.append(f"more={len(explanations) - MAX_SHOWN}")
+    return {CACHE_HEADER: ", ".join(shown)}

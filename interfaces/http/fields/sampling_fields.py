@@ -1,0 +1,135 @@
+"""Request fields that mean the same in every dialect, and how they become a request.
+
+Tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones every
+year, so that an unknown one is no error.
+
+Images, documents and sound are refused by name as long as nothing is lost by it: in a conversation that has no answer
+yet. Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and
+where a tool returned them it never could: the model reads that something was left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Struct
+
+from domain.errors import InvalidRequest, require
+from domain.ids import ModelId, RequestId
+from domain.priority import Priority
+from domain.request.chat import Json
+from domain.request.grammar import Grammar
+from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
+from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
+from interfaces.http.answering.dialect import Asked
+from interfaces.http.fields.parameters import supported
+
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Templates know three efforts."""
+
+
+class SamplingFields(Struct, kw_only=True):
+    """Null and absent mean the same for every field. Ranges are checked by the domain."""
+
+    model: Annotated[str | None, supported("without it, the default model answers")] = None
+    stream: Annotated[bool | None, supported("server-sent events")] = None
+    min_tokens: Annotated[int | None, supported("holds back every token that would end the answer")] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default, or what is set for the model")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_k: Annotated[int | None, supported("0 and -1 are off")] = None
+    min_p: Annotated[float | None, supported("0 to 1")] = None
+    repetition_penalty: Annotated[float | None, supported("1 is off")] = None
+    presence_penalty: Annotated[float | None, supported("0 is off")] = None
+    frequency_penalty: Annotated[float | None, supported("0 is off")] = None
+    logit_bias: Annotated[dict[str, float] | None, supported("token id to -100..100")] = None
+    seed: Annotated[int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`")] = None
+    ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+
+
+def generation_request(
+    fields: SamplingFields,
+    asked: Asked,
+    id: RequestId,
+    prompt: Prompt,
+    *,
+    max_tokens: int | None,
+    stop: Sequence[str] = (),
+    num_logprobs: int | None = None,
+    num_prompt_logprobs: int | None = None,
+    num_choices: int = 1,
+    persist: bool = True,
+    grammar: Grammar | None = None,
+    priority: Priority = Priority.INTERACTIVE,
+) -> GenerationRequest:
+    """Raises InvalidRequest."""
+    return GenerationRequest(
+        id,
+        ModelId(asked.default_model if fields.model is None else fields.model),
+        prompt,
+        sampling=_sampling(fields, num_logprobs),
+        stop=StopRules(max_tokens, fields.min_tokens or 0, tuple(stop), bool(fields.ignore_eos)),
+        cache_salt=fields.cache_salt or "",
+        trace_carrier=asked.services.trace_context(),
+        persist=persist,
+        num_choices=num_choices,
+        grammar=grammar,
+        num_prompt_logprobs=num_prompt_logprobs,
+        priority=priority,
+    )
+
+
+def _sampling(fields: SamplingFields, num_logprobs: int | None) -> SamplingParams:
+    return SamplingParams.chosen(
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=0 if fields.top_k == -1 else fields.top_k,  # -1 is how vLLM's clients say off
+        min_p=fields.min_p,
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        logit_bias=_logit_bias(fields.logit_bias or {}),
+        seed=fields.seed,
+        num_logprobs=num_logprobs,
+    )
+
+
+def _logit_bias(biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    require(len(biases) <= MAX_LOGIT_BIAS, "logit_bias", f"has more than {MAX_LOGIT_BIAS} entries")
+    return tuple((_token_id(key), bias) for key, bias in biases.items())
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10):
+        raise InvalidRequest(f"logit_bias key {key[:40]!r} is not a token id", param="logit_bias")
+    return int(key)
+
+
+def thinking_kwargs(is_on: bool | None, effort: str | None) -> dict[str, Json]:
+    """Whether and how hard a model is to think, as arguments of its chat template; a template that knows neither
+    ignores both. `is_on` None leaves it to the model. An unknown effort is passed on as it is."""
+    kwargs: dict[str, Json] = {} if is_on is None else dict.fromkeys(THINKING_SWITCHES, is_on)
+    if effort is not None:
+        kwargs["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    return kwargs
+
+
+def tier_priority(tier: str | None) -> Priority:
+    """`flex` is OpenAI's name for requests that may wait, `batch` Anthropic's."""
+    return Priority.BATCH if tier in ("flex", "batch") else Priority.INTERACTIVE
+
+
+def openai_tier(priority: Priority) -> str:
+    """The tier that a request was served in, which its key may have lowered."""
+    return "flex" if priority is Priority.BATCH else "default"
+
+
+def anthropic_tier(priority: Priority) -> str:
+    """See `openai_tier`."""
+    return "batch" if priority is Priority.BATCH else "standard"
+
+
+def unseen(what: str, path: str, *, is_refused: bool) -> str:
+    """The text that the model reads instead. `what`: singular, as "image". Raises InvalidRequest if `is_refused`."""
+    if is_refused:
+        raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
+    return f"[{what} left out: this model reads text only]"

@@ -1,0 +1,117 @@
+"""The check of every request before its key, route or body, so that no route can forget it.
+
+A server on loopback is open to the programs of its machine, and a browser is one of them that runs other people's
+pages. So `Host` must be a name of this server, no page of another origin may ask unless a setting lists it, and bodies
+must be of a type that pages can send only after asking first (a preflight, refused like the rest): JSON by name, or
+bytes, which is what some client libraries call theirs.
+
+A page whose name its owner points at this machine (DNS rebinding) is, for the browser, the same site as this server and
+may read every answer. It cannot choose the `Host` header though: that holds the page's own name.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+
+from application.settings import ANY, ServerSettings, is_loopback
+from domain.host_name import address_of, bare_host, host_of
+from domain.shown import shown
+from interfaces.http.errors import Problem
+from interfaces.http.front.refusal import Refusals
+
+_BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
+"""Never one of the three that a page may send unasked: form data, urlencoded and plain text."""
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Loopback names always. `is_any_address`: other addresses too, since no name server can point those elsewhere."""
+
+    names: frozenset[str]
+    is_any_address: bool
+    is_anything: bool
+
+    def __contains__(self, authority: str) -> bool:
+        """`authority`: a `Host` header, with or without a port."""
+        host = host_of(authority)
+        if host is None:
+            return False
+        known = host in self.names or is_loopback(host)
+        return known or self.is_anything or (self.is_any_address and address_of(host) is not None)
+
+
+def allowed_hosts(settings: ServerSettings) -> AllowedHosts:
+    """The configured host counts; a server that others can reach answers to all addresses it may be reached at."""
+    listed = [*(host for host in settings.allowed_hosts if host != ANY), settings.host]
+    names = frozenset(name for host in listed if (name := bare_host(host)) is not None)
+    return AllowedHosts(names, not is_loopback(settings.host), ANY in settings.allowed_hosts)
+
+
+class RequestGuard:
+    """ASGI middleware around the whole application. `origins`: of pages that may ask."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refusals: Refusals) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._origins = frozenset(origin.lower() for origin in origins)
+        self._refusals = refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP and (problem := self._problem(scope)) is not None:
+            await self._refusals.send(scope["path"], send, problem)
+            return
+        await self._app(scope, receive, send)
+
+    def _problem(self, scope: HTTPScope) -> Problem | None:
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        hosts = headers.get(b"host", [])
+        return (
+            self._host_problem(hosts, str(scope["http_version"]))
+            or self._origin_problem(headers.get(b"origin", []), hosts)
+            or self._site_problem(headers, str(scope["method"]))
+            or _type_problem(headers.get(b"content-type", []), str(scope["method"]))
+        )
+
+    def _host_problem(self, hosts: list[str], http_version: str) -> Problem | None:
+        if not hosts and http_version == "1.0":
+            return None  # old health checkers; a browser always names the host
+        if len(hosts) != 1:
+            return Problem(400, "invalid_request", "exactly one Host header is needed")
+        if hosts[0] in self._hosts:
+            return None
+        message = f"this server does not answer to the host '{shown(hosts[0])}'; server.allowed_hosts can list it"
+        return Problem(421, "host_not_allowed", message)
+
+    def _origin_problem(self, origins: list[str], hosts: list[str]) -> Problem | None:
+        own = {f"{scheme}://{host.strip().lower()}" for scheme in ("http", "https") for host in hosts}
+        foreign = [origin for origin in origins if origin.lower() not in own | self._origins]
+        if not foreign or ANY in self._origins:
+            return None
+        message = f"web pages of '{shown(foreign[0])}' may not ask this server; server.cors_origins can list them"
+        return Problem(403, "origin_not_allowed", message)
+
+    def _site_problem(self, headers: dict[bytes, list[str]], method: str) -> Problem | None:
+        """Browsers leave `Origin` out of some requests, but say whether they cross sites. Following a link is fine."""
+        if b"origin" in headers or "cross-site" not in headers.get(b"sec-fetch-site", []) or ANY in self._origins:
+            return None
+        if method == "GET" and headers.get(b"sec-fetch-dest") == ["document"]:
+            return None
+        message = "web pages of other sites may not ask this server; server.cors_origins can list their origins"
+        return Problem(403, "origin_not_allowed", message)
+
+
+def _type_problem(types: list[str], method: str) -> Problem | None:
+    if method not in _WITH_BODY or (types and all(map(_is_allowed, types))):
+        return None
+    sent = f"not '{shown(types[0])}'" if types else "and nothing says what this one is"
+    return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
+
+
+def _is_allowed(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() in _BODY_TYPES

@@ -1,0 +1,142 @@
+"""Serves an application on a socket of its own, in this process and on the running event loop, until `stop`."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
+
+import uvicorn
+from litestar import Litestar
+
+from application.settings import ServerSettings
+from interfaces.http.front.connection import BoundedConnection
+from interfaces.http.front.refusal import Refusals
+from interfaces.http.incoming.connection_limits import ConnectionLimits, Places
+
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""
+
+GRACE_S = 10
+"""How long running requests may take to finish after `stop`."""
+
+LAST_WORDS_S = 2
+"""How long it may take to end those that did not."""
+
+BACKLOG = 2048
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The loop to run a server on: uvloop where it is installed, for `asyncio.Runner(loop_factory=...)`."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class AddressUnavailable(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], cut_off: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+        self._cut_off = cut_off
+        self.grace_s: float = GRACE_S
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        grace_is_over = asyncio.get_running_loop().call_later(self.grace_s, self._cut_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            grace_is_over.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals are the caller's: uvicorn would raise them again once it is done, before the engine has stopped."""
+        yield
+
+
+class HttpServer:
+    """Bound on construction (AddressUnavailable if that fails), so that the port is known before anything is loaded."""
+
+    def __init__(self, settings: ServerSettings, limits: ConnectionLimits | None = None) -> None:
+        self._settings = settings
+        self._limits = limits or ConnectionLimits()
+        self._socket = _listen(settings.host, settings.port)
+        self._server: _Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The real port, also where the settings say 0."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def base_url(self) -> str:
+        host = self._settings.host
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
+        return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
+
+    async def serve(
+        self,
+        app: Litestar,
+        on_started: Callable[[str], None] = lambda _url: None,
+        cut_off: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve what `create_app` made, until `stop`; then let running requests finish for a while, and have `cut_off`
+        end those that are left. Closes the socket."""
+        refusals: Refusals = app.state.refusals
+        places = Places(self._limits.max_connections)
+        connection = partial(BoundedConnection, self._limits, places, refusals)
+        config = uvicorn.Config(
+            app,
+            http=cast(type[asyncio.Protocol], connection),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level=None,  # as logging is configured
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S + LAST_WORDS_S,
+        )
+        self._server = _Server(config, lambda: on_started(self.base_url), cut_off)
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Ask `serve` to return; requests may take so long, and no longer than GRACE_S. Any thread."""
+        if self._server is not None:
+            self._server.grace_s = grace_s
+            self._server.should_exit = True
+
+    def close(self) -> None:
+        """Give the address back where `serve` was never reached."""
+        self._socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it each answer takes 40 ms longer
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressUnavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
+        ) from error
+    return listener

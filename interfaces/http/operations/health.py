@@ -1,0 +1,132 @@
+"""Routes for operators: /health/live (the process answers), /health/ready (a model is served, and the engine moves),
+/health/engine (how well it moves), /version, and /metrics in Prometheus' text format, or in OpenMetrics where the
+scraper asks for that. Where keys are needed, scrapers need one of an admin."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from litestar import get
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.response import Response
+from msgspec import Struct
+
+from application.use_cases.check_health import CheckHealth, Health
+from interfaces.http.incoming.visit import admins_only, visit_of
+
+_CHARSET = "; charset=utf-8"
+"""Litestar adds it to text by itself."""
+
+
+class LiveBody(Struct):
+    status: Literal["ok"] = "ok"
+
+
+class ReadyBody(Struct):
+    """`problem` is empty when ready. `waiting` and `running` count requests, `waiting_for` those that wait, by reason:
+    `model`, `place` or `memory`. `models`: those loaded; null for clients
+    that are no admins, which do not get the problem in full either."""
+
+    status: Literal["ready", "not ready"]
+    problem: str
+    waiting: int
+    running: int
+    waiting_for: dict[str, int]
+    models: list[str] | None
+
+
+class VersionBody(Struct):
+    version: str
+
+
+def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+
+    @get(["/health", "/health/live"], sync_to_thread=False)
+    def live() -> LiveBody:
+        return LiveBody()
+
+    @get(
+        "/health/ready",
+        sync_to_thread=False,
+        responses={503: ResponseSpec(ReadyBody, description="Not ready", generate_examples=False)},
+    )
+    def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
+        health = check_health()
+        tells_all = visit_of(request.scope).client.is_admin
+        body = ReadyBody(
+            "ready" if health.is_ready else "not ready",
+            health.problem if tells_all else health.problem.partition(":")[0],
+            health.num_waiting,
+            health.num_running,
+            dict(health.waiting_for),
+            list(health.models) if tells_all else None,
+        )
+        return Response(body, status_code=200 if health.is_ready else 503)
+
+    @get(
+        "/health/engine",
+        sync_to_thread=False,
+        responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
+    )
+    def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
+        body = engine_body(check_health(), tells_all=visit_of(request.scope).client.is_admin)
+        return Response(body, status_code=200 if body.status == "ok" else 503)
+
+    @get("/version", sync_to_thread=False)
+    def show_version() -> VersionBody:
+        return VersionBody(version)
+
+    return [live, ready, engine, show_version]
+
+
+class OutstandingBody(Struct):
+    """Choices that wait and run, and calls such as a load."""
+
+    waiting: int
+    running: int
+    calls: int
+
+
+class EngineBody(Struct):
+    """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
+    the engine does now, for how long. `stuck_in`: what does not come to an end, an activity, `waiting` or `ended`; null
+    when nothing is stuck. `requests`: of whom; null for who is no admin. `event_loop_lag_s`: how late the event loop
+    was when it was last asked, once a second."""
+
+    status: Literal["ok", "stuck", "not running"]
+    last_step_age_s: float
+    outstanding: OutstandingBody
+    doing: str
+    doing_s: float
+    stuck_in: str | None
+    stuck_s: float
+    requests: list[str] | None
+    event_loop_lag_s: float
+
+
+def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
+    """`tells_all`: names requests."""
+    found = health.engine
+    return EngineBody(
+        status="stuck" if found.is_stuck else "ok" if health.is_running else "not running",
+        last_step_age_s=round(found.step_age_s, 3),
+        outstanding=OutstandingBody(found.num_waiting, found.num_running, found.num_calls),
+        doing=health.doing,
+        doing_s=round(health.doing_s, 3),
+        stuck_in=found.stuck_in or None,
+        stuck_s=round(health.stuck_s, 3),
+        requests=list(found.request_ids) if tells_all else None,
+        event_loop_lag_s=round(health.loop_lag_s, 3),
+    )
+
+
+def metrics_route(metrics_text: Callable[[str], tuple[bytes, str]]) -> HTTPRouteHandler:
+    @get("/metrics", guards=[admins_only], sync_to_thread=True, include_in_schema=False)
+    def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        body, content_type = metrics_text(request.headers.get("accept", ""))
+        media_type = content_type.removesuffix(_CHARSET) if content_type.startswith("text/") else content_type
+        return Response(body, media_type=media_type, headers={"vary": "accept"})
+
+    return metrics
