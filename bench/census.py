@@ -43,8 +43,8 @@ from domain.models.model_card import DecodeMode  # noqa: E402
 from domain.models.state_layout import LayerState, StateKind  # noqa: E402
 from domain.prefix.hashing import BlockChain, snapshot_key  # noqa: E402
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey  # noqa: E402
-from tests.support.recording import RecordingEvents  # noqa: E402
-from tests.support.state_replay import (  # noqa: E402
+from tests.support.mlx.tiny_models import build, config_of, modules, names  # noqa: E402
+from tests.support.stores.state_replay import (  # noqa: E402
     BLOCK,
     Captured,
     StateBytes,
@@ -54,7 +54,7 @@ from tests.support.state_replay import (  # noqa: E402
     start_greedy,
     whole_state,
 )
-from tests.support.tiny_models import build, config_of, modules, names  # noqa: E402
+from tests.support.telemetry.recording import RecordingEvents  # noqa: E402
 
 GRID = 64
 PROMPT = prompt_of(151)

@@ -34,7 +34,7 @@ from adapters.huggingface.embedded_models import EMBEDDED_IDS
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model
 from bench.memory_group import MemoryGroup, memory_group
 from domain.byte_size import ByteSize
-from tests.support.cli_process import ROOT, command, environment
+from tests.support.processes.cli_process import ROOT, command, environment
 
 LONG_EVERY, LONGER = 10, 10
 """With a long context one prompt in so many is so many times as long."""

@@ -36,9 +36,9 @@ from adapters.llguidance import constraint
 from adapters.system.blas.openblas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
+from tests.support.mlx.plain_blas import load_plain_blas
+from tests.support.mlx.quiet_device import start_device
 from tests.support.patience import PATIENCE_S
-from tests.support.plain_blas import load_plain_blas
-from tests.support.quiet_device import start_device
 
 sys.dont_write_bytecode = False
 gc.disable()

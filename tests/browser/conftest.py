@@ -14,8 +14,8 @@ import pytest
 
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from tests.support.fake_service import FakeService, Serving, fake_service
-from tests.support.live_service import live_service
+from tests.support.http.fake_service import FakeService, Serving, fake_service
+from tests.support.http.live_service import live_service
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Demo:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    from tests.support.browser import chromium, running_browser
+    from tests.support.browser.browser import chromium, running_browser
 
     program = chromium()
     if program is None:
@@ -50,7 +50,7 @@ def serving(browser: Any) -> Iterator[Serving]:
 def watch(browser: Any, serving: Serving) -> Iterator[Callable[..., Any]]:
     """Call it with a server's address (and `size`, `scheme`, `allows`) for a profile of the browser; its end is looked
     at when the test ends."""
-    from tests.support.browser import watched
+    from tests.support.browser.browser import watched
 
     with ExitStack() as profiles:
         yield lambda origin, **options: profiles.enter_context(watched(browser, origin, **options))
@@ -66,7 +66,7 @@ def service(serving: Serving) -> FakeService:
 def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """A server with the embedded model, as it ships, and a store of its own. Tests share it."""
     from interfaces.composition.backends import choose_backend
-    from tests.support.steered_engine import PrefillGate, SteeredEngine
+    from tests.support.engines.steered_engine import PrefillGate, SteeredEngine
 
     settings = Settings(
         server=ServerSettings(port=0),

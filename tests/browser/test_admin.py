@@ -6,8 +6,8 @@ from typing import Any
 from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
 from domain.client import Client
-from tests.support.accessibility import grave_findings
-from tests.support.admin_page import (
+from tests.support.browser.accessibility import grave_findings
+from tests.support.browser.admin_page import (
     get,
     open_admin,
     overview,
@@ -17,10 +17,10 @@ from tests.support.admin_page import (
     shows_tiers,
     tiers_of,
 )
-from tests.support.browser import expect, hold_timers
-from tests.support.fake_service import FakeService, Serving, fake_service
-from tests.support.gate import Gate
-from tests.support.keyed_service import KEY, headers, keyed_service
+from tests.support.browser.browser import expect, hold_timers
+from tests.support.http.fake_service import FakeService, Serving, fake_service
+from tests.support.http.keyed_service import KEY, headers, keyed_service
+from tests.support.processes.gate import Gate
 
 PROMPT = "Some prompt that is asked twice, and then reused. " * 20
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.accessibility import grave_findings
-from tests.support.admin_page import (
+from tests.support.browser.accessibility import grave_findings
+from tests.support.browser.admin_page import (
     formatted,
     get,
     open_admin,
@@ -20,7 +20,7 @@ from tests.support.admin_page import (
     shows_tiers,
     tiers_of,
 )
-from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
+from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.patience import PATIENCE_S
 
 QUESTION = "Remember that the key of the red box is 4711. " * 8

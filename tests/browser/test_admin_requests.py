@@ -9,11 +9,11 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.settings import CacheSettings
-from tests.support.admin_page import formatted, open_admin, requests, row_of
-from tests.support.browser import expect
-from tests.support.fake_service import FakeService, Serving, fake_service
-from tests.support.gate import Gate
+from tests.support.browser.admin_page import formatted, open_admin, requests, row_of
+from tests.support.browser.browser import expect
+from tests.support.http.fake_service import FakeService, Serving, fake_service
 from tests.support.patience import PATIENCE_S
+from tests.support.processes.gate import Gate
 
 PROMPT = "A prompt of some length that goes on. " * 20
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import expect
-from tests.support.chat_page import ChatPage
-from tests.support.fake_service import FakeService, fake_service
-from tests.support.scripted_chat import ELSE, ScriptedChat
+from tests.support.browser.browser import expect
+from tests.support.browser.chat_page import ChatPage
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.scripted_chat import ELSE, ScriptedChat
 
 THOUGHT = "<think>Stones, *surely*.</think>They mark **paths**."
 CALL = 'I look.<call>look {"place": "cairn"}</call>'

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from tests.support.browser import expect
-from tests.support.chat_page import ChatPage
-from tests.support.demo_chats import demo_chats
+from tests.support.browser.browser import expect
+from tests.support.browser.chat_page import ChatPage
+from tests.support.mlx.demo_chats import demo_chats
 
 STONES = " ".join(f"The mark on stone {number} is {number * 7}." for number in range(40))
 

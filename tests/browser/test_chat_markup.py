@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import expect, hold_timers
-from tests.support.chat_page import ChatPage
-from tests.support.fake_service import FakeService, fake_service
-from tests.support.scripted_chat import ScriptedChat
+from tests.support.browser.browser import expect, hold_timers
+from tests.support.browser.chat_page import ChatPage
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.scripted_chat import ScriptedChat
 
 MARKDOWN = """# Paths
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from application.ports.compute import LoadedModel
-from tests.support.contract_models import MODELS
-from tests.support.processes import fast_folder
+from tests.support.mlx.contract_models import MODELS
+from tests.support.processes.processes import fast_folder
 
 
 @pytest.fixture(scope="module", params=MODELS)

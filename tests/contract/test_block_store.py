@@ -16,7 +16,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
-from tests.support.store_records import (
+from tests.support.stores.store_records import (
     BLOCK_TOKENS,
     EventList,
     chain,

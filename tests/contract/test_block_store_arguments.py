@@ -11,7 +11,7 @@ from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, SnapshotKey
 from tests.contract.test_block_store import ADAPTERS, ONE, present, put
-from tests.support.store_records import chain, payload_of, snapshot
+from tests.support.stores.store_records import chain, payload_of, snapshot
 
 
 @pytest.fixture(params=ADAPTERS)

@@ -9,7 +9,7 @@ from application.ports.block_store import BlockStore, PutOutcome
 from domain.prefix.namespace_choice import NamespaceChoice
 from domain.prefix.record import NamespaceInfo
 from tests.contract.test_block_store import ADAPTERS, present, put
-from tests.support.store_records import chain, keys_of, namespace_of, snapshot
+from tests.support.stores.store_records import chain, keys_of, namespace_of, snapshot
 
 ONE, TWO = namespace_of("one"), namespace_of("two?salt=alice")
 

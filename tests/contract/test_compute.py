@@ -9,8 +9,8 @@ from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy
 from domain.prefix.payload import StatePayload, TensorSpec
 from domain.request.sampling import SamplingParams
-from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
-from tests.support.state_replay import (
+from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
+from tests.support.stores.state_replay import (
     BLOCK,
     Captured,
     StateBytes,

@@ -12,8 +12,8 @@ from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
-from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
-from tests.support.state_replay import open_at
+from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
+from tests.support.stores.state_replay import open_at
 
 ANSWERS = frozenset({b"yes", b"yet another", b"no"})
 SAMPLINGS = {

@@ -5,8 +5,8 @@ import pytest
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
-from tests.support.contract_models import OTHER, PROMPT, start, step
-from tests.support.state_replay import (
+from tests.support.mlx.contract_models import OTHER, PROMPT, start, step
+from tests.support.stores.state_replay import (
     BLOCK,
     continue_greedy,
     new_id,

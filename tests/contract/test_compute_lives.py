@@ -15,7 +15,7 @@ from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
-from tests.support.state_replay import GRID, Captured, new_id, open_at, prompt_of
+from tests.support.stores.state_replay import GRID, Captured, new_id, open_at, prompt_of
 
 NUM_ACTS, MAX_OPEN = 150, 7
 VOCAB = 250

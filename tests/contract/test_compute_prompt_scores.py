@@ -7,8 +7,8 @@ import pytest
 from application.ports.compute import DecodeStart, LoadedModel, PromptScores
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
-from tests.support.contract_models import PROMPT, step
-from tests.support.state_replay import (
+from tests.support.mlx.contract_models import PROMPT, step
+from tests.support.stores.state_replay import (
     BLOCK,
     capture,
     new_id,

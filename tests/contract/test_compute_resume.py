@@ -4,8 +4,8 @@ import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.request.sampling import SamplingParams
-from tests.support.contract_models import GREEDY, PROMPT, start, step
-from tests.support.state_replay import open_at
+from tests.support.mlx.contract_models import GREEDY, PROMPT, start, step
+from tests.support.stores.state_replay import open_at
 
 NUM_ALL = 12
 WORN = SamplingParams(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.6, frequency_penalty=0.8)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from application.ports.compute import LoadedModel
 from domain.request.sampling import SamplingParams
-from tests.support.contract_models import OTHER, PROMPT, generate, start, step
+from tests.support.mlx.contract_models import OTHER, PROMPT, generate, start, step
 
 
 def test_one_candidate_is_the_greedy_choice(model: LoadedModel) -> None:

@@ -12,8 +12,8 @@ from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.state_layout import StateKind
 from domain.prefix.payload import StatePayload
-from tests.support.contract_models import OTHER, PROMPT, start, step
-from tests.support.state_replay import (
+from tests.support.mlx.contract_models import OTHER, PROMPT, start, step
+from tests.support.stores.state_replay import (
     BLOCK,
     GRID,
     Captured,

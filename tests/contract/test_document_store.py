@@ -12,7 +12,7 @@ from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
 from domain.prefix.namespace_choice import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
-from tests.support.store_records import EventList
+from tests.support.stores.store_records import EventList
 
 QUOTA_BYTES = 4 << 20
 AGE_S = 3600

@@ -18,7 +18,7 @@ from domain.prefix.explanation import StopReason
 from domain.request.request import FinishReason, choice_id
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress
-from tests.support.engine_client import (
+from tests.support.engines.engine_client import (
     BROKEN,
     ENGINES,
     FAILING,

@@ -11,7 +11,7 @@ from application.ports.engine import Ended, Engine, Tokens
 from domain.prefix.explanation import StopReason
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
-from tests.support.engine_client import (
+from tests.support.engines.engine_client import (
     ENGINES,
     EngineClient,
     with_engine,

@@ -19,10 +19,10 @@ from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
 from application.services.request_timelines import RequestTimelines
 from domain.ids import ModelId
-from tests.support.all_metrics import EVERYTHING
-from tests.support.event_script import Script, at
-from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
-from tests.support.recording import RecordingEvents
+from tests.support.telemetry.all_metrics import EVERYTHING
+from tests.support.telemetry.event_script import Script, at
+from tests.support.telemetry.otel import MetricRecorder, SpanRecorder, clear_otel_variables
+from tests.support.telemetry.recording import RecordingEvents
 
 EVENTS: list[Event] = [*EVERYTHING, ModelUnloaded(ModelId("demo"), at(0)), StoreOpened(5, at(0))]
 

@@ -19,8 +19,8 @@ from adapters.mlx.caches.leaf_state import fill, token_slices, trailing_reach
 from adapters.mlx.caches.rows import fork, unbatchable
 from adapters.mlx.runtime.file_limit import mlx_lm_module
 from domain.models.state_layout import StateKind
-from tests.support.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
-from tests.support.tiny_models import build, modules
+from tests.support.mlx.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
+from tests.support.mlx.tiny_models import build, modules
 
 NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
 """The abstract base, and the prompt cache of mlx-lm's own server."""

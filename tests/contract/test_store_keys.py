@@ -10,7 +10,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.prefix.record import NamespaceInfo, RecordKey
 from tests.contract.test_block_store import ADAPTERS, ONE, TWO, put
-from tests.support.store_records import chain, keys_of, snapshot
+from tests.support.stores.store_records import chain, keys_of, snapshot
 
 
 @pytest.fixture(params=ADAPTERS)

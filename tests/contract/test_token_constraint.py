@@ -12,7 +12,7 @@ from application.ports.token_constraint import AllowedTokens, ConstraintCompiler
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.request.grammar import choice_grammar
-from tests.support.constraint_compilers import COMPILERS
+from tests.support.mlx.constraint_compilers import COMPILERS
 from tests.support.patience import PATIENCE_S
 
 MODEL = ModelId("toy")

@@ -20,9 +20,9 @@ from application.services.prefix.write_behind import WriteBehind
 from domain.ids import GroupIndex
 from domain.prefix.index import PERSISTED, QUEUED, STORED
 from domain.prefix.record import Record, RecordKey
-from tests.support.gated_store import PATIENCE_S, GatedStore
-from tests.support.stepped_writer import SteppedWriter
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.gated_store import PATIENCE_S, GatedStore
+from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 ONE, TWO = namespace_of("one"), namespace_of("two")
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
-from tests.support.live_service import LiveService, live_service
+from tests.support.http.live_service import LiveService, live_service
 
 KEY = "test-key"
 

@@ -11,8 +11,8 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from application.settings import ServerSettings
-from tests.support.asking import settings_of
-from tests.support.live_service import live_service
+from tests.support.http.asking import settings_of
+from tests.support.http.live_service import live_service
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn
-from tests.support.held_chat import REPLY, SAID
+from tests.support.http.held_chat import REPLY, SAID
+from tests.support.processes.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn
 
 FAKE = ("--backend", "fake", "--max-tokens", "8")
 
@@ -109,7 +109,7 @@ def test_a_chat_goes_on_until_the_end_of_input(tmp_path: Path):
 def test_an_interrupt_cancels_the_answer_and_the_chat_goes_on(tmp_path: Path, kind: str):
     """The engine stands still in its first answer, so that nothing but the interrupt can end it."""
     os.mkfifo(pipe := tmp_path / "pipe")
-    with chat(tmp_path, [sys.executable, "-m", "tests.support.held_chat", kind, str(pipe)]) as (terminal, process):
+    with chat(tmp_path, [sys.executable, "-m", "tests.support.http.held_chat", kind, str(pipe)]) as (terminal, process):
         terminal.read_until("> ")
         terminal.type("one\n")
         terminal.read_until("one\r\n")

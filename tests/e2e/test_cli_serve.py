@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.cli_process import PATIENCE_S, CairnProcess, cairn_process
-from tests.support.notify_socket import notify_socket
+from tests.support.processes.cli_process import PATIENCE_S, CairnProcess, cairn_process
+from tests.support.telemetry.notify_socket import notify_socket
 
 SERVE = ("serve", "--backend", "fake", "--port", "0")
 

@@ -24,11 +24,11 @@ import pytest
 
 from application.settings import EngineSettings
 from domain.prefix.snapshot_policy import lattice
-from tests.support.fake_service import wait_until
-from tests.support.replay import Answer, Replay
-from tests.support.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
-from tests.support.replay_servers import CachingServer, cacheless_server, caching_server
-from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_demos
+from tests.support.http.fake_service import wait_until
+from tests.support.http.replay import Answer, Replay
+from tests.support.http.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
+from tests.support.http.replay_servers import CachingServer, cacheless_server, caching_server
+from tests.support.mlx.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_demos
 
 pytestmark = pytest.mark.slow
 

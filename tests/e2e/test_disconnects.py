@@ -9,9 +9,9 @@ import pytest
 from adapters.fake.options import FakeOptions
 from domain.scheduling.plan_step import StepLimits
 from tests.support.effort import scaled
-from tests.support.fake_service import FakeService, fake_service
-from tests.support.raw_client import RawClient
-from tests.support.resources import resources
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.raw_client import RawClient
+from tests.support.processes.resources import resources
 
 NUM_CLIENTS = scaled(60)
 NUM_AT_ONCE = 16

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from tests.support.answer_streams import STREAMS, WORDS, Answer
 from tests.support.effort import EFFORT
-from tests.support.killed_engine import KilledServer, killed_server
-from tests.support.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
+from tests.support.engines.killed_engine import KilledServer, killed_server
+from tests.support.http.answer_streams import STREAMS, WORDS, Answer
+from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
 
 IS_LONG = EFFORT >= 5
 SHARE_WITHIN = 0.85 if IS_LONG else 0.1

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from application.settings import ServerSettings
-from tests.support.asking import settings_of
-from tests.support.live_service import live_service
+from tests.support.http.asking import settings_of
+from tests.support.http.live_service import live_service
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow

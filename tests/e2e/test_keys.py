@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_cli_serve import SERVE, base_url
-from tests.support.cli_process import PATIENCE_S, cairn_process, run_cairn, run_here
+from tests.support.processes.cli_process import PATIENCE_S, cairn_process, run_cairn, run_here
 
 BODY = {"prompt": "x", "max_tokens": 2}
 TRACED = {

@@ -17,8 +17,8 @@ from schemathesis import Case, GenerationMode
 
 from adapters.fake.options import FakeOptions
 from tests.support.effort import scaled
-from tests.support.fake_service import FakeService, fake_service
-from tests.support.resources import resources
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.processes.resources import resources
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from tests.support.effort import scaled
-from tests.support.live_service import LiveService, live_service
+from tests.support.http.live_service import LiveService, live_service
 
 KEY = "test-key"
 WORDS = Path(__file__).parents[2] / "training" / "words.json"

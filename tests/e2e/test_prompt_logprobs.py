@@ -17,9 +17,9 @@ from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
-from tests.support.live_service import LiveService, live_service
+from tests.support.http.live_service import LiveService, live_service
+from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
 from tests.support.patience import PATIENCE_S
-from tests.support.small_demos import SMALL_DEMOS, write_small_demos
 
 pytestmark = pytest.mark.slow
 

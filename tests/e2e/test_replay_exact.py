@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from domain.prefix.explanation import common_length
-from tests.support.replay_chats import TOOLS, Message, opening, question, tool_call
-from tests.support.replay_servers import cacheless_server, cairn_server, wait_until_written
-from tests.support.small_demos import SMALL_DEMOS, write_small_demos
+from tests.support.http.replay_chats import TOOLS, Message, opening, question, tool_call
+from tests.support.http.replay_servers import cacheless_server, cairn_server, wait_until_written
+from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
 
 pytestmark = pytest.mark.slow
 

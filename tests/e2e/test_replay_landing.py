@@ -9,10 +9,10 @@ from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import DevicePayload, land
 from application.events import FaultObserved
 from domain.prefix.payload import StatePayload
-from tests.support.replay import Replay
-from tests.support.replay_chats import Message, opening, question
-from tests.support.replay_servers import caching_server
-from tests.support.small_demos import SMALL_DEMOS, write_small_demos
+from tests.support.http.replay import Replay
+from tests.support.http.replay_chats import Message, opening, question
+from tests.support.http.replay_servers import caching_server
+from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
 
 
 def turns() -> list[list[Message]]:

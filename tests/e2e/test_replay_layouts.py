@@ -20,9 +20,9 @@ import pytest
 from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.events import ModelLoaded
 from application.settings import EngineSettings
-from tests.support.replay import Answer, Replay
-from tests.support.replay_servers import cacheless_server, caching_server
-from tests.support.tiny_models import write_folder
+from tests.support.http.replay import Answer, Replay
+from tests.support.http.replay_servers import cacheless_server, caching_server
+from tests.support.mlx.tiny_models import write_folder
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import Case, Response
 
 from adapters.fake.options import FakeOptions
-from tests.support.fake_service import DEFAULT_MODEL, fake_service
+from tests.support.http.fake_service import DEFAULT_MODEL, fake_service
 
 pytestmark = pytest.mark.slow
 

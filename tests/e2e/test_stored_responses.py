@@ -15,11 +15,11 @@ from adapters.system.clock import SystemClock
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.client import Client
-from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.keyed_service import headers, keyed_service
-from tests.support.live_service import live_service
+from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.http.keyed_service import headers, keyed_service
+from tests.support.http.live_service import live_service
 from tests.support.patience import PATIENCE_S
-from tests.support.store_records import EventList
+from tests.support.stores.store_records import EventList
 
 SALT = "x-cairn-cache-salt"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "developer", "content": "Be brief."}]

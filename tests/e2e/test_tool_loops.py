@@ -11,8 +11,8 @@ import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
-from tests.support.demo_chats import DemoChat, demo_conversation
-from tests.support.live_service import LiveService, live_service
+from tests.support.http.live_service import LiveService, live_service
+from tests.support.mlx.demo_chats import DemoChat, demo_conversation
 
 SEEDS = range(3)
 """Of the questions. Other dialects than the first ask the first two again, whose prompts are known by then."""

@@ -8,15 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.cli_process import PATIENCE_S, ROOT, CairnProcess, environment
-from tests.support.fake_service import wait_until
-from tests.support.notify_socket import HAS_ABSTRACT, notify_socket
-from tests.support.raw_client import RawClient
+from tests.support.http.fake_service import wait_until
+from tests.support.http.raw_client import RawClient
+from tests.support.processes.cli_process import PATIENCE_S, ROOT, CairnProcess, environment
+from tests.support.telemetry.notify_socket import HAS_ABSTRACT, notify_socket
 
 
 @pytest.mark.skipif(not HAS_ABSTRACT, reason="sockets without a name in a folder are Linux's")
 def test_a_deadlocked_engine_is_seen_everywhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.wedged_server"]
+    command = [sys.executable, "-m", "tests.support.http.wedged_server"]
     with notify_socket() as systemd:
         variables = environment(tmp_path, NOTIFY_SOCKET=systemd.address) | {"OTEL_SDK_DISABLED": "false"}
         server = CairnProcess(

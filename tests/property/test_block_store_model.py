@@ -22,8 +22,8 @@ from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey
 from tests.support.effort import scaled
-from tests.support.processes import fast_folder
-from tests.support.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot
+from tests.support.processes.processes import fast_folder
+from tests.support.stores.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot
 
 SPACES = [namespace_of("one"), namespace_of("two")]
 SIZES = [0, 100, 1500, 110_000, 110_000, 110_000, 110_000]

@@ -17,8 +17,8 @@ from domain.errors import TemplateFailed
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
 from tests.support.effort import scaled
-from tests.support.template_pieces import TOOLS, WHOLE, chats
-from tests.support.tiny_tokenizers import FAMILIES, SPECIAL, load_folder, write_folder
+from tests.support.mlx.template_pieces import TOOLS, WHOLE, chats
+from tests.support.mlx.tiny_tokenizers import FAMILIES, SPECIAL, load_folder, write_folder
 
 Messages = tuple[ChatMessage, ...]
 

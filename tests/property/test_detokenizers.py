@@ -17,7 +17,7 @@ from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, Tokenizer
 from domain.models.model_card import ModelSource
 from domain.output.output_format import choose_format
-from tests.support.tiny_tokenizers import FAMILIES, load_folder, write_folder
+from tests.support.mlx.tiny_tokenizers import FAMILIES, load_folder, write_folder
 
 _BYTE_FALLBACK = {"llama_2", "gemma"}
 _TEXTS = st.one_of(

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
 from adapters.tokenizers.library import Encoding
 from adapters.tokenizers.text_cuts import TextCuts, longest_of
-from tests.support.tiny_tokenizers import FAMILIES
+from tests.support.mlx.tiny_tokenizers import FAMILIES
 
 PIECES = st.sampled_from(
     [

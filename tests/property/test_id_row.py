@@ -16,7 +16,7 @@ from domain.ids import BlockHash, ModelId
 from domain.prefix.hashing import BlockChain, snapshot_key
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.prefix.record import Namespace
-from tests.support.sync_engine import submission
+from tests.support.engines.sync_engine import submission
 
 ROOT = Namespace(b"r" * 32)
 BLOCK = 4

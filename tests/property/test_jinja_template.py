@@ -19,8 +19,8 @@ from adapters.tokenizers.template_messages import (
 )
 from domain.request.chat import ChatMessage, ToolSpec
 from tests.support.effort import scaled
-from tests.support.template_pieces import TOOLS, WHOLE, chats
-from tests.support.tiny_tokenizers import byte_level, write_folder
+from tests.support.mlx.template_pieces import TOOLS, WHOLE, chats
+from tests.support.mlx.tiny_tokenizers import byte_level, write_folder
 
 PECULIAR = {
     "generation": "{% generation %}{% set x = 1 %}<{{ messages[0].content }}>{% endgeneration %}{{ x }}",

@@ -17,7 +17,7 @@ from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt, FinishReason, Usage
 from domain.request.sampling import StopRules
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TokenLogprob, ToolCallDelta
-from tests.support.transcripts import Told, told
+from tests.support.http.transcripts import Told, told
 
 TOOLS = (ToolSpec("add"), ToolSpec("sub"))
 PROMPT = ChatPrompt((ChatMessage(Role.USER, "hi"),), TOOLS)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from adapters.fake import LAYOUTS, FakeOptions
 from domain.prefix.fork_point import ForkKind, ForkPoint
-from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, Job, memory_store, plain_answer
 from tests.support.effort import scaled
+from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, memory_store, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 LAYOUT_NAMES = [name for name in LAYOUTS if name != "unsupported"]

@@ -18,8 +18,8 @@ from domain.ids import BlockHash
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from tests.support.effort import scaled
-from tests.support.stepped_writer import SteppedWriter
-from tests.support.store_records import chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 ONE, TWO = namespace_of("one"), namespace_of("two")
 RECORD_BYTES = 96

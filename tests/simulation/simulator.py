@@ -22,7 +22,7 @@ from domain.scheduling.sequence import Phase
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan
-from tests.support.store_records import empty
+from tests.support.stores.store_records import empty
 
 
 @dataclass

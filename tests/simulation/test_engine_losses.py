@@ -16,9 +16,9 @@ from application.ports.engine import MakeMortal
 from application.services.text_side.models.load_failures import MAX_RELOADS
 from domain.ids import RequestId
 from domain.request.request import FinishReason
-from tests.support.dying_channel import Fuse
 from tests.support.effort import scaled
-from tests.support.eight_streams import (
+from tests.support.engines.engine_client import EngineClient, hosted_toy
+from tests.support.http.eight_streams import (
     NUM_CHOICES,
     STREAMS,
     check_same,
@@ -28,8 +28,8 @@ from tests.support.eight_streams import (
     scores,
     tokens,
 )
-from tests.support.engine_client import EngineClient, hosted_toy
-from tests.support.hosted_child import HostedChild
+from tests.support.processes.dying_channel import Fuse
+from tests.support.processes.hosted_child import HostedChild
 
 
 def dying(*num_messages: int) -> MakeMortal:

@@ -12,8 +12,8 @@ from domain.duration import Duration
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.simulation.test_model_pool_runs import LoopClock, described
-from tests.support.lanes import InlineLane
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.engines.virtual_time import run_in_virtual_time
+from tests.support.processes.lanes import InlineLane
 
 A, B = ModelId("a"), ModelId("b")
 TTL_S = 60

@@ -35,12 +35,12 @@ from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
 from tests.simulation.workload import VOCAB, Workload
 from tests.simulation.world import BLOCK, GRID, Inbox
-from tests.support.caches import prefix_tiers
 from tests.support.effort import scaled as at_effort
-from tests.support.lanes import HeldLane
-from tests.support.metered_engine import Meter, MeteredEngine
-from tests.support.recording import RecordingEvents
-from tests.support.stepped_writer import SteppedWriter
+from tests.support.engines.metered_engine import Meter, MeteredEngine
+from tests.support.processes.lanes import HeldLane
+from tests.support.stores.caches import prefix_tiers
+from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.telemetry.recording import RecordingEvents
 
 MODEL = ModelId("toy")
 LONGEST = 360

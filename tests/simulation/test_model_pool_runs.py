@@ -26,8 +26,8 @@ from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
 from domain.models.model_turns import LoadRoom
 from tests.support.effort import scaled
-from tests.support.lanes import InlineLane
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.engines.virtual_time import run_in_virtual_time
+from tests.support.processes.lanes import InlineLane
 
 ROOM_WAIT_S = 30.0
 MAX_LOAD_S = 5.0

@@ -34,9 +34,9 @@ from domain.scheduling.sequence import Phase
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
-from tests.support.lanes import HeldLane
-from tests.support.recording import RecordingEvents
-from tests.support.stepped_writer import SteppedWriter
+from tests.support.processes.lanes import HeldLane
+from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.telemetry.recording import RecordingEvents
 
 BLOCK, GRID = 16, 32
 DEFECTS = frozenset(

@@ -1,0 +1,147 @@
+"""`cairn cache`: through the command line, on a real store, with and without a writer beside it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adapters.lmdb.block_store import LmdbBlockStore
+from application.ports.block_store import PutOutcome
+from domain.prefix.record import Record
+from interfaces.cli.commands.cache import cache_app
+from tests.support.engines.two_models import ONE, TWO
+from tests.support.processes.cache_cli import isolate, make_store, open_store, run
+from tests.support.processes.processes import finish, start
+from tests.support.stores.store_records import chain, empty, keys_of, snapshot
+
+
+def content() -> list[Record]:
+    one, two = chain(ONE, 4, size_bytes=20_000), chain(TWO, 3, size_bytes=3000)
+    branch = chain(ONE, 2, seed=3, size_bytes=500, after=one[1])
+    return [*one, *branch, snapshot(branch[-1], [1, 2]), snapshot(ONE, [4]), *two]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", content())
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[LmdbBlockStore]:
+    """Somebody who has the store open for writing."""
+    store = open_store(path)
+    yield store
+    store.close()
+
+
+def facts(*arguments: object) -> dict[str, object]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_stats_count_everything(path: Path) -> None:
+    found = facts("stats", "--store", path)
+    assert (found["namespaces"], found["blocks"], found["snapshots"]) == (2, 9, 2)
+    assert found["quota_bytes"] == 64 << 20
+    assert "blocks: 9" in run("stats", "--store", path).stdout
+
+
+def test_ls_names_models_and_namespaces(path: Path) -> None:
+    listed = json.loads(run("ls", "--store", path, "--json").stdout)
+    assert {(space["model"], space["blocks"], space["snapshots"]) for space in listed} == {
+        ("org/one", 6, 2),
+        ("org/two", 3, 0),
+    }
+    assert [
+        space["model"] for space in json.loads(run("ls", "--store", path, "--model", "org/two", "--json").stdout)
+    ] == ["org/two"]
+    first_digits = ONE.namespace.hex()[:12]
+    text = run("ls", "--store", path, "--model", first_digits).stdout
+    assert first_digits in text
+    assert "org/two" not in text
+
+
+def test_verify_is_content_with_a_sound_store(path: Path) -> None:
+    assert facts("verify", "--store", path) == {"records": 11, "problems": []}
+    assert "problems: none" in run("verify", "--store", path, "--no-payloads").stdout
+
+
+def test_verify_finds_a_flipped_bit(path: Path) -> None:
+    data = bytearray((path / "data.mdb").read_bytes())
+    # A page that begins a large value: its payload follows 16 bytes of header.
+    large = next(at for at in range(8192, len(data), 4096) if data[at + 10 : at + 12] == b"\x04\x00")
+    data[large + 2000] ^= 1
+    (path / "data.mdb").write_bytes(data)
+    result = run("verify", "--store", path, "--json")
+    assert result.exit_code == 1
+    assert "checksum" in json.loads(result.stdout)["problems"][0]
+
+
+def test_clear_takes_one_model_or_all(path: Path) -> None:
+    cleared = facts("clear", "--store", path, "--model", "org/one", "--yes")
+    assert (cleared["removed"], cleared["problem"]) == (8, None)
+    assert int(str(cleared["removed_bytes"])) > 90_000
+    assert facts("stats", "--store", path)["blocks"] == 3
+    assert facts("clear", "--store", path, "--yes")["removed"] == 3
+    assert facts("stats", "--store", path)["blocks"] == 0
+
+
+def test_clear_asks_first(path: Path) -> None:
+    refused = CliRunner().invoke(cache_app, ["clear", "--store", str(path)], input="n\n")
+    assert refused.exit_code == 1
+    assert facts("stats", "--store", path)["blocks"] == 9
+
+
+def test_compact_gives_space_back(path: Path) -> None:
+    store = open_store(path)
+    assert empty(store, ONE)
+    store.close()
+    found = facts("compact", "--store", path)
+    assert int(str(found["after_bytes"])) < int(str(found["before_bytes"]))
+    assert (path / "data.mdb").stat().st_size == found["after_bytes"]
+    assert facts("verify", "--store", path)["records"] == 3
+
+
+def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
+    for command in (["clear", "--yes"], ["compact"]):
+        result = run(*command, "--store", path)
+        assert result.exit_code == 1
+        assert "another process" in result.stderr
+    assert [record is None for record in writer.get(keys_of(content()))] == [False] * 11
+
+
+def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
+    program = f"""
+from interfaces.cli.commands.cache import cache_app
+from typer.testing import CliRunner
+for command in (["stats"], ["ls"], ["verify"]):
+    result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])
+    assert result.exit_code == 0, (command, result.output)
+"""
+    finish(start("-c", program), 60)
+    assert writer.put(chain(ONE, 1, seed=9)) is PutOutcome.STORED
+
+
+def test_no_store_is_said_so(tmp_path: Path) -> None:
+    result = run("stats", "--store", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "there is no store" in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_nobody_else_may_write_to_the_cache_folder(tmp_path: Path) -> None:
+    """Whatever umask the process was given."""
+    program = "import os, sys; os.umask(0); from interfaces.cli.main import main; sys.argv[1:] = ['doctor']; main()"
+    process = start("-c", program, environment={"XDG_CACHE_HOME": str(tmp_path / "new")})
+    process.communicate(timeout=60)
+    folders = [tmp_path / "new", *(folder for folder in (tmp_path / "new").rglob("*") if folder.is_dir())]
+    assert tmp_path / "new/cairn/store" in folders
+    assert [folder.stat().st_mode & 0o022 for folder in folders] == [0] * len(folders)

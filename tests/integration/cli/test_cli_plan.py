@@ -1,0 +1,45 @@
+"""`cairn plan` on a folder that holds a configuration and nothing else, and on one with weights."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from interfaces.cli.main import app
+from tests.support.mlx import tiny_models
+
+
+def planned(*arguments: str) -> dict[str, object]:
+    result = CliRunner().invoke(app, ["plan", *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, object] = json.loads(result.stdout)
+    return found
+
+
+def test_a_configuration_is_enough(tmp_path: Path):
+    whole = tiny_models.write_folder("gemma3_text", tmp_path / "whole")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text((whole / "config.json").read_text())
+    arguments = ("--memory", "256MiB", "--context", "2k", "--batch", "2", "--dtype", "float32")
+    by_files, by_config = planned(str(whole), *arguments), planned(str(bare), *arguments)
+    assert (by_files.pop("weights_from"), by_config.pop("weights_from")) == ("files", "config")
+    assert by_files.pop("model") != by_config.pop("model")
+    assert by_files == by_config
+    assert (by_config["fits"], by_config["context"], by_config["batch"]) == (True, 2048, 2)
+
+
+def test_what_is_wrong_is_said_in_a_line(tmp_path: Path):
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    for arguments, status in (
+        (["--context", "much"], 2),
+        (["--memory", "big"], 2),
+        ([str(tmp_path / "none")], 1),
+        ([str(folder)], 1),
+    ):
+        result = CliRunner().invoke(app, ["plan", *arguments])
+        assert result.exit_code == status, result.output
+        assert result.output.startswith("cairn: ")
+        assert result.output.count("\n") == 1

@@ -1,0 +1,110 @@
+"""What an engine's process owes to its end and to a question, whatever becomes of what it says."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from adapters.engine_process.channel import Channel, framed
+from adapters.engine_process.engine import EngineProcess
+from adapters.engine_process.host import EngineHost, Hosted
+from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded
+from adapters.system.clock import SystemClock
+from application.ports.engine import EngineStatus
+from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
+from domain.models.model_card import LoadOptions
+from tests.support.engines.engine_client import MODEL, hosted_toy, source
+from tests.support.patience import PATIENCE_S
+from tests.support.processes.hosted_child import HostedChild
+
+STRANGE, SPELLED = "a file of the name \udc80", "a file of the name \\udc80"
+
+
+class Stuffed(Channel):
+    """Full from the beginning, for the other end reads nothing. `leave`: called behind the last message."""
+
+    def __init__(self, leave: Callable[[], None], *rest: Any) -> None:
+        super().__init__(*rest)
+        self._leave = leave
+        super().send(bytes(1 << 24))
+        assert self.num_unsent_bytes
+
+    def send(self, payload: bytes) -> None:
+        super().send(payload)
+        if isinstance(decoded(payload, ToParent), Stopped):
+            asyncio.get_running_loop().call_soon(self._leave)
+
+
+def test_a_process_that_stops_ends_when_its_reader_leaves_without_having_read() -> None:
+    async def run() -> int:
+        ours, theirs = socket.socketpair()
+        host = EngineHost(hosted_toy, open_channel=lambda *rest: Stuffed(ours.close, *rest))
+        ours.send(framed(encoded(Begin(b""))) + framed(encoded(Stop(PATIENCE_S))))
+        async with asyncio.timeout(PATIENCE_S):
+            return await host.run(theirs)
+
+    assert asyncio.run(run()) == 0
+
+
+@pytest.fixture(autouse=True)
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged of such texts cannot be told between the tests' processes."""
+    monkeypatch.setattr(logging.getLogger("cairn.engine"), "disabled", True)
+
+
+def asked(raised: Exception | None) -> DomainError:
+    """What comes of a check that raises this, or that finds what no message can hold."""
+
+    def check(*_: object) -> Any:
+        if raised is not None:
+            raise raised
+        return object()
+
+    def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
+        return Hosted(hosted_toy(settings, hold).engine, check)
+
+    async def run() -> DomainError:
+        engine = EngineProcess(HostedChild(make), b"", SystemClock())
+        engine.start(lambda _: None)
+        try:
+            with pytest.raises(DomainError) as found:
+                await asyncio.wait_for(engine.check(source(MODEL), LoadOptions()), PATIENCE_S)
+            return found.value
+        finally:
+            assert await engine.stop(PATIENCE_S)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        (ModelLoadFailed(STRANGE, param="model"), ModelLoadFailed, SPELLED),
+        (ValueError(STRANGE), ComputeFailed, f"ValueError: {SPELLED}"),
+        (None, ComputeFailed, "NotImplementedError: the port has no object"),
+    ],
+    ids=["ours", "any", "no error"],
+)
+def test_a_question_is_answered_even_where_its_answer_cannot_be_written(
+    raised: Exception | None, kind: type, message: str
+) -> None:
+    found = asked(raised)
+    assert type(found) is kind
+    assert found.message == message
+
+
+def test_an_engine_that_cannot_be_made_says_why_in_whatever_characters() -> None:
+    def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
+        raise ModelLoadFailed(STRANGE)
+
+    async def run() -> EngineStatus:
+        engine = EngineProcess(HostedChild(make), b"", SystemClock())
+        engine.start(lambda _: None)
+        await asyncio.wait_for(engine.begun(), PATIENCE_S)
+        await engine.stop(PATIENCE_S)
+        return engine.status()
+
+    assert asyncio.run(run()).fault == SPELLED

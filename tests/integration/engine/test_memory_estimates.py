@@ -1,0 +1,161 @@
+"""Memory that a tiny model of each layout takes in fact, beside what its shape said before.
+
+States are exact, but for what MLX leaves at the end of a small buffer (16 KiB). Before anything was measured an
+estimate errs upwards; once a load has measured a chunk it is between LEAST and MOST of what any later chunk takes.
+"""
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.caches.state_costs import state_costs
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.load_measurement import is_worth_measuring, measure_chunks
+from adapters.mlx.loading.planned_network import network_of
+from adapters.mlx.memory.memory_shape import shape_of_network
+from adapters.mlx.memory.peak_meter import PeakMeter, highest_bytes
+from adapters.mlx.model import MlxModel
+from application.services.token_side.model_loads import whole
+from domain.ids import ModelId, SequenceId
+from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
+from domain.memory.shape import MemoryShape
+from domain.models.model_card import LoadOptions, ModelSource
+from tests.support.mlx import tiny_models
+
+LEAST_RATIO, MOST_RATIO = 0.75, 1.5
+SPARE_BYTES = 16_384 * 2
+"""For each array: what a copy may share of a buffer that is a little larger, and what others allocate meanwhile."""
+
+LAYOUTS = (
+    "llama",
+    "deepseek_v3",
+    "gemma3_text",
+    "gpt_oss",
+    "llama4",
+    "mamba2",
+    "qwen3_next",
+    "granitemoehybrid",
+    "qwen3_vl",
+)
+"""Full attention, latents, windows beside it, sinks, chunked windows; recurrent alone and beside attention; a nested
+configuration."""
+
+CHUNK = 256
+ID = SequenceId(1)
+TOKENS = [(17 * index + 5) % 90 for index in range(CHUNK)]
+
+
+@pytest.fixture(params=LAYOUTS)
+def loaded(request: pytest.FixtureRequest) -> Iterator[MlxModel]:
+    model = tiny_models.tiny_model(request.param)
+    gc.collect()
+    mx.clear_cache()
+    yield model
+    model.release()
+
+
+def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(loaded: MlxModel):
+    planned = loaded.description.memory
+    num_arrays = 5 * sum(1 for _ in loaded.description.layout.leaves())
+    before = mx.get_active_memory()
+    peaks = whole(measure_chunks(loaded, CHUNK, None))
+    assert mx.get_active_memory() - before <= SPARE_BYTES, "measuring leaves nothing behind"
+    loaded.correct(CHUNK, peaks)
+    measured = loaded.description.memory
+    loaded.open(ID)
+    for end in range(CHUNK, (DEEP_CHUNKS + 3) * CHUNK, CHUNK):
+        peak = loaded.measured_prefill(ID, TOKENS)
+        assert mx.get_active_memory() - before <= planned.state_bytes(end, CHUNK) + num_arrays * SPARE_BYTES
+        assert planned.chunk_bytes(CHUNK, end) >= peak
+        assert LEAST_RATIO <= measured.chunk_bytes(CHUNK, end) / peak <= MOST_RATIO, end
+
+
+def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
+    config = tiny_models.config_of(str(loaded.description.id))
+    network = network_of(config, "float32")
+    before = mx.get_active_memory()
+    planned = shape_of_network(network, layout_of(new_caches(network)), config)
+    assert mx.get_active_memory() - before < 100_000, "planning must not compute a weight"
+    assert planned == loaded.description.memory
+
+
+def test_without_room_nothing_is_measured():
+    model = tiny_models.tiny_model("llama")
+    assert whole(measure_chunks(model, CHUNK, 1 << 20)) == {}
+    assert whole(measure_chunks(model, 1 << 20, None)) == {}, "longer than its context"
+    assert list(whole(measure_chunks(model, 1024, None))) == [1024, 4096], "as far as its context goes"
+    assert list(whole(measure_chunks(model, 3072, None))) == [3072]
+    assert not model.open_ids()
+
+
+def test_a_model_that_is_small_beside_the_room_there_is_is_not_measured():
+    model = tiny_models.tiny_model("llama")
+    most_bytes = model.description.memory.peak_bytes(512, model.description.context_length)
+    assert is_worth_measuring(model.description, 7 * most_bytes)
+    assert not is_worth_measuring(model.description, 9 * most_bytes)
+    assert not is_worth_measuring(model.description, None)
+
+
+def test_chunks_that_are_served_correct_the_estimate():
+    model = tiny_models.tiny_model("qwen3")
+    described, kept = model.description, list[PeakCorrection]()
+    meter = PeakMeter(described.memory, PeakCorrection(), kept.append)
+    model = MlxModel(tiny_models.build("qwen3"), described, 256, {}, meter=meter)
+    model.open(ID)
+    model.prefill(ID, TOKENS)
+    assert kept[-1].near < 1, "the formula errs upwards"
+    assert model.description.memory == kept[-1].applied(described.memory)
+    count = len(kept)
+    model.prefill(ID, TOKENS[: CHUNK // 2])
+    assert len(kept) == count, "a shorter chunk says nothing"
+
+
+def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
+    large = mx.zeros(1 << 24)
+    mx.eval(large)
+    highest = highest_bytes()
+    del large
+    meter = PeakMeter(MemoryShape())
+    assert meter.begin(1, mx.synchronize)
+    assert mx.get_peak_memory() < highest <= highest_bytes()
+
+
+def test_what_a_load_measured_is_kept_and_not_measured_again(tmp_path: Path):
+    folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "memory-peaks.json"
+    source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
+    described = whole(engine.load(source, LoadOptions(room_bytes=20 << 20))).description
+    whole(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
+    key = f"{described.weights_digest.hex()} {described.runtime}, {described.arithmetic}"
+    near, deep, count = json.loads(kept.read_text())[key]
+    assert (LEAST_NEAR < near < 1, 0 < deep < 1, count) == (True, True, 2)
+    kept.write_text(json.dumps({key: [0.5, 0.5, 1]}))
+    planned = shape_of_network(*_network_of(folder))
+    assert whole(engine.load(source, LoadOptions())).description.memory == PeakCorrection(0.5, 0.5, 1).applied(planned)
+    assert json.loads(kept.read_text())[key] == [0.5, 0.5, 1]
+
+
+def _network_of(folder: Path) -> tuple[object, object, dict[str, object]]:
+    config = json.loads((folder / "config.json").read_text())
+    network = network_of(config, "float32")
+    return network, layout_of(new_caches(network)), config
+
+
+def test_every_family_has_a_shape_by_its_configuration():
+    """All of them in seconds: nothing is computed."""
+    for name in tiny_models.names():
+        network = network_of(tiny_models.config_of(name), "float32")
+        layout = layout_of(new_caches(network))
+        costs = state_costs(layout, network)
+        assert len(costs) >= len(layout.groups), name
+        assert all(cost.bytes_per_token > 0 or cost.fixed_bytes > 0 for cost in costs), name
+
+
+def test_chunks_that_are_queued_ahead_are_measured_ever_less_often() -> None:
+    meter = PeakMeter(MemoryShape(), is_ahead=True)
+    measured = [number for number in range(1, 200) if meter.begin(CHUNK, lambda: None)]
+    assert measured == [1, 2, 3, 4, 8, 16, 32, 64, 128, 192]

@@ -1,0 +1,247 @@
+"""A preempted stream only pauses: its tokens, its usage and its end are those of an undisturbed one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
+from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
+from application.ports.engine import Ended, Tokens
+from domain.errors import MemoryBusy, ServerUnavailable
+from domain.ids import RequestId
+from domain.priority import Priority
+from domain.request.grammar import choice_grammar
+from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
+from domain.request.request import FinishReason
+from domain.request.sampling import SamplingParams
+from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.scheduling.plan_step import SequenceView, StepLimits
+from domain.scheduling.sequence import Phase
+from tests.support.engines.stepped_engine import MODEL, SteppedEngine
+
+PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]
+WORN = SamplingParams(
+    temperature=1.0, repetition_penalty=1.4, presence_penalty=0.7, frequency_penalty=0.9, num_logprobs=2
+)
+ENDS = frozenset({EOS_ID})
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"sampling": SamplingParams(temperature=1.0), "seed": 5},
+    "worn": {"sampling": WORN, "seed": 9},
+    "kept going": {"min_tokens": 9, "ignore_eos": False, "eos_token_ids": ENDS, "num_tokens": 40},
+    "grammar": {
+        "grammar": choice_grammar(["a long answer, and that was it", "a long way"], "choice"),
+        "eos_token_ids": ENDS,
+        "ignore_eos": False,
+        "num_tokens": 60,
+    },
+    "reasoning": {"reasoning_budget": ReasoningBudget(5, ReasoningMarks((300,), (60, 61, 62), is_open=True))},
+    "choices": {"num_choices": 3, "sampling": SamplingParams(temperature=1.0)},
+    "scored": {"num_prompt_logprobs": 2},
+}
+
+
+ORDER = [Admitted, PromptLogprobs | PrefillProgress, Tokens, Ended]
+
+
+def play(options: FakeOptions, asked: dict[str, Any], every: int, *, reuses: bool = True) -> SteppedEngine:
+    """Everybody but the best is preempted each time `every` steps have passed; 0: nobody is."""
+    engine = SteppedEngine(options, reuses=reuses)
+    engine.guard.preempts = lambda step, active: bool(every) and step % every == 0 and len(active) > 1
+    for index, prompt in enumerate(PROMPTS):
+        engine.submit(str(index), prompt, **asked)
+    engine.run()
+    return engine
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("runs_ahead", [False, True])
+@pytest.mark.parametrize("every", [2, 7])
+def test_whatever_was_asked_goes_on_as_if_nothing_had_happened(
+    asked: dict[str, Any], runs_ahead: bool, every: int
+) -> None:
+    options = FakeOptions(runs_ahead=runs_ahead, eos_every=6, vocab_size=400)
+    calm, disturbed = play(options, asked, 0), play(options, asked, every)
+    assert disturbed.events(RequestPreempted)
+    for id in ("0", "1", "2"):
+        for choice in range(asked.get("num_choices", 1)):
+            assert disturbed.tokens(id, choice) == calm.tokens(id, choice)
+            usage, expected = disturbed.end(id, choice).usage, calm.end(id, choice).usage
+            assert (usage.prompt_tokens, usage.completion_tokens) == (
+                expected.prompt_tokens,
+                expected.completion_tokens,
+            )
+            assert disturbed.end(id, choice).reason is calm.end(id, choice).reason
+            check_told(disturbed, id, choice)
+            assert scores(disturbed, id, choice) == scores(calm, id, choice)
+
+
+def check_told(engine: SteppedEngine, id: str, choice: int) -> None:
+    """In order, nothing twice."""
+    items = engine.items(id, choice)
+    assert sum(isinstance(item, Admitted) for item in items) == 1
+    assert isinstance(items[0], Admitted)
+    done = [item.num_done for item in items if isinstance(item, PrefillProgress)]
+    assert done == sorted(set(done))
+    assert sum(isinstance(item, Ended) for item in items) == 1
+    places = [next(at for at, kind in enumerate(ORDER) if isinstance(item, kind)) for item in items]
+    assert places == sorted(places)
+
+
+def scores(engine: SteppedEngine, id: str, choice: int) -> list[Any]:
+    items = engine.items(id, choice)
+    return [score for item in items if isinstance(item, PromptLogprobs) for score in item.scores]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("reuses", [True, False])
+def test_every_layout_goes_on_with_and_without_a_cache(layout: str, reuses: bool) -> None:
+    options = FakeOptions(LAYOUTS[layout], runs_ahead=True, tokens_per_step=3, eos_every=0)
+    calm, disturbed = (play(options, {"num_tokens": 50}, every, reuses=reuses) for every in (0, 5))
+    assert disturbed.events(RequestPreempted)
+    for id in ("0", "1", "2"):
+        assert disturbed.tokens(id) == calm.tokens(id)
+
+
+@pytest.mark.parametrize("layout", ["attention", "windowed", "hybrid", "everything"])
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_what_was_kept_is_not_computed_again(layout: str, runs_ahead: bool) -> None:
+    engine = SteppedEngine(FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=0))
+    engine.guard.preempts = lambda step, _active: step in (15, 25)
+    engine.submit("a", PROMPTS[0], 30)
+    engine.run()
+    resumed = [event for event in engine.events(PrefillChunkComputed) if event.is_resumed]
+    assert len(engine.events(RequestPreempted)) == 2
+    assert sum(event.end - event.start for event in resumed) <= 2 * (1 if runs_ahead else 2)
+
+
+def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
+    """One request that has put something out, and waits."""
+    engine = SteppedEngine()
+    engine.submit("a", PROMPTS[0], 30, **changes)
+    engine.step(num_steps)
+    assert engine.tokens("a")
+    engine.guard.preempts = lambda _step, _active: True
+    engine.guard.admits = False
+    engine.step()
+    engine.guard.preempts = lambda _step, _active: False
+    assert not engine.model.open_ids(), "a preempted sequence holds nothing"
+    assert (engine.runner.num_running, engine.runner.num_waiting) == (0, 1)
+    return engine
+
+
+def test_on_its_way_back_it_is_charged_for_what_it_has_put_out() -> None:
+    """Its answer is prompt by then, beside which as much is reserved as beside any other prompt."""
+    engine = SteppedEngine()
+    engine.guard.charges = lambda num_prompt, num_new: 1000 * num_prompt + num_new
+    seen: list[int] = []
+    engine.guard.preempts = lambda step, active: bool(seen.append(active[0].charge_bytes)) or step == 12
+    engine.submit("a", PROMPTS[0], 30)
+    engine.step(12)
+    num_out = len(engine.tokens("a"))
+    engine.run()
+    assert num_out
+    assert [seen[0], seen[-1]] == [75_030, 1000 * (75 + num_out) + 30 - num_out]
+
+
+def test_who_is_cancelled_while_it_waits_is_gone() -> None:
+    engine = preempted()
+    engine.runner.cancel(RequestId("a"))
+    engine.run()
+    end = engine.end("a")
+    assert end.reason is FinishReason.CANCELLED
+    assert end.usage.completion_tokens == len(engine.tokens("a"))
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2])
+def test_a_stop_string_ends_it_while_it_waits_and_on_its_way_back(num_steps: int) -> None:
+    engine = preempted()
+    engine.guard.admits = True
+    engine.step(num_steps)
+    engine.runner.cancel(RequestId("a"), reason=FinishReason.STOP, num_tokens=2)
+    engine.run()
+    end = engine.end("a")
+    assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 2)
+
+
+def test_it_ends_with_its_model() -> None:
+    engine = preempted()
+    engine.runner.unload(engine.backend, MODEL)
+    error = engine.end("a").error
+    assert error is not None
+    assert error.code == ServerUnavailable.code
+    assert engine.cache.num_open() == 0
+
+
+def test_a_place_in_the_queue_is_given_back_once() -> None:
+    engine = preempted()
+    engine.guard.admits = True
+    engine.run()
+    assert sum(batch.num_left_queue for batch in engine.batches) == 1
+    assert len(engine.events(RequestAdmitted)) == 2
+
+
+def test_what_does_not_fit_alone_fails_and_says_so() -> None:
+    engine = SteppedEngine()
+    engine.guard.preempts = lambda _step, active: any(view.num_computed >= 80 for view in active)
+    engine.submit("a", PROMPTS[0], 30)
+    engine.run()
+    error = engine.end("a").error
+    assert error is not None
+    assert error.code == MemoryBusy.code, "by the estimate it fits: a client that shortened its prompt would lose by it"
+    assert "memory does not hold this request" in error.message
+    assert 3 <= len(engine.events(RequestPreempted)) <= 4
+
+
+def test_who_gets_on_between_preemptions_never_fails() -> None:
+    engine = SteppedEngine(limits=StepLimits(4, 512, 512))
+    reached = [0]
+
+    def preempts(_step: int, active: Sequence[SequenceView]) -> bool:
+        (view,) = active
+        if view.phase is Phase.DECODING and view.num_computed >= reached[0] + 260:
+            reached[0] = view.num_computed
+            return True
+        return False
+
+    engine.guard.preempts = preempts
+    engine.submit("a", PROMPTS[0], 2_000)
+    engine.run(4_000)
+    assert len(engine.events(RequestPreempted)) >= 6
+    assert len(engine.tokens("a")) == 2_000
+
+
+def test_batch_is_preempted_before_interactive() -> None:
+    engine = SteppedEngine()
+    engine.submit("a", PROMPTS[0], 30, priority=Priority.BATCH)
+    engine.submit("b", PROMPTS[1], 30)
+    engine.guard.preempts = lambda step, _active: step == 20
+    engine.run()
+    assert [event.id for event in engine.events(RequestPreempted)] == ["a"]
+
+
+def test_choices_wait_for_a_leader_that_was_preempted_before_it_was_forked() -> None:
+    engine = SteppedEngine()
+    engine.submit("a", PROMPTS[1], 5, num_choices=3)
+    engine.guard.preempts = lambda step, _active: step == 4
+    engine.run()
+    assert [event.id for event in engine.events(RequestPreempted)] == ["a"]
+    computed = [event for event in engine.events(PrefillChunkComputed) if event.id != "a"]
+    assert sum(event.end - event.start for event in computed) < len(PROMPTS[1]), "the others were forked"
+    assert all(len(engine.tokens("a", choice)) == 5 for choice in range(3))
+
+
+def test_a_failing_capture_costs_computing_it_again() -> None:
+    def hook(operation: str, id: object, count: int) -> None:
+        if operation == "capture_blocks" and count > 3:
+            raise RuntimeError("planted")
+
+    options = FakeOptions(eos_every=0)
+    calm = play(options, {"num_tokens": 40}, 0)
+    engine = SteppedEngine(replace(options, hook=hook))
+    engine.guard.preempts = lambda step, _active: step == 11
+    engine.submit("0", PROMPTS[0], 8)
+    engine.run()
+    assert engine.tokens("0") == calm.tokens("0")[:8]

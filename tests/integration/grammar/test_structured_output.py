@@ -1,0 +1,143 @@
+"""Answers with a grammar through the wired service: use case, checker, engine, and the model's own tokens."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from domain.call_grammar.tool_grammar import tool_call_grammar
+from domain.errors import InvalidRequest
+from domain.output.output_format import family_named
+from domain.request.chat import ToolSpec
+from domain.request.grammar import (
+    Grammar,
+    Marker,
+    Reasoning,
+    after_reasoning,
+    choice_grammar,
+    json_object_grammar,
+    json_schema_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+from domain.request.request import FinishReason
+from domain.request.sampling import SamplingParams, StopRules
+from tests.support.http.asking import FAKE, answers, asking
+
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "unit": {"enum": ["C", "F"]},
+        "days": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 31}, "maxItems": 3},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+CLOCK: dict[str, Any] = {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}
+CALCULATION = 'start: term (" + " term)*\nterm: NUMBER | "(" start ")"\nNUMBER: /[0-9]{1,2}/\n'
+(HERMES,) = family_named("hermes").writes
+TOOLS = (ToolSpec("weather", "", WEATHER), ToolSpec("clock", "", {**CLOCK, "additionalProperties": False}))
+TO_AN_END = SamplingParams(temperature=1, logit_bias=tuple((ord(end), 4.0) for end in '"}]'))
+
+
+def is_valid(schema: dict[str, Any], text: str) -> bool:
+    return jsonschema_rs.validator_for(schema).is_valid(json.loads(text))
+
+
+GRAMMARS: dict[str, tuple[Grammar, Callable[[str], Any]]] = {
+    "json_schema": (json_schema_grammar(WEATHER, "x"), lambda text: is_valid(WEATHER, text)),
+    "json_object": (json_object_grammar(), lambda text: isinstance(json.loads(text), dict)),
+    "regex": (regex_grammar(r"[a-c]{2,5}/\d\n?", "x"), re.compile(r"[a-c]{2,5}/[0-9]\n?").fullmatch),
+    "choice": (choice_grammar(["left", "right", "é/\"'\\"], "x"), {"left", "right", "é/\"'\\"}.__contains__),
+    "lark": (lark_grammar(CALCULATION, "x"), re.compile(r"[0-9+ ()]+").fullmatch),
+    "reasoning": (
+        after_reasoning(json_schema_grammar(CLOCK, "x"), Reasoning((Marker("]"),))),
+        lambda text: is_valid(CLOCK, text.partition("]")[2]),
+    ),
+}
+
+
+def calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
+    found = re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)
+    return [(call["name"], call["arguments"]) for call in map(json.loads, found)]
+
+
+@pytest.mark.parametrize("kind", GRAMMARS)
+def test_a_finished_answer_is_what_was_asked_for(kind: str):
+    grammar, is_right = GRAMMARS[kind]
+    answered = answers([asking(number, grammar, TO_AN_END, StopRules(max_tokens=2_000)) for number in range(6)])
+    finished = [one.text for one in answered if one.reason is FinishReason.STOP]
+    assert [one.error for one in answered] == [None] * 6
+    assert finished
+    for text in finished:
+        assert is_right(text), text
+
+
+def test_every_kind_is_held_at_once_beside_free_answers():
+    free = [asking(number, None) for number in range(3)]
+    alone = answers(free)
+    held = [
+        asking(10 + number, grammar, TO_AN_END, StopRules(max_tokens=2_000))
+        for number, (grammar, _) in enumerate(GRAMMARS.values())
+    ]
+    together = answers([*held[:3], *free, *held[3:]])
+    assert together[3:6] == alone
+    for (_, is_right), answer in zip(GRAMMARS.values(), [*together[:3], *together[6:]], strict=True):
+        assert answer.error is None
+        assert answer.reason is FinishReason.LENGTH or is_right(answer.text)
+
+
+def test_required_tools_are_called_and_nothing_else():
+    grammar = tool_call_grammar(HERMES, TOOLS, {}, must_call=True, max_calls=2)
+    for answer in answers([asking(number, grammar, TO_AN_END, StopRules(max_tokens=2_000)) for number in range(8)]):
+        assert answer.error is None
+        assert answer.reason is FinishReason.STOP
+        assert 1 <= len(calls_in(answer.text)) <= 2
+        assert re.sub(r"<tool_call>\n.*?\n</tool_call>", "", answer.text, flags=re.DOTALL) in ("", "\n")
+        for name, arguments in calls_in(answer.text):
+            schema = next(tool.parameters for tool in TOOLS if tool.name == name)
+            assert is_valid(dict(schema), json.dumps(arguments))
+
+
+def test_strict_tools_leave_text_alone():
+    grammar = tool_call_grammar(HERMES, TOOLS, {}, must_call=False)
+    greedy, rules = SamplingParams(temperature=0), StopRules(max_tokens=60)
+    assert answers([asking(1, grammar, greedy, rules)]) == answers([asking(1, None, greedy, rules)])
+
+
+def test_reasoning_may_end_with_a_special_token():
+    grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Reasoning((Marker("<|pad|>", 259),)))
+    eager = SamplingParams(temperature=1, logit_bias=((259, 100.0),))
+    for answer in answers([asking(number, grammar, eager) for number in range(4)]):
+        assert answer.reason is FinishReason.STOP
+        assert answer.text.strip("\n") in ("yes", "no")
+
+
+def test_an_answer_that_is_cut_says_so():
+    (cut,) = answers([asking(1, json_schema_grammar(WEATHER, "x"), stop=StopRules(max_tokens=5))])
+    assert cut.reason is FinishReason.LENGTH
+    assert cut.text.startswith("{")
+
+
+def test_white_space_cannot_go_on():
+    spaces = SamplingParams(temperature=0, logit_bias=tuple((ord(space), 100.0) for space in " \n\t\r"))
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3}
+    (answer,) = answers([asking(1, json_schema_grammar(schema, "x"), spaces)])
+    assert answer.reason is FinishReason.STOP
+    assert re.fullmatch(r"\[(true|false), (true|false), (true|false)\]", answer.text)
+
+
+def test_ignoring_the_end_and_a_grammar_exclude_each_other():
+    with pytest.raises(InvalidRequest, match="ignore_eos"):
+        asking(1, choice_grammar(["yes"], "x"), stop=StopRules(max_tokens=5, ignore_eos=True))
+
+
+def test_the_toy_service_is_what_these_tests_think():
+    """Free answers are no JSON, so that a grammar that is not enforced would be seen."""
+    (free,) = answers([asking(1, None, stop=StopRules(max_tokens=60))], FAKE)
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(free.text)

@@ -1,0 +1,234 @@
+"""POST /v1/chat/completions over a socket, on the toy engine: what goes out, byte for byte."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.sse import chat_text, events
+
+HELLO = [{"role": "user", "content": "hi"}]
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("Hé!"))) as running:
+        yield running
+
+
+def post(service: FakeService, **body: Any) -> Any:
+    response = service.client.post(PATH, json={"messages": HELLO, **body})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_plain_answer_byte_for_byte(service: FakeService) -> None:
+    response = service.client.post(PATH, json={"messages": HELLO})
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"] == "req-2"
+    assert response.text == (
+        '{"object":"chat.completion","id":"chatcmpl-1","created":1700000001,"model":"fake-attention",'
+        '"choices":[{"index":0,"message":{"role":"assistant","content":"Hé!","refusal":null},'
+        '"finish_reason":"stop","logprobs":null}],'
+        '"usage":{"prompt_tokens":21,"completion_tokens":5,"total_tokens":26,'
+        '"prompt_tokens_details":{"cached_tokens":0}}}'
+    )
+
+
+def test_streamed_answer_byte_for_byte(service: FakeService) -> None:
+    response = service.client.post(PATH, json={"messages": HELLO, "stream": True})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    head = 'data: {"object":"chat.completion.chunk","id":"chatcmpl-1","created":1700000001,"model":"fake-attention",'
+    assert response.text == (
+        head + '"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+        '"logprobs":null,"finish_reason":null}]}\n\n'
+        + head + '"choices":[{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null}]}\n\n'
+        + head + '"choices":[{"index":0,"delta":{"content":"é"},"logprobs":null,"finish_reason":null}]}\n\n'
+        + head + '"choices":[{"index":0,"delta":{"content":"!"},"logprobs":null,"finish_reason":null}]}\n\n'
+        + head + '"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
+        + "data: [DONE]\n\n"
+    )  # fmt: skip
+
+
+def test_include_usage_adds_one_chunk_and_nulls_before_it(service: FakeService) -> None:
+    response = service.client.post(
+        PATH, json={"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
+    )
+    *others, last = events(response.text)
+    assert all(chunk["usage"] is None for chunk in others)
+    assert last["choices"] == []
+    assert last["usage"] == {
+        "prompt_tokens": 21,
+        "completion_tokens": 5,
+        "total_tokens": 26,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": None}, {"include_usage": False}])
+def test_stream_options_without_usage_are_harmless(service: FakeService, options: Any) -> None:
+    response = service.client.post(PATH, json={"messages": HELLO, "stream": True, "stream_options": options})
+    assert all("usage" not in chunk for chunk in events(response.text))
+
+
+def test_characters_split_over_tokens_arrive_whole() -> None:
+    text = "a🌍é漢\u200d👩‍🚀z"
+    with fake_service(FakeOptions(reply=reply_with(text))) as service:
+        body = {"messages": HELLO, "stream": True, "return_token_ids": True}
+        chunks = events(service.client.post(PATH, json=body).text)
+        assert chat_text(chunks) == text
+        assert "�" not in "".join(str(chunk) for chunk in chunks)
+        token_ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice.get("token_ids", [])]
+        assert bytes(token_ids[:-1]) == text.encode()  # the last one is the end-of-sequence token
+
+
+def test_a_character_cut_off_by_max_tokens_becomes_a_replacement(service: FakeService) -> None:
+    choice = post(service, max_tokens=2)["choices"][0]
+    assert choice["message"]["content"] == "H\ufffd"
+    assert choice["finish_reason"] == "length"
+
+
+def test_stop_strings_end_the_text_and_never_show() -> None:
+    with fake_service(FakeOptions(reply=reply_with("one two three"))) as service:
+        for stop in ("two", ["zzz", "two thr"]):
+            answer = post(service, stop=stop)["choices"][0]
+            assert (answer["message"]["content"], answer["finish_reason"]) == ("one ", "stop")
+        body = {"messages": HELLO, "stream": True, "stop": ["two"]}
+        assert chat_text(events(service.client.post(PATH, json=body).text)) == "one "
+
+
+def test_several_choices_are_seeded_one_after_another() -> None:
+    with fake_service(FakeOptions(eos_every=0)) as service:
+        body = {"seed": 7, "max_tokens": 12, "temperature": 2}
+        together = [choice["message"]["content"] for choice in post(service, n=3, **body)["choices"]]
+        alone = [post(service, **{**body, "seed": 7 + index})["choices"][0]["message"]["content"] for index in range(3)]
+        assert together == alone
+        assert len(set(together)) == 3
+        streamed = events(service.client.post(PATH, json={"messages": HELLO, "stream": True, "n": 3, **body}).text)
+        assert [chat_text(streamed, index) for index in range(3)] == alone
+        finishes = [choice["index"] for chunk in streamed for choice in chunk["choices"] if choice["finish_reason"]]
+        assert sorted(finishes) == [0, 1, 2]
+
+
+def test_the_largest_seed_wraps_instead_of_failing() -> None:
+    with fake_service(FakeOptions(eos_every=0)) as service:
+        assert len(post(service, n=2, seed=2**63 - 1, max_tokens=2)["choices"]) == 2
+
+
+def test_usage_counts_a_prompt_once_however_many_choices(service: FakeService) -> None:
+    usage = post(service, n=4)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (21, 20)
+
+
+def test_logprobs_come_with_their_tokens(service: FakeService) -> None:
+    content = post(service, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in content] == ["H", "\ufffd", "\ufffd", "!", "<|end|>"]
+    assert content[0]["bytes"] == [72]
+    assert content[1]["bytes"] is None
+    assert all(len(entry["top_logprobs"]) == 2 for entry in content)
+    assert all(entry["logprob"] <= 0 for entry in content)
+    assert post(service, logprobs=True)["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+def test_streamed_logprobs_are_those_of_the_plain_answer(service: FakeService) -> None:
+    body = {"logprobs": True, "top_logprobs": 2}
+    plain = post(service, **body)["choices"][0]["logprobs"]["content"]
+    chunks = events(service.client.post(PATH, json={"messages": HELLO, "stream": True, **body}).text)
+    parts = [choice["logprobs"] for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]]
+    assert [entry for part in parts for entry in part["content"]] == plain
+
+
+def test_token_ids_on_request(service: FakeService) -> None:
+    answer = post(service, return_token_ids=True)
+    assert answer["choices"][0]["token_ids"] == [*"Hé!".encode(), 258]
+    assert len(answer["prompt_token_ids"]) == 21
+    body = {"messages": HELLO, "stream": True, "return_token_ids": True}
+    chunks = events(service.client.post(PATH, json=body).text)
+    assert chunks[0]["prompt_token_ids"] == answer["prompt_token_ids"]
+    assert all("prompt_token_ids" not in chunk for chunk in chunks[1:])
+
+
+def test_messages_reach_the_template_with_parts_joined(service: FakeService) -> None:
+    messages = [
+        {"role": "developer", "content": "rules"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "joe"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        {"role": "assistant", "content": "done", "reasoning_content": "hm"},
+        {"role": "user", "content": "go on"},
+    ]
+    answer = post(service, messages=messages, return_token_ids=True)
+    prompt = bytes(token for token in answer["prompt_token_ids"] if token < 256).decode()
+    assert prompt == (
+        'developer\nrules\nuser\nab\nassistant\n\n<call>f {"x":1}</call>\ntool\n42\nassistant\ndone\nuser\ngo on\n'
+        "assistant\n"
+    )
+
+
+def test_tools_and_template_arguments_reach_the_template(service: FakeService) -> None:
+    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+
+    def prompt(**body: Any) -> str:
+        return str(
+            bytes(token for token in post(service, return_token_ids=True, **body)["prompt_token_ids"] if token < 256)
+        )
+
+    assert "look_up" in prompt(tools=tools)
+    assert "look_up" in prompt(tools=tools, tool_choice="auto")
+    assert prompt(tools=tools, tool_choice="none") == prompt(tools=tools)
+    assert "<think>" in prompt(chat_template_kwargs={"enable_thinking": True})
+    assert "<think>" not in prompt(chat_template_kwargs={"enable_thinking": False})
+
+
+def test_harmless_fields_are_ignored(service: FakeService) -> None:
+    post(
+        service,
+        user="me",
+        metadata={"a": "b"},
+        store=True,
+        service_tier="auto",
+        parallel_tool_calls=True,
+        response_format={"type": "text"},
+        modalities=["text"],
+        guided_json=None,
+        suffix="",
+        frequency_penalty=None,
+        some_future_field={"deep": [1]},
+    )
+
+
+def test_min_tokens_and_ignore_eos_hold_back_the_end(service: FakeService) -> None:
+    answer = post(service, ignore_eos=True, max_tokens=9)
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 9
+    assert post(service, min_tokens=7, max_tokens=30)["usage"]["completion_tokens"] >= 7
+
+
+def test_max_completion_tokens_is_the_modern_name(service: FakeService) -> None:
+    assert post(service, max_completion_tokens=1)["usage"]["completion_tokens"] == 1
+    assert post(service, max_completion_tokens=1, max_tokens=3)["usage"]["completion_tokens"] == 1
+
+
+def test_a_client_may_choose_the_request_id(service: FakeService) -> None:
+    sent = {"x-request-id": "trace-me_1.2"}
+    assert service.client.get("/health", headers=sent).headers["x-request-id"] == "trace-me_1.2"
+    odd = {"x-request-id": "not plain!"}
+    assert service.client.get("/health", headers=odd).headers["x-request-id"].startswith("req-")
+
+
+def test_the_trace_context_travels_with_the_request() -> None:
+    carrier = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
+    with fake_service(FakeOptions(reply=reply_with("x")), trace_context=lambda: carrier) as service:
+        post(service)
+        queued = service.events.of("RequestQueued")
+        assert [event.trace_carrier for event in queued] == [carrier]

@@ -1,0 +1,158 @@
+"""POST /v1/messages and its count of tokens, over a socket, on the toy engine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from application.settings import ServerSettings
+from domain.errors import ComputeFailed
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.raw_client import RawClient
+from tests.support.processes.gate import Gate
+from tests.support.telemetry.named_events import named_events
+
+PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+IMPATIENT = ServerSettings(port=0, keepalive_s=0.05)
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    options = FakeOptions(reply=reply_with("Hé!"), context_length=400)
+    with fake_service(options, reuses=True) as running:
+        yield running
+
+
+def post(service: FakeService, **body: Any) -> dict[str, Any]:
+    response = service.client.post(PATH, json={"max_tokens": 50, "messages": HELLO, **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def error_of(service: FakeService, status: int, path: str = PATH, **body: Any) -> dict[str, Any]:
+    response = service.client.post(path, json={"max_tokens": 50, "messages": HELLO, **body})
+    assert response.status_code == status, response.text
+    told = response.json()
+    assert told["type"] == "error"
+    error: dict[str, Any] = told["error"]
+    return error
+
+
+def test_a_message_is_answered_whole_and_streamed_alike(service: FakeService) -> None:
+    whole = post(service, system="Be brief.")
+    assert whole["content"] == [{"type": "text", "text": "Hé!"}]
+    assert (whole["stop_reason"], whole["stop_sequence"], whole["role"]) == ("end_turn", None, "assistant")
+    response = service.client.post(
+        f"{PATH}?beta=true",
+        json={"max_tokens": 50, "messages": HELLO, "system": "Be brief.", "stream": True},
+        headers={"anthropic-beta": "claude-code-20250219", "anthropic-version": "2023-06-01"},
+    )
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert "x-cairn-cache" in response.headers
+    events = named_events(response.text)
+    assert events[0]["type"] == "message_start"
+    assert events[0]["message"]["id"] != whole["id"]
+    deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(deltas) == "Hé!"
+    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert events[-1] == {"type": "message_stop"}
+
+
+def test_what_was_reused_is_not_counted_as_input(service: FakeService) -> None:
+    system = "All the rules of the house, at length. " * 4
+    first = post(service, system=system)["usage"]
+    second = post(service, system=system)["usage"]
+    assert second["cache_read_input_tokens"] > 100
+    num_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
+    assert second["input_tokens"] + second["cache_read_input_tokens"] == num_prompt
+    body = {"messages": HELLO, "system": system}
+    assert service.client.post(COUNT, json=body).json() == {"input_tokens": num_prompt}
+    streamed = service.client.post(PATH, json={**body, "max_tokens": 50, "stream": True}).text
+    assert named_events(streamed)[0]["message"]["usage"]["cache_read_input_tokens"] > 100
+
+
+def test_length_and_stop_sequences_have_their_reasons(service: FakeService) -> None:
+    assert post(service, max_tokens=1)["stop_reason"] == "max_tokens"
+    stopped = post(service, stop_sequences=["!"])
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", "!")
+    assert stopped["content"] == [{"type": "text", "text": "Hé"}]
+
+
+def test_more_tokens_than_there_is_room_for_are_as_many_as_there_are(service: FakeService) -> None:
+    assert post(service, max_tokens=32_000)["stop_reason"] == "end_turn"
+
+
+def test_a_prompt_that_does_not_fit_says_so_in_the_words_that_make_claude_code_compact(service: FakeService) -> None:
+    long = [{"role": "user", "content": "x" * 390}]
+    error = error_of(service, 400, messages=long)
+    assert error == {"type": "invalid_request_error", "message": "prompt is too long: 409 tokens > 400 maximum"}
+    assert service.client.post(COUNT, json={"messages": long}).json() == {"input_tokens": 409}
+
+
+def test_errors_have_anthropics_shape_and_name_the_field(service: FakeService) -> None:
+    assert "messages[0].content" in error_of(service, 400, messages=[{"role": "user", "content": 5}])["message"]
+    assert error_of(service, 404, model="nobody")["type"] == "not_found_error"
+    assert error_of(service, 404, COUNT, model="nobody")["type"] == "not_found_error"
+    assert error_of(service, 400, COUNT, messages=[])["type"] == "invalid_request_error"
+    assert "stop_sequences" in error_of(service, 400, stop_sequences=[""])["message"]
+    unknown = service.client.get("/v1/messages/batches")
+    assert unknown.json()["error"]["type"] == "not_found_error"
+
+
+def test_nothing_that_is_unknown_is_an_error(service: FakeService) -> None:
+    post(
+        service,
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "{}"},
+        a_field_of_next_year={"deep": [1]},
+        messages=[*HELLO, {"role": "system", "content": "late"}, {"role": "herald", "content": [{"type": "new"}]}],
+    )
+
+
+def test_overload_says_when_to_try_again() -> None:
+    gate = Gate("decode", 1)
+    with fake_service(FakeOptions(reply=reply_with("ok"), hook=gate), max_queue=1) as service:
+        body = {"max_tokens": 5, "messages": HELLO, "stream": True}
+        running = RawClient(service.base_url, PATH, body)
+        gate.wait_until_reached()
+        waiting = RawClient(service.base_url, PATH, body)
+        service.wait_until(lambda: service.requests.num_open == 2, "the second to be queued")
+        response = service.client.post(PATH, json=body)
+        gate.open()
+        for client in (running, waiting):
+            client.read_until(b"event: message_stop")
+            client.leave()
+    assert (response.status_code, response.json()["error"]["type"]) == (503, "overloaded_error")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+def test_a_client_that_waits_hears_what_it_counts() -> None:
+    gate = Gate("prefill", 2)
+    with fake_service(FakeOptions(reply=reply_with("Hi"), hook=gate), settings=IMPATIENT) as service:
+        body = {"max_tokens": 50, "messages": [{"role": "user", "content": "x" * 2000}], "stream": True}
+        with service.client.stream("POST", PATH, json=body) as response:
+            told = ""
+            for text in response.iter_text():
+                told += text
+                if told.count('"delta":{"type":"text_delta","text":""}') == 3:
+                    gate.open()
+    assert ": prefill 512/" in told
+    events = named_events(told)
+    assert [event["type"] for event in events].count("content_block_start") == 1
+    deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas[:3] == ["", "", ""]
+    assert "".join(deltas) == "Hi"
+
+
+def test_a_failure_in_the_stream_is_an_error_event() -> None:
+    def fail(operation: str, _id: object, count: int) -> None:
+        if operation == "decode" and count == 2:
+            raise ComputeFailed("the matrix is singular")
+
+    with fake_service(FakeOptions(reply=reply_with("Hello"), hook=fail)) as service:
+        told = service.client.post(PATH, json={"max_tokens": 50, "messages": HELLO, "stream": True}).text
+    error = {"type": "api_error", "message": "the matrix is singular"}
+    assert named_events(told)[-1] == {"type": "error", "error": error}

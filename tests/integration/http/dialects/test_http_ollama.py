@@ -1,0 +1,184 @@
+"""Ollama's dialect over a socket: answers whole and in lines, lists of models, and what is refused in its own words."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+STATS = {
+    "total_duration",
+    "load_duration",
+    "prompt_eval_count",
+    "prompt_eval_duration",
+    "eval_count",
+    "eval_duration",
+    "done_reason",
+}
+TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("Hi ✓"))) as running:
+        yield running
+
+
+def post(service: FakeService, path: str, body: dict[str, Any]) -> httpx.Response:
+    return service.client.post(f"/api/{path}", json=body)
+
+
+def whole(service: FakeService, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    response = post(service, path, {"stream": False, **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def lines(response: httpx.Response) -> list[dict[str, Any]]:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("application/x-ndjson")
+    assert response.text.endswith("\n")
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text = answer["message"]["content"] if "message" in answer else answer["response"]
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.mark.parametrize(("path", "body"), [("chat", HELLO), ("generate", {"prompt": "Hello"})])
+def test_a_stream_is_the_default_and_adds_up_to_the_whole(
+    service: FakeService, path: str, body: dict[str, Any]
+) -> None:
+    told = lines(post(service, path, {**body, "model": f"{DEFAULT_MODEL}:latest"}))
+    answer = whole(service, path, {**body, "model": DEFAULT_MODEL})
+    assert "".join(map(text_of, told)) == text_of(answer) == "Hi ✓"
+    assert {one["model"] for one in told} == {f"{DEFAULT_MODEL}:latest"}
+    *pieces, last = told
+    assert not any(one["done"] or STATS & set(one) for one in pieces)
+    for one in (last, answer):
+        assert one["done"] is True
+        assert set(one) >= STATS
+        assert all(isinstance(one[name], int) and one[name] >= 0 for name in STATS - {"done_reason"})
+        assert one["total_duration"] == one["load_duration"] + one["prompt_eval_duration"] + one["eval_duration"]
+        assert one["done_reason"] == "stop"
+        assert one["eval_count"] > 0
+    assert last["prompt_eval_count"] == answer["prompt_eval_count"] > 0
+
+
+def test_a_chat_and_a_generate_of_it_are_one_prompt(service: FakeService) -> None:
+    chat = whole(service, "chat", {"messages": [{"role": "system", "content": "Be brief."}, *HELLO["messages"]]})
+    generate = whole(service, "generate", {"prompt": "Hello", "system": "Be brief."})
+    raw = whole(service, "generate", {"prompt": "Hello", "raw": True})
+    assert chat["prompt_eval_count"] == generate["prompt_eval_count"] > raw["prompt_eval_count"] == 5
+
+
+def test_options_reach_the_model(service: FakeService) -> None:
+    short = whole(service, "chat", {**HELLO, "options": {"num_predict": 2, "num_ctx": 8192, "temperature": 0}})
+    assert (text_of(short), short["done_reason"], short["eval_count"]) == ("Hi", "length", 2)
+    assert text_of(whole(service, "chat", {**HELLO, "options": {"num_predict": -1, "stop": "✓"}})) == "Hi "
+    assert text_of(whole(service, "chat", {**HELLO, "options": {"stop": ["i"]}, "keep_alive": "5m"})) == "H"
+
+
+def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
+    call = {"function": {"name": "read", "arguments": {"path": "a"}}}
+    messages = [
+        *HELLO["messages"],
+        {"role": "assistant", "content": "", "thinking": "Let me see.", "tool_calls": [call, call]},
+        {"role": "tool", "tool_name": "read", "content": "one"},
+        {"role": "tool", "tool_name": "read", "content": "two"},
+    ]
+    answer = whole(service, "chat", {"messages": messages, "tools": [TOOL]})
+    assert answer["prompt_eval_count"] > whole(service, "chat", HELLO)["prompt_eval_count"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("chat", {}, "messages"),
+        ("chat", {"messages": []}, "messages"),
+        ("chat", {"messages": [{"role": "nobody", "content": ""}]}, "messages[0].role"),
+        ("chat", {"messages": [{"role": "user", "content": "", "images": ["aGk="]}]}, "messages[0].images"),
+        ("chat", {**HELLO, "options": {"mirostat": 1}}, "mirostat"),
+        ("chat", {**HELLO, "options": {"temperature": -1}}, "options.temperature"),
+        ("chat", {**HELLO, "options": {"top_p": 7}}, "options.top_p"),
+        ("chat", {**HELLO, "options": {"num_predict": "many"}}, "options.num_predict"),
+        ("chat", {**HELLO, "format": "yaml"}, "format"),
+        ("chat", {**HELLO, "format": {"type": "object", "not": {}}}, "format"),
+        ("chat", {**HELLO, "logprobs": True}, "logprobs"),
+        ("generate", {}, "prompt"),
+        ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("generate", {"prompt": "a", "images": ["aGk="]}, "images"),
+        ("generate", {"prompt": "a", "context": [1]}, "context"),
+        ("generate", {"prompt": "a", "template": "{{.}}"}, "template"),
+        ("generate", {"prompt": "a", "raw": True, "system": "b"}, "system"),
+        ("embed", {"input": "a"}, "embed"),
+        ("embeddings", {"prompt": "a"}, "embeddings"),
+        ("show", {"model": 7}, "model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_is_named(service: FakeService, path: str, body: dict[str, Any], field: str) -> None:
+    response = post(service, path, body)
+    assert response.status_code == 400, response.text
+    assert set(response.json()) == {"error"}
+    assert field in response.json()["error"]
+
+
+def test_neutral_values_are_not_refused(service: FakeService) -> None:
+    options = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1, "num_gpu": 1, "repeat_penalty": 1.1, "top_k": -1}
+    body = {
+        "prompt": "a",
+        "suffix": "",
+        "images": [],
+        "context": [],
+        "template": None,
+        "format": "",
+        "options": options,
+    }
+    assert text_of(whole(service, "generate", body)) == "Hi ✓"
+
+
+def test_unknown_models_and_routes_are_in_its_own_shape(service: FakeService) -> None:
+    for path in ("chat", "show"):
+        response = post(service, path, {**HELLO, "model": "nobody"})
+        assert response.status_code == 404
+        assert DEFAULT_MODEL in response.json()["error"]
+    response = post(service, "pull", {"model": "x"})
+    assert (response.status_code, set(response.json())) == (404, {"error"})
+
+
+def test_an_error_in_a_stream_is_its_last_line() -> None:
+    def fails(operation: str, sequence: SequenceId | None, count: int) -> None:
+        if operation == "decode" and count == 2:
+            raise ComputeFailed("the numbers went bad")
+
+    with fake_service(FakeOptions(reply=reply_with("abcdef"), hook=fails)) as service:
+        *_, last = lines(post(service, "chat", HELLO))
+        assert last == {"error": "the numbers went bad"}
+        response = post(service, "chat", {**HELLO, "stream": False})
+        assert (response.status_code, response.json()) == (500, {"error": "the numbers went bad"})
+
+
+def test_models_are_listed(service: FakeService) -> None:
+    whole(service, "chat", HELLO)
+    tags = service.client.get("/api/tags").json()["models"]
+    assert DEFAULT_MODEL in [model["name"] for model in tags]
+    assert all(len(model["digest"]) == 64 and model["name"] == model["model"] for model in tags)
+    (running,) = service.client.get("/api/ps").json()["models"]
+    assert running["name"] == DEFAULT_MODEL
+    assert running["digest"] == next(model["digest"] for model in tags if model["name"] == DEFAULT_MODEL)
+    shown = post(service, "show", {"model": f"{DEFAULT_MODEL}:latest"}).json()
+    family = shown["model_info"]["general.architecture"]
+    assert shown["model_info"][f"{family}.context_length"] == running["context_length"]
+    assert "completion" in shown["capabilities"]
+    assert service.client.get("/api/version").json()["version"].count(".") == 2

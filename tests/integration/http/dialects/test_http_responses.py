@@ -1,0 +1,125 @@
+"""POST /v1/responses over a socket, on the toy engine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from application.settings import ServerSettings
+from domain.errors import ComputeFailed
+from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.processes.gate import Gate
+from tests.support.telemetry.named_events import named_events
+
+PATH = "/v1/responses"
+IMPATIENT = ServerSettings(port=0, keepalive_s=0.05)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("Hé!"), context_length=400), reuses=True) as running:
+        yield running
+
+
+def post(service: FakeService, **body: Any) -> dict[str, Any]:
+    response = service.client.post(PATH, json={"input": "hi", **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def error_of(service: FakeService, status: int, **body: Any) -> dict[str, Any]:
+    response = service.client.post(PATH, json={"input": "hi", **body})
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+def test_a_response_is_answered_whole_and_streamed_alike(service: FakeService) -> None:
+    whole = post(service, instructions="Be brief.", metadata={"a": "b"})
+    assert (whole["status"], whole["error"], whole["instructions"]) == ("completed", None, "Be brief.")
+    assert whole["output"][0]["content"][0]["text"] == "Hé!"
+    usage = whole["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    response = service.client.post(
+        PATH, json={"input": "hi", "instructions": "Be brief.", "metadata": {"a": "b"}, "stream": True}
+    )
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert "x-cairn-cache" in response.headers
+    events = named_events(response.text)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]["response"]
+    assert {event["response"]["id"] for event in events if "response" in event} == {last["id"]} != {whole["id"]}
+    assert last["output"][0]["content"] == whole["output"][0]["content"]
+    assert "[DONE]" not in response.text
+
+
+def test_what_was_reused_is_told(service: FakeService) -> None:
+    rules = "All the rules of the house, at length. " * 4
+    first = post(service, instructions=rules)["usage"]
+    second = post(service, instructions=rules)["usage"]
+    assert second["input_tokens"] == first["input_tokens"]
+    assert second["input_tokens_details"]["cached_tokens"] > 100
+
+
+def test_an_answer_that_reached_its_length_is_incomplete(service: FakeService) -> None:
+    cut = post(service, max_output_tokens=1)
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert cut["output"][0]["status"] == "incomplete"
+    assert post(service, max_output_tokens=32_000)["status"] == "completed"
+
+
+def test_a_prompt_that_does_not_fit_says_so_in_the_words_that_make_agents_compact(service: FakeService) -> None:
+    error = error_of(service, 400, input="x" * 390)
+    assert error["code"] == "context_length_exceeded"
+    assert "maximum context length is 400 tokens" in error["message"]
+    chat = {"messages": [{"role": "user", "content": "x" * 390}]}
+    told = service.client.post("/v1/chat/completions", json=chat).json()["error"]
+    assert told["code"] == error["code"]
+    assert told["message"].replace("messages", "input") == error["message"]  # each names its own field
+
+
+def test_errors_have_openais_shape_and_name_the_field(service: FakeService) -> None:
+    assert error_of(service, 400, input=[])["param"] == "input"
+    assert error_of(service, 400, max_output_tokens=0)["param"] == "max_output_tokens"
+    assert error_of(service, 400, previous_response_id="resp_1")["param"] == "previous_response_id"
+    assert error_of(service, 404, model="nobody")["code"] == "model_not_found"
+    assert service.client.get(f"{PATH}/resp_1").json()["error"]["code"] == "not_found"
+
+
+def test_it_can_be_explained_and_warmed(service: FakeService) -> None:
+    body = {"input": "warm me up", "instructions": "As told. " * 20}
+    warmed = service.client.post("/v1/cache/warm", json=body).json()["prompts"][0]
+    explained = service.client.post("/v1/cache/explain", json=body).json()["prompts"][0]
+    assert explained["prompt_tokens"] == warmed["prompt_tokens"]
+    assert explained["hot_tokens"] > 100
+
+
+def test_a_client_that_waits_hears_events() -> None:
+    gate = Gate("prefill", 2)
+    told = ""
+    body = {"input": "x" * 2000, "stream": True}
+    with (
+        fake_service(FakeOptions(reply=reply_with("Hi"), hook=gate), settings=IMPATIENT) as service,
+        service.client.stream("POST", PATH, json=body) as response,
+    ):
+        for text in response.iter_text():
+            told += text
+            if told.count("event: response.in_progress") == 4:
+                gate.open()
+    assert ": prefill 512/" in told
+    events = named_events(told)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hi"
+
+
+def test_a_failure_in_the_stream_fails_the_response() -> None:
+    def fail(operation: str, _id: object, count: int) -> None:
+        if operation == "decode" and count == 2:
+            raise ComputeFailed("the matrix is singular")
+
+    with fake_service(FakeOptions(reply=reply_with("Hello"), hook=fail)) as service:
+        told = service.client.post(PATH, json={"input": "hi", "stream": True}).text
+    last = named_events(told)[-1]
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")

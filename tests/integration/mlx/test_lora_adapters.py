@@ -1,0 +1,216 @@
+"""LoRA adapters on a tiny model: laid whole or not at all, and their prefixes are nobody else's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+
+from adapters.huggingface.adapted_models import Adapted, AdaptedModels
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
+from adapters.mlx.loading.preflight import check_source
+from adapters.mlx.runtime.file_limit import mlx_lm_module
+from application.ports.compute import LoadedModel
+from application.ports.model_repository import DownloadProgress
+from application.services.token_side.model_loads import whole
+from domain.errors import ModelLoadFailed
+from domain.ids import ModelId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import Fingerprint
+from tests.support.mlx.tiny_models import write_folder
+from tests.support.stores.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
+
+PROMPT = prompt_of(70)
+RANK = 4
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3")
+
+
+def write_adapter(base: Path, folder: Path, seed: int = 1, **config: Any) -> Path:
+    """A random adapter over the attention of every layer, strong enough to change what is said."""
+    folder.mkdir()
+    network, _ = mlx_lm_module("utils").load_model(base)
+    settings = {"rank": RANK, "scale": 20.0, "dropout": 0.5, "keys": ["self_attn.q_proj", "self_attn.v_proj"]}
+    num_layers = len(network.layers)
+    mlx_lm_module("tuner.utils").linear_to_lora_layers(network, num_layers, settings)
+    mx.random.seed(seed)
+    arrays: dict[str, mx.array] = {
+        name: mx.random.normal(array.shape)
+        for name, array in tree_flatten(network.parameters())
+        if name.endswith(("lora_a", "lora_b"))
+    }
+    mx.save_safetensors(str(folder / WEIGHTS_NAME), arrays)
+    written = {"fine_tune_type": "lora", "num_layers": num_layers, "lora_parameters": settings, **config}
+    (folder / CONFIG_NAME).write_text(json.dumps(written))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(base, tmp_path_factory.mktemp("adapters") / "one")
+
+
+def source_of(base: Path, adapter: Path | None) -> ModelSource:
+    return ModelSource(ModelId("tiny"), str(base), adapter="" if adapter is None else str(adapter))
+
+
+def load(base: Path, adapter: Path | None) -> LoadedModel:
+    return whole(MlxEngine().load(source_of(base, adapter), LoadOptions()))
+
+
+def namespace(model: LoadedModel) -> bytes:
+    return Fingerprint.of(model.description, BlockGrid(16, 32)).namespace()
+
+
+def answer(model: LoadedModel) -> list[int]:
+    return continue_greedy(model, open_at(model, PROMPT), PROMPT, 12)
+
+
+def test_an_adapter_changes_answers_and_is_in_the_fingerprint(base: Path, adapter: Path, tmp_path: Path) -> None:
+    plain, laid = load(base, None), load(base, adapter)
+    other = load(base, write_adapter(base, tmp_path / "two", seed=2))
+    again = load(base, adapter)
+    assert answer(laid) == answer(again) != answer(plain)
+    assert answer(other) != answer(laid)
+    assert plain.description.weights_digest == laid.description.weights_digest
+    assert len({namespace(model) for model in (plain, laid, other)}) == 3
+    assert namespace(laid) == namespace(again)
+
+
+def test_what_it_takes_is_told_before_it_is_loaded(base: Path, adapter: Path) -> None:
+    for path in (None, adapter):
+        preview = check_source(source_of(base, path), LoadOptions())
+        assert preview.weight_bytes == load(base, path).description.weight_bytes
+
+
+def test_restored_is_recomputed_with_an_adapter(base: Path, adapter: Path) -> None:
+    model = load(base, adapter)
+    cold = open_at(model, PROMPT)
+    state = whole_state(model, cold)
+    output = continue_greedy(model, cold, PROMPT, 12)
+    captured = capture(model, PROMPT, BLOCK).on_host()
+    restored = open_at(model, PROMPT, captured)
+    assert whole_state(model, restored) == state
+    assert continue_greedy(model, restored, PROMPT, 12) == output
+    plain = load(base, None)
+    assert whole_state(plain, open_at(plain, PROMPT)) != state, "its prefixes are of no use to the base"
+
+
+def _unknown_kind(config: dict[str, Any]) -> None:
+    config["fine_tune_type"] = "full"
+
+
+def _no_rank(config: dict[str, Any]) -> None:
+    del config["lora_parameters"]["rank"]
+
+
+def _huge_rank(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["rank"] = 10**9
+
+
+def _other_rank(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["rank"] = RANK + 1
+
+
+def _text_scale(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["scale"] = "__import__('os')"
+
+
+def _huge_scale(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["scale"] = 10**400
+
+
+def _endless_scale(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["scale"] = float("inf")
+
+
+def _kind_of_lists(config: dict[str, Any]) -> None:
+    config["fine_tune_type"] = ["lora"]
+
+
+def _more_layers(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["keys"].append("self_attn.k_proj")
+
+
+def _fewer_layers(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["keys"].pop()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_unknown_kind, "lora or dora"),
+        (_no_rank, "rank must be in"),
+        (_huge_rank, "rank must be in"),
+        (_other_rank, "has the shape"),
+        (_text_scale, "scale must be a number"),
+        (_huge_scale, "scale must be a number"),
+        (_endless_scale, "scale must be a number"),
+        (_kind_of_lists, "lora or dora"),
+        (_more_layers, "incomplete"),
+        (_fewer_layers, "does not belong"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_whole(
+    base: Path, adapter: Path, tmp_path: Path, damage: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / WEIGHTS_NAME).write_bytes((adapter / WEIGHTS_NAME).read_bytes())
+    config = json.loads((adapter / CONFIG_NAME).read_text())
+    damage(config)
+    (broken / CONFIG_NAME).write_text(json.dumps(config))
+    with pytest.raises(ModelLoadFailed, match=words):
+        load(base, broken)
+
+
+def test_what_is_no_adapter_is_said_before_anything_is_unloaded(base: Path, adapter: Path, tmp_path: Path) -> None:
+    cases: list[tuple[Path, str]] = [(tmp_path / "nowhere", "no folder"), (base, "it is not an adapter")]
+    peft = tmp_path / "peft"
+    peft.mkdir()
+    (peft / CONFIG_NAME).write_bytes((adapter / CONFIG_NAME).read_bytes())
+    (peft / "adapter_model.safetensors").write_bytes(b"x")
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / CONFIG_NAME).write_bytes((adapter / CONFIG_NAME).read_bytes())
+    (cut / WEIGHTS_NAME).write_bytes((adapter / WEIGHTS_NAME).read_bytes()[:-5])
+    for folder, words in [*cases, (peft, "another library's format"), (cut, "cut short")]:
+        with pytest.raises(ModelLoadFailed, match=words):
+            check_source(source_of(base, folder), LoadOptions())
+
+
+class OneModel:
+    """A ModelRepository."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+
+    def list(self) -> list[ModelSource]:
+        return [self._source]
+
+    def find(self, id: ModelId) -> ModelSource | None:
+        return self._source if id == self._source.id else None
+
+    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
+        assert id == self._source.id
+        return self._source
+
+
+def test_a_name_of_the_configuration_is_served_beside_its_base(base: Path, adapter: Path) -> None:
+    plain = source_of(base, None)
+    models = AdaptedModels(OneModel(plain), {ModelId("mine"): Adapted(plain.id, str(adapter))})
+    assert [source.id for source in models.list()] == ["mine", "tiny"]
+    mine = models.find(ModelId("mine"))
+    assert mine is not None
+    assert (mine.path, mine.adapter) == (plain.path, str(adapter))
+    assert models.find(plain.id) == plain
+    assert models.fetch(ModelId("mine"), print).adapter == str(adapter)
+    assert AdaptedModels(OneModel(plain), {ModelId("x"): Adapted(ModelId("gone"), "a")}).find(ModelId("x")) is None

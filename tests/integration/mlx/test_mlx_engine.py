@@ -1,0 +1,306 @@
+"""The MLX engine's edges: isolation of failures, memory, threads."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from adapters.mlx import engine as engine_module
+from adapters.mlx.caches.layout import live_arrays, new_caches
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.sampling.logit_rules import SamplerRow
+from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.state.payload import DevicePayload, pack
+from application.ports.compute import DecodeStart
+from application.ports.token_constraint import AllowedTokens
+from application.services.token_side.model_loads import whole
+from domain.errors import ComputeFailed
+from domain.ids import ModelId
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.request.sampling import SamplingParams
+from tests.support.frozen_tests import really_freezing
+from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
+from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
+
+PROMPT = prompt_of(50)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3", mx.bfloat16)
+
+
+def test_freed_heap_goes_back_on_a_device_of_its_own_once_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "on_cpu", lambda: False)
+    trimmed: list[bool] = []
+    engine, model = MlxEngine(trim_heap=lambda: trimmed.append(True)), tiny_model("llama")
+    engine._models.append(model)
+    id = open_at(model, PROMPT)
+    engine.clear_cache()
+    assert not trimmed, "a step of another sequence would wait for it"
+    model.close([id])
+    engine.clear_cache()
+    assert trimmed == [True]
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------
+
+
+class FailingNetwork:
+    """A network that raises at its `fails_at`th forward pass from `arm` on."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.countdown = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.countdown -= 1
+        if self.countdown == 0:
+            raise RuntimeError("the device is on fire")
+        return self._network(tokens, cache=cache)
+
+
+class Unlucky:
+    """A TokenConstraint that allows anything three times."""
+
+    def __init__(self) -> None:
+        self._num_accepted = 0
+
+    def poll(self) -> bool:
+        return True
+
+    def allowed(self) -> AllowedTokens:
+        if self._num_accepted == 3:
+            raise RuntimeError("no such luck")
+        return AllowedTokens(b"\xff" * 4096)
+
+    def accept(self, token_id: int) -> None:
+        self._num_accepted += 1
+
+
+class FailingSampler(SamplerRow):
+    """Fails at its third token when the seed is 13."""
+
+    __slots__ = ()
+
+    def __init__(self, start: DecodeStart, vocab_size: int) -> None:
+        super().__init__(start, vocab_size)
+        self.constraint = Unlucky() if self.seed == 13 else None
+
+
+def test_one_rows_failing_sampler_is_its_own_failure() -> None:
+    facts = ModelFacts(config_of("llama"))
+    model = whole(assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler))
+    prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for index, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        start = DecodeStart(prompt, SamplingParams(temperature=0), seed=(1, 13, 2)[index])
+        model.start_decode(id, prompt[-1:], start)
+    output: list[list[int]] = [[], [], []]
+    running = list(ids)
+    errors: list[str] = []
+    for _ in range(8):
+        for result in model.decode(running):
+            if result.error is None:
+                output[ids.index(result.id)].append(result.token_ids[0])
+            else:
+                errors.append(str(result.error))
+                running.remove(result.id)
+                assert result.id == ids[1]
+    assert errors == ["sampling failed: no such luck"]
+    assert ids[1] not in model.open_ids()
+    assert output[0] == expected[0]
+    assert output[1] == expected[1][:3]
+    assert output[2] == expected[2]
+    model.close(ids)
+
+
+def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
+    network = FailingNetwork(build("llama"))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    long = prompt_of(2000)
+    near, other, far = open_at(model, PROMPT), open_at(model, PROMPT[:40]), open_at(model, long)
+    expected = continue_greedy(model, open_at(model, long), long, 6)
+    for id, prompt in ((near, PROMPT), (other, PROMPT[:40]), (far, long)):
+        start_greedy(model, id, prompt)
+    output: list[int] = []
+    for _ in range(2):  # the first tokens, and the step in which rows join
+        output += [result.token_ids[0] for result in model.decode([near, other, far]) if result.id == far]
+    network.countdown = 1  # the pair's next step
+    running = [near, other, far]
+    failed = set()
+    for _ in range(4):
+        for result in model.decode(running):
+            if result.error is not None:
+                assert isinstance(result.error, ComputeFailed)
+                assert "on fire" in str(result.error)
+                failed.add(result.id)
+            elif result.id == far:
+                output.append(result.token_ids[0])
+        running = [id for id in running if id not in failed]
+    assert failed == {near, other}
+    assert model.open_ids() == {far}
+    assert output == expected
+    model.close([far])
+
+
+def test_a_failing_prefill_closes_its_sequence() -> None:
+    network = FailingNetwork(build("llama"))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    id, other = new_id(), open_at(model, PROMPT)
+    model.open(id)
+    network.countdown = 1
+    with pytest.raises(ComputeFailed, match="on fire"):
+        model.prefill(id, PROMPT)
+    assert model.open_ids() == {other}
+    model.close([other])
+
+
+@pytest.mark.parametrize("token", [-1, 256, 2**31])
+def test_tokens_outside_the_vocabulary_never_reach_the_device(token: int) -> None:
+    model = tiny_model("llama")
+    id, other = new_id(), new_id()
+    for one in (id, other):
+        model.open(one)
+    with pytest.raises(ComputeFailed, match="token ids must be in"):
+        model.prefill(id, [1, token, 2])
+    with pytest.raises(ComputeFailed, match="token ids must be in"):
+        model.start_decode(other, [token], DecodeStart((token,), SamplingParams(temperature=0), seed=1))
+    assert not model.open_ids()
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gemma3_text", "mamba", "falcon_h1", "lfm2"])
+def test_captures_share_no_memory_with_the_cache(name: str) -> None:
+    """A view would be copied whole by every later update, and keep a buffer many times its size alive."""
+    network = build(name)
+    caches = new_caches(network)
+    layout = tiny_model(name).description.layout
+    mx.eval(network(mx.array([PROMPT]), cache=caches), live_arrays(caches))
+    held = HeldRow(caches, 0, len(PROMPT))
+    captured = [*copy_blocks(layout, held, [(0, 32), (0, 50)]), copy_snapshot(layout, held, 0)]
+    live = [_extent(array) for array in live_arrays(caches)]
+    for payloads in captured:
+        for payload in payloads.values():
+            assert isinstance(payload, DevicePayload)
+            for packed in payload.packs:
+                start, end = _extent(packed)
+                assert all(end <= other_start or other_end <= start for other_start, other_end in live)
+                if hasattr(mx, "get_array_buffer_size"):
+                    assert mx.get_array_buffer_size(packed) <= packed.nbytes + 2 * 16_384
+
+
+def test_a_lone_tensor_is_copied_too() -> None:
+    whole = mx.random.normal((1, 1, 64, 8))
+    for tensor in (whole, whole[:, :, :50]):
+        payload = pack([tensor])
+        mx.eval(whole, *payload.packs)
+        start, end = _extent(payload.packs[0])
+        other_start, other_end = _extent(whole)
+        assert end <= other_start or other_end <= start
+
+
+def _extent(array: mx.array) -> tuple[int, int]:
+    start = np.asarray(memoryview(array)).__array_interface__["data"][0] if array.size else 0
+    return start, start + array.nbytes
+
+
+def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
+    model = tiny_model("llama")
+    id = open_at(model, PROMPT)
+    ((payload,),) = (block.values() for block in model.capture_blocks(id, [(0, 32)]))
+    assert isinstance(payload, DevicePayload)
+    assert len(payload.specs) == 8
+    assert len(payload.packs) == 1
+    model.close([id])
+
+
+def test_unloading_returns_the_memory(folder: Path) -> None:
+    engine = MlxEngine()
+    gc.collect()  # what other tests left would go in the middle
+    before = engine.memory()["active"]
+    model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
+    weights = model.description.weight_bytes
+    id = open_at(model, PROMPT)
+    prefill(model, id, PROMPT, len(PROMPT))
+    assert engine.memory()["active"] >= before + weights
+    engine.unload(model)
+    assert engine.memory()["active"] < before + weights / 4
+    assert engine.memory()["cache"] == 0
+
+
+class Knot:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: Path) -> None:
+    engine = MlxEngine()
+    pieces = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions())
+    next(pieces)
+    knot = Knot()
+    with really_freezing():
+        model = whole(pieces)
+        left = weakref.ref(knot)
+        del knot
+        gc.collect()
+        assert left() is not None
+        engine.unload(model)
+        assert left() is None
+
+
+# ---- threads and the process ---------------------------------------------------------------------------------------
+
+
+def test_an_engine_lives_and_ends_on_its_own_thread(folder: Path) -> None:
+    descriptions: list[ModelDescription] = []
+
+    def run() -> None:
+        engine = MlxEngine()
+        model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
+        continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
+        descriptions.append(model.description)
+        engine.unload(model)
+        engine.close()
+
+    for _ in range(2):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert len(descriptions) == 2
+    assert descriptions[0] == descriptions[1]
+
+
+LIMITS = """
+import resource, sys
+soft, hard = {limits}
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+import adapters.mlx.engine, mlx_lm
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize("limits", ["256, 3000", "1024, 20000"])
+def test_importing_mlx_lm_leaves_the_file_limit_alone(limits: str) -> None:
+    """Also where the hard limit is below what mlx-lm insists on."""
+    root = str(Path(__file__).parents[3])
+    code = LIMITS.format(limits=limits)
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    hard = limits.split(", ")[1]
+    assert found.stdout.split() == [hard, hard]

@@ -1,0 +1,256 @@
+"""What fails on MLX costs the row it happened to, and holds no memory afterwards."""
+
+import gc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx import batch
+from adapters.mlx.caches import rows
+from adapters.mlx.caches.layout import Caches, leaves
+from adapters.mlx.caches.rows import append_rows
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.model import MlxModel
+from application.ports.compute import DecodeStart
+from application.services.faults import bare
+from application.services.token_side.model_loads import whole
+from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
+from domain.ids import ModelId, SequenceId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling import SamplingParams
+from tests.support.frozen_tests import really_freezing
+from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
+from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
+
+
+class OddNetwork:
+    """Leaves the last layer of `odd` caches in a shape that fits no other row's, after their next step alone."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.odd: object = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        logits = self._network(tokens, cache=cache)
+        if cache is self.odd:
+            last = list(leaves(cache))[-1]
+            last.keys = mx.concatenate([last.keys, last.keys], axis=1)
+            last.values = mx.concatenate([last.values, last.values], axis=1)
+        return logits
+
+
+def run(
+    model: MlxModel, ids: list[SequenceId], num_steps: int
+) -> tuple[dict[SequenceId, list[int]], dict[SequenceId, str]]:
+    """Decode until all have ended: tokens and errors by sequence."""
+    output: dict[SequenceId, list[int]] = {id: [] for id in ids}
+    errors: dict[SequenceId, str] = {}
+    for _ in range(num_steps):
+        for result in model.decode([id for id in ids if id not in errors]):
+            if result.error is not None:
+                assert isinstance(result.error, ComputeFailed)
+                errors[result.id] = str(result.error)
+            else:
+                output[result.id].append(result.token_ids[0])
+    return output, errors
+
+
+@pytest.mark.parametrize("num_others", [1, 2, 3])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
+def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int) -> None:
+    network = OddNetwork(build(family))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
+    prompts = [prompt_of(40 + index, index) for index in range(num_others)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    before, errors = run(model, ids, 3)
+    assert errors == {}
+    prompt = prompt_of(43, 9)
+    odd = open_at(model, prompt)
+    start_greedy(model, odd, prompt)
+    network.odd = model._rows[odd].caches
+    after, errors = run(model, [*ids, odd], 5)
+    assert set(errors) == {odd}
+    assert [before[id] + after[id] for id in ids] == expected
+    assert model.open_ids() == frozenset(ids)
+    model.close(ids)
+
+
+class Joins:
+    """`append_rows`, counted, which fails as often as it is told to: with too little memory, as MLX does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_failing: int) -> None:
+        self.sizes: list[int] = []
+        self._num_failing = num_failing
+        monkeypatch.setattr(batch, "append_rows", self)
+
+    def __call__(self, target: Caches, num_rows: int, rows: Sequence[Caches], capacity: int) -> None:
+        self.sizes.append(len(rows))
+        if len(self.sizes) <= self._num_failing:
+            raise RuntimeError("no memory for a longer batch")
+        append_rows(target, num_rows, rows, capacity)
+
+
+def test_who_could_not_join_goes_on_alone_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three want to join a fourth at once, then each for itself, of which the first fails again."""
+    model, joins = tiny_model("llama"), Joins(monkeypatch, num_failing=2)
+    prompts = [prompt_of(40 + index, index) for index in range(5)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 6) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    output, errors = run(model, ids[:4], 6)
+    assert (errors, joins.sizes) == ({}, [3, 1, 1, 1])
+    model.close(ids[2:4])
+    late, errors = run(model, [ids[0], ids[1], ids[4]], 6)
+    assert (errors, joins.sizes[4:]) == ({}, [1]), "who is alone is neither tried again nor joined"
+    assert [output[id] for id in ids[:4]] == expected[:4]
+    assert late[ids[4]] == expected[4]
+    model.close([*ids[:2], ids[4]])
+
+
+def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first layers are in the batch when a later one does not fit, and there is no memory to take them out."""
+
+    def no_memory(*_arguments: object) -> object:
+        raise RuntimeError("no memory to take a row out")
+
+    network = OddNetwork(build("llama"))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    prompts = [prompt_of(40 + index, index) for index in range(3)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids[:2], prompts, strict=False):
+        start_greedy(model, id, prompt)
+    before, errors = run(model, ids[:2], 3)
+    assert errors == {}
+    start_greedy(model, ids[2], prompts[2])
+    network.odd = model._rows[ids[2]].caches
+    monkeypatch.setattr(rows, "_taken", no_memory)
+    after, errors = run(model, ids, 5)
+    assert list(errors) == [ids[2]]
+    assert "joining a batch failed" in errors[ids[2]]
+    assert [before[id] + after[id] for id in ids[:2]] == expected[:2]
+    assert model.open_ids() == frozenset(ids[:2])
+    model.close(ids[:2])
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is freed but by counting references, and by those who collect themselves."""
+    with really_freezing():
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        yield
+        gc.enable()
+
+
+def _infinite(folder: Path) -> None:
+    """Found out by the probe, when all weights have been read."""
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights["model.norm.weight"] = weights["model.norm.weight"] * mx.inf
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+def _lacking(folder: Path) -> None:
+    """Found out by the strict comparison of names."""
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights.pop("model.norm.weight")
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+@pytest.mark.parametrize("damage", [_infinite, _lacking])
+def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, damage: Any, uncollected: None) -> None:
+    folder = write_folder("qwen3", tmp_path / "broken")
+    damage(folder)
+    engine, source = MlxEngine(), ModelSource(ModelId("broken"), str(folder))
+    gc.collect()
+    before = mx.get_active_memory()
+    kept: list[Exception] = []
+    for _ in range(3):
+        with pytest.raises(ModelLoadFailed) as caught:
+            whole(engine.load(source, LoadOptions()))
+        kept.append(caught.value)
+        assert mx.get_active_memory() <= before + 4096
+        assert mx.get_cache_memory() == 0
+    assert len(kept) == 3
+
+
+def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, uncollected: None) -> None:
+    folder = write_folder("qwen3", tmp_path / "whole")
+    engine, source = MlxEngine(), ModelSource(ModelId("whole"), str(folder))
+    gc.collect()
+    before = mx.get_active_memory()
+    for _ in range(3):
+        model = whole(engine.load(source, LoadOptions()))
+        assert mx.get_active_memory() > before + model.description.weight_bytes // 2
+        prompt = prompt_of(50)
+        continue_greedy(model, open_at(model, prompt), prompt, 4)
+        engine.unload(model)
+        assert mx.get_active_memory() <= before + 4096
+
+
+class FailingLate:
+    """Raises at the end of a forward pass, when the cache holds what it computed."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.is_failing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        logits = self._network(tokens, cache=cache)
+        mx.eval(logits)
+        if self.is_failing:
+            raise RuntimeError("the device is on fire")
+        return logits
+
+
+@pytest.mark.parametrize("operation", ["prefill", "start_decode", "decode"])
+def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> None:
+    """As the engine loop keeps its error: bare."""
+    network = FailingLate(build("llama"))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    prompt = prompt_of(600)
+    errors: list[DomainError] = []
+
+    def fail() -> None:
+        id = new_id()
+        model.open(id)
+        network.is_failing = operation == "prefill"
+        model.prefill(id, prompt[:500])
+        network.is_failing = operation == "start_decode"
+        model.start_decode(id, prompt[500:], DecodeStart(prompt, SamplingParams(temperature=0), seed=1))
+        model.decode([id])
+        network.is_failing = True
+        (result,) = model.decode([id])
+        if result.error is not None:
+            raise result.error
+
+    for number in range(4):
+        try:
+            fail()
+        except ComputeFailed as error:
+            errors.append(bare(error))
+        if number == 0:
+            before = mx.get_active_memory()
+    assert len(errors) == 4
+    assert not model.open_ids()
+    assert mx.get_active_memory() <= before

@@ -1,0 +1,293 @@
+"""Model folders on MLX: loaded, described, identified by content; what is wrong with one is said in words."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_flatten
+
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loading.preflight import check_source
+from adapters.mlx.loading.weights_digest import digest_folder
+from adapters.mlx.memory.peak_memory import remember
+from application.ports.compute import LoadedModel
+from application.services.token_side.model_loads import whole
+from domain.errors import ModelLoadFailed
+from domain.ids import ModelId
+from domain.memory.correction import PeakCorrection
+from domain.models.model_card import LoadOptions, ModelSource
+from tests.support.mlx.tiny_models import build, write_folder
+from tests.support.stores.state_replay import continue_greedy, open_at, prompt_of
+
+PROMPT = prompt_of(50)
+
+
+def load(folder: Path, dtype: str = "auto") -> LoadedModel:
+    return whole(MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3", mx.bfloat16)
+
+
+def test_a_folder_is_loaded_and_described(folder: Path) -> None:
+    engine = MlxEngine()
+    model = whole(engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions()))
+    description = model.description
+    config = json.loads((folder / "config.json").read_text())
+    assert description.id == "my-name"
+    assert description.model_type == "qwen3"
+    assert description.vocab_size == config["vocab_size"]
+    assert description.context_length == 4096
+    eos = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    assert description.eos_token_ids == set(eos)
+    assert description.runtime.startswith("mlx-lm 0.3")
+    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 5)) == 5
+    engine.unload(model)
+    assert not model.open_ids()
+
+
+def test_dtypes_are_as_asked(folder: Path) -> None:
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    auto = load(folder).description
+    half = load(folder, "bfloat16").description
+    assert auto.dtype == ("float32" if on_cpu else "bfloat16")
+    assert half.dtype == "bfloat16"
+    assert load(folder, "float16").description.dtype == "float16"
+    assert load(folder, "float32").description.weight_bytes == 2 * half.weight_bytes
+
+
+def test_parameters_that_must_not_be_cast_are_not(tmp_path: Path) -> None:
+    """qwen3_next keeps the decay of its recurrence in float32."""
+    model = load(write_folder("qwen3_5", tmp_path / "m"), "bfloat16")
+    id = open_at(model, PROMPT)
+    (state,) = (
+        payload
+        for index, payload in model.capture_snapshot(id, len(PROMPT) - 1).items()
+        if model.description.layout.groups[index].policy.value == "snapshot"
+    )
+    assert {spec.dtype for spec in state.specs} == {"bfloat16", "float32"}
+    assert model.description.context_length == 4096
+    model.close([id])
+
+
+def test_quantised_weights_keep_their_dtype(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "q", mx.bfloat16)
+    config = json.loads((folder / "config.json").read_text())
+    network = build("llama", mx.bfloat16, vocab_size=config["vocab_size"])
+    nn.quantize(network, group_size=32, bits=4)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(network.parameters())))
+    (folder / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 32, "bits": 4}}))
+    model = load(folder)
+    assert model.description.dtype == "bfloat16"
+    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)) == 4
+
+
+def _without_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def _bad_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{not json")
+
+
+def _list_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def _unknown_type(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "perpetuum_mobile"}))
+
+
+def _missing_value(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _endless_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "text_config": {"num_hidden_layers": 100_000_000}}))
+
+
+def _without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def _truncated_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _truncated_header(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _no_safetensors(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0[1, 2, {}]      " + bytes(100))
+
+
+def _write_header(folder: Path, offset: str, shape: str) -> None:
+    header = f'{{"a": {{"dtype": "F32", "shape": [{shape}], "data_offsets": [0, {offset}]}}}}'.encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
+
+
+def _endless_numbers(folder: Path) -> None:
+    _write_header(folder, "9" * 4300, "1")
+
+
+def _endless_product(folder: Path) -> None:
+    _write_header(folder, "4", ",".join(["9" * 18] * 300))
+
+
+def _missing_tensor(folder: Path) -> None:
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights.pop("model.norm.weight")
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+def _infinite_weights(folder: Path) -> None:
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights["model.norm.weight"] = weights["model.norm.weight"] * mx.inf
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_config, "no config.json"),
+        (_bad_json, "cannot be read"),
+        (_list_config, "no model_type"),
+        (_unknown_type, "no model type 'perpetuum_mobile'"),
+        (_missing_value, "num_hidden_layers"),
+        (_without_weights, "no weights"),
+        (_truncated_weights, "could not be loaded"),
+        (_missing_tensor, "norm"),
+        (_infinite_weights, "infinities or NaN"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words: str) -> None:
+    folder = write_folder("qwen3", tmp_path / "broken")
+    damage(folder)
+    with pytest.raises(ModelLoadFailed, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_config, "no config.json"),
+        (_bad_json, "cannot be read"),
+        (_unknown_type, "no model type 'perpetuum_mobile'"),
+        (_endless_layers, "num_hidden_layers is 100000000, and 2048 is the most"),
+        (_without_weights, "no weights"),
+        (_truncated_weights, "cut short"),
+        (_truncated_header, "could not be loaded"),
+        (_no_safetensors, "could not be loaded"),
+        (_endless_numbers, "is no tensor"),
+        (_endless_product, "is no tensor"),
+    ],
+)
+def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
+    tmp_path: Path, damage: Any, words: str
+) -> None:
+    folder = write_folder("qwen3", tmp_path / "broken")
+    source = ModelSource(ModelId("m"), str(folder))
+    assert check_source(source, LoadOptions()).weight_bytes == load(folder).description.weight_bytes
+    damage(folder)
+    with pytest.raises(ModelLoadFailed, match=words):
+        check_source(source, LoadOptions())
+
+
+def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match="is not a folder"):
+        load(tmp_path / "nowhere")
+
+
+def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    first = write_folder("llama", tmp_path / "a")
+    same = write_folder("llama", tmp_path / "b")
+    other = write_folder("llama", tmp_path / "c", seed=1)
+    digests = [digest_folder(folder, memory) for folder in (first, same, other)]
+    assert len(digests[0]) == 16
+    assert digests[0] == digests[1] != digests[2]
+    assert [digest_folder(folder, memory) for folder in (first, same, other)] == digests
+    (first / "config.json").write_text((first / "config.json").read_text() + " ")
+    assert digest_folder(first, memory) != digests[0]
+
+
+def _other_bytes_of_equal_size_and_time(file: Path, *, replaces: bool) -> None:
+    """As rsync, tar or cp -p leave it: nothing to see in size and modification time."""
+    before, content = file.stat(), bytearray(file.read_bytes())
+    content[-1] ^= 1
+    target = file.with_suffix(".new") if replaces else file
+    while True:  # until the clock of the file system has moved on
+        target.write_bytes(content)
+        os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if target.stat().st_ctime_ns != before.st_ctime_ns:
+            break
+    if replaces:
+        target.replace(file)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_other_weights_of_equal_size_and_time_have_another_digest(tmp_path: Path, replaces: bool) -> None:
+    folder, memory = write_folder("llama", tmp_path / "a"), tmp_path / "memory"
+    before = digest_folder(folder, memory)
+    _other_bytes_of_equal_size_and_time(folder / "model.safetensors", replaces=replaces)
+    assert digest_folder(folder, memory) == digest_folder(folder, None) != before
+
+
+def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -> None:
+    folder, memory = write_folder("llama", tmp_path / "a"), tmp_path / "memory"
+    before = digest_folder(folder, memory)
+    (remembered,) = memory.iterdir()
+    entries = json.loads(remembered.read_text())
+    assert len(entries) == 2
+    remembered.write_text(json.dumps({path: [*entry[:-1], "00" * 16] for path, entry in entries.items()}))
+    assert digest_folder(folder, memory) != before
+
+
+def test_what_rounds_is_told(folder: Path) -> None:
+    source, options = ModelSource(ModelId("m"), str(folder)), LoadOptions()
+    found = [whole(MlxEngine(blas=blas).load(source, options)).description for blas in ("", "B 1")]
+    assert found[0].arithmetic
+    assert found[0].runtime == found[1].runtime
+    if mx.default_device() == mx.Device(mx.cpu):
+        assert "built-in" in found[0].arithmetic
+        assert "B 1" in found[1].arithmetic
+
+
+def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, tmp_path: Path) -> None:
+    source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
+    told = whole(engine.load(source, LoadOptions())).description
+    learnt = PeakCorrection(2.0, 0.5, 1)
+    remember(tmp_path, f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}", learnt)
+    again = whole(MlxEngine(tmp_path).load(source, LoadOptions())).description
+    unknown = whole(MlxEngine().load(source, LoadOptions())).description.memory
+    assert again.memory == learnt.applied(unknown) != unknown
+
+
+def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "a")
+    expected = digest_folder(folder, None)
+    memory = tmp_path / "memory"
+    digest_folder(folder, memory)
+    (remembered,) = memory.iterdir()
+    for content in ("", "[]", "{", "[" * 100_000, '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
+        remembered.write_text(content)
+        assert digest_folder(folder, memory) == expected
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert digest_folder(folder, blocked / "below") == expected

@@ -1,0 +1,241 @@
+"""A sector under the store that cannot be read: it costs the process that touches it, once, and its record."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from mmap import PAGESIZE
+from pathlib import Path
+
+import httpx
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.zstd.codec import ZstdStateCodec
+from application.events import StoreFault
+from application.ports.block_store import PutOutcome
+from domain.prefix.record import Record
+from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
+from tests.support.processes.cli_process import PATIENCE_S, cairn_process
+from tests.support.processes.processes import finish, start
+from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+
+INFO = namespace_of("one")
+SOURCE = Path(__file__).parents[2] / "support/stores/bad_sector.c"
+SIZE_BYTES = 60_000
+HEADER = "from tests.integration.store.test_store_bad_sector import *\nstore, events = opened(Path(sys.argv[1]))\n"
+READ = HEADER + "found = [one is not None for one in store.get(keys_of(content()))]\nstore.close()\nsay(found, events)"
+DELETE = HEADER + "store.delete(keys_of(content()[:1]))\nstore.close()\nsay([], events)"
+COMPACT = HEADER + "store.compact()\nstore.close()\nsay([], events)"
+CLEAR = HEADER + "print(store.erase().problem)\nstore.close()"
+
+
+def content() -> list[Record]:
+    """Six blocks in a row, a branch after the first one, and a snapshot on the fourth."""
+    blocks = chain(INFO, 6, size_bytes=SIZE_BYTES)
+    return [*blocks, *chain(INFO, 2, seed=1, size_bytes=SIZE_BYTES, after=blocks[0]), snapshot(blocks[3], [7])]
+
+
+UNREADABLE = 3
+"""The block that lies on the sector: the two after it and the snapshot go with it."""
+LEFT = [True, True, True, False, False, False, True, True, False]
+
+
+def opened(path: Path) -> tuple[LmdbBlockStore, EventList]:
+    events = EventList()
+    return LmdbBlockStore(path, LmdbOptions(8 << 20), ZstdStateCodec(compress=False), events, FakeClock()), events
+
+
+def say(found: list[bool], events: EventList) -> None:
+    faults = [[one.kind, one.message] for one in events.of(StoreFault) if isinstance(one, StoreFault)]
+    sys.stdout.write(json.dumps({"found": found, "faults": faults}))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("a sector that cannot be read is made with Linux and a C compiler")
+    made = tmp_path_factory.mktemp("library") / "bad_sector.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(SOURCE), "-ldl"], check=True)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "store"
+    store, _ = opened(path)
+    store.open_namespace(INFO)
+    assert store.put(content()) is PutOutcome.STORED
+    store.close()
+    yield path
+    sound, events = opened(path)
+    assert not events.of(StoreFault)
+    assert [
+        problem for problem in sound.check_integrity(payloads=True).problems if "could not be read" not in problem
+    ] == []
+    sound.close()
+
+
+@pytest.fixture
+def bad(library: Path, store: Path) -> Mapping[str, str]:
+    """The environment of processes for which the beginning of one block's state cannot be read."""
+    (buffer,) = content()[UNREADABLE].groups[next(iter(content()[UNREADABLE].groups))].buffers()
+    at = (store / "data.mdb").read_bytes().index(bytes(buffer[:400]))
+    return {"LD_PRELOAD": str(library), "BAD_PAGE": str(at // PAGESIZE)}
+
+
+def run(program: str, store: Path, environment: Mapping[str, str]) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = json.loads(finish(start("-c", program, str(store), environment=environment), 60))
+    return found
+
+
+def dies(program: str, store: Path, environment: Mapping[str, str]) -> bool:
+    process = start("-c", program, str(store), environment=environment)
+    process.communicate(timeout=60)
+    # Telling of it may be what a process dies of in the end (faulthandler walks threads that run).
+    return process.returncode in (-signal.SIGBUS, -signal.SIGSEGV)
+
+
+def test_it_costs_one_process_and_that_record(store: Path, bad: Mapping[str, str]) -> None:
+    assert dies(READ, store, bad)
+    found = run(READ, store, bad)
+    assert found["found"] == LEFT
+    ((kind, message),) = found["faults"]  # type: ignore[misc]
+    assert kind == "unreadable"
+    assert content()[UNREADABLE].key.hash.hex()[:16] in message  # type: ignore[union-attr]
+    assert run(READ, store, bad) == {"found": LEFT, "faults": []}
+
+
+@pytest.mark.parametrize("program", [DELETE, COMPACT], ids=["deleting", "compacting"])
+def test_whoever_touches_it_otherwise_dies_of_it_once(store: Path, bad: Mapping[str, str], program: str) -> None:
+    assert dies(program, store, bad)
+    assert [fault[0] for fault in run(program, store, bad)["faults"]] == ["unreadable"]  # type: ignore[index]
+
+
+def test_its_place_is_given_up_by_compacting_and_by_clearing(store: Path, bad: Mapping[str, str]) -> None:
+    assert dies(READ, store, bad)
+    assert run(COMPACT, store, bad)["faults"]
+    sound, _ = opened(store)
+    assert sound.check_integrity(payloads=True).problems == ()
+    assert all(map(same, sound.get(keys_of(content()[:3])), content()))
+    sound.close()
+
+
+def test_clearing_everything_touches_nothing(store: Path, bad: Mapping[str, str]) -> None:
+    assert finish(start("-c", CLEAR, str(store), environment=bad), 60) == "\n"
+    assert run(READ, store, bad) == {"found": [False] * 9, "faults": []}
+
+
+def test_verify_names_it(store: Path, bad: Mapping[str, str]) -> None:
+    def verified() -> list[str]:
+        command = (
+            "-c",
+            "from interfaces.cli.main import app; app()",
+            "cache",
+            "verify",
+            "--store",
+            str(store),
+            "--json",
+        )
+        process = start(*command, environment=bad)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 1, errors
+        problems: list[str] = json.loads(output)["problems"]
+        return problems
+
+    name = content()[UNREADABLE].key.hash.hex()[:16]  # type: ignore[union-attr]
+    assert verified() == [f"block {name} of namespace 1 cannot be read from the disk"]
+    assert dies(READ, store, bad)
+    run(READ, store, bad)
+    (problem,) = verified()
+    assert problem.startswith(f"block {name} of namespace 1 could not be read from the disk")
+
+
+def killed(store: Path, moment: str) -> None:
+    """A process is killed in the middle of this."""
+    lines = f"held = store._environment.{moment}\nheld.__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
+    process = start("-c", f"import os, signal\n{HEADER}{lines}", str(store))
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", ["notes.of(4)", "reading()", "writing()"])
+def test_a_kill_costs_nothing(store: Path, moment: str) -> None:
+    """What was noted is read once more by another process, and is sound."""
+    for _ in range(2):
+        killed(store, moment)
+        assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
+
+
+def test_kills_while_reading_cost_nothing_however_many_in_a_row(store: Path) -> None:
+    for _ in range(3):
+        killed(store, "reading()")
+    assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
+
+
+def test_a_database_that_was_removed_is_made_anew_whatever_was_noted(store: Path) -> None:
+    killed(store, "notes.of(4)")
+    (store / "data.mdb").unlink()
+    assert run(READ, store, {})["found"] == [False] * 9
+
+
+def test_a_damaged_row_is_found_where_a_process_was_killed(store: Path) -> None:
+    """The process that reads what was noted names it, and the store is opened all the same."""
+    killed(store, "notes.of(4)")
+    data, row = bytearray((store / "data.mdb").read_bytes()), b"\0\0\0\1\0" + content()[0].key.hash  # type: ignore[union-attr]
+    data[data.rindex(row) + len(row) + 12] ^= 255
+    (store / "data.mdb").write_bytes(data)
+    again = run(READ, store, {})
+    assert again["found"] == [False] * 9
+    assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
+
+
+def test_an_index_that_ended_a_process_is_emptied(library: Path, store: Path) -> None:
+    """Its pages cannot be left alone as a record's can."""
+    bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(index_page(store))}
+    assert dies(READ, store, bad)
+    again = run(READ, store, bad)
+    assert again["found"] == [False] * 9
+    assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
+
+
+def index_page(store: Path) -> int:
+    """A leaf page with the rows."""
+    key = content()[0].key
+    at = (store / "data.mdb").read_bytes().rindex(b"\0\0\0\1\0" + key.hash)  # type: ignore[union-attr]
+    return at // PAGESIZE
+
+
+def test_a_server_answers_all_the_same(library: Path, tmp_path: Path) -> None:
+    """The engine that restores the prefix is lost once; the next one computes what followed the sector."""
+    demo, path = write_small_demos(tmp_path / "models") / SMALL_DEMO, tmp_path / "store"
+    arguments = ("serve", str(demo), "--memory", "1GiB", "--port", "0", "--store", str(path))
+
+    def answer(**variables: str) -> tuple[str, str]:
+        with cairn_process(tmp_path, arguments, **variables) as server:
+            url = server.read_until("Cairn serves").split(" at ")[1].strip()
+            body = {"prompt": "It rains. " * 60, "max_tokens": 8, "temperature": 0}
+            found = httpx.post(f"{url}/completions", json=body, timeout=PATIENCE_S)
+            assert found.status_code == 200, found.text
+            server.send(signal.SIGTERM)
+            assert server.wait() == 0
+            server.read_to_end()
+            return found.json()["choices"][0]["text"], "".join(server.seen)
+
+    text, log = answer()
+    bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(large_page(path))}
+    assert "unreadable" not in log
+    again, log = answer(**bad)
+    assert again == text
+    assert log.count("fault in store: unreadable") == 1
+
+
+def large_page(path: Path) -> int:
+    """The first page of some large value."""
+    data = (path / "data.mdb").read_bytes()
+    pages = range(2 * PAGESIZE, len(data), PAGESIZE)
+    return next(at for at in pages if data[at + 10 : at + 12] == b"\4\0") // PAGESIZE

@@ -1,0 +1,117 @@
+"""A namespace lives as long as its records: thousands of tenants that came once leave nothing behind."""
+
+import tempfile
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.index.uses import AnnouncedNamespaces
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import PutOutcome
+from domain.id_row import IdRow
+from domain.ids import BlockHash
+from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record
+from tests.support.processes.processes import fast_folder
+from tests.support.stores.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
+
+KEPT = namespace_of("kept")
+QUOTA_BYTES = 16 << 20
+# As long as a real one: it takes a page of its own.
+FINGERPRINT = '{"layout":"' + "sliced " * 400 + '"}'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cairn-spaces-", dir=fast_folder(tmp_path)))
+    yield folder / "store"
+    rmtree(folder, ignore_errors=True)
+
+
+def open_store(path: Path, quota_bytes: int = QUOTA_BYTES) -> LmdbBlockStore:
+    options = LmdbOptions(quota_bytes, num_threads=1)
+    return LmdbBlockStore(path, options, ZstdStateCodec(compress=False), EventList(), FakeClock())
+
+
+def tenant(number: int) -> NamespaceInfo:
+    return NamespaceInfo(Namespace(sha256(b"tenant %d" % number).digest()), "model", FINGERPRINT)
+
+
+def small(info: NamespaceInfo) -> Record:
+    return Record(BlockKey(info.namespace, BlockHash(b"1" * 32)), BlockHash(info.namespace), 16, IdRow(range(16)), {})
+
+
+def num_rows(store: LmdbBlockStore) -> int:
+    with store._environment.reading() as txn:
+        return int(txn.stat(store._environment.trees.ns)["entries"])
+
+
+def check(store: LmdbBlockStore) -> None:
+    assert store.check_integrity(payloads=True).problems == ()
+
+
+def put(store: LmdbBlockStore, info: NamespaceInfo, records: list[Record]) -> None:
+    store.open_namespace(info)
+    assert store.put(records) is PutOutcome.STORED
+
+
+def test_deleted_tenants_leave_no_row_and_no_page(path: Path) -> None:
+    store = open_store(path)
+    put(store, KEPT, chain(KEPT, 3))
+    before_bytes = store.usage().stored_bytes
+    for number in range(200):
+        put(store, tenant(number), [small(tenant(number))])
+        assert store.delete([small(tenant(number)).key]) == 1
+    assert num_rows(store) == 1
+    assert store.usage().stored_bytes <= before_bytes + 4 * 4096
+    assert [space.info for space in store.usage().namespaces] == [KEPT]
+    check(store)
+    store.close()
+
+
+def test_evicted_tenants_leave_no_row(path: Path) -> None:
+    store = open_store(path, 1 << 20)
+    for number in range(60):
+        put(store, tenant(number), chain(tenant(number), 1, size_bytes=50_000))
+    spaces = store.usage().namespaces
+    assert store.usage().evicted == 60 - len(spaces) > 30
+    assert num_rows(store) == len(spaces)
+    assert all(space.num_blocks == 1 and space.info.fingerprint == FINGERPRINT for space in spaces)
+    check(store)
+    store.close()
+
+
+def test_a_namespace_comes_back_with_its_name(path: Path) -> None:
+    store, blocks = open_store(path), chain(KEPT, 2)
+    put(store, KEPT, [*blocks, snapshot(blocks[1], [1])])
+    assert store.delete(keys_of(blocks[:1])) == 3
+    assert num_rows(store) == 0
+    assert store.put(blocks) is PutOutcome.STORED
+    assert all(map(same, store.get(keys_of(blocks)), blocks))
+    assert [(space.info, space.num_blocks, space.num_snapshots) for space in store.usage().namespaces] == [(KEPT, 2, 0)]
+    assert empty(store, KEPT) == 2
+    assert num_rows(store) == 0
+    check(store)
+    store.close()
+
+
+def test_a_namespace_emptied_by_the_eviction_for_its_own_record_stays(path: Path) -> None:
+    store = open_store(path, 1 << 20)
+    for seed in range(12):
+        put(store, KEPT, chain(KEPT, 1, seed=seed, size_bytes=250_000))
+        assert [space.info for space in store.usage().namespaces] == [KEPT]
+        check(store)
+    store.close()
+
+
+def test_what_is_announced_is_bounded() -> None:
+    announced = AnnouncedNamespaces(capacity=3)
+    for number in (0, 1, 2, 0, 3):
+        announced.note(tenant(number))
+    assert set(announced.of(tenant(number).namespace for number in range(4))) == {
+        tenant(number).namespace for number in (0, 2, 3)
+    }

@@ -1,0 +1,194 @@
+"""Processes that share a store: readers beside a writer that grows or changes its file, and equal process ids."""
+
+import os
+from pathlib import Path
+from subprocess import Popen
+from types import SimpleNamespace
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.file.directory import StoreDirectory
+from adapters.lmdb.format import header
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from tests.support.processes.processes import finish, start
+from tests.support.stores.store_records import EventList, chain, namespace_of
+
+INFO = namespace_of("one")
+SMALL_BYTES, LARGE_BYTES = 2 << 20, 32 << 20
+
+
+def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
+    chosen = LmdbOptions(**{"quota_bytes": LARGE_BYTES, **options})  # type: ignore[arg-type]
+    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
+
+
+def expect(process: Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == line + "\n", process.communicate()
+
+
+def tell(process: Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+PRELUDE = """
+import fcntl, os, sys
+from time import sleep
+from application.events import StoreFault
+from tests.integration.store.test_store_sharing import *
+from tests.support.stores.store_records import EventList, chain, keys_of, same
+path = Path(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_a_writer_that_grows_the_file_in_mid_reading_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = open_store(path)
+    assert writer.put(chain(INFO, 1)) is PutOutcome.STORED
+    pread, rounds = os.pread, iter(range(1, 5))
+
+    def grow_first(handle: int, length: int, offset: int) -> bytes:
+        """A commit between any two of the reader's looks at the file."""
+        for seed in [next(rounds, 0)]:
+            assert not seed or writer.put(chain(INFO, 4, seed=seed, size_bytes=200_000)) is PutOutcome.STORED
+        return pread(handle, length, offset)
+
+    reader = StoreDirectory(path)
+    with monkeypatch.context() as patch:
+        # The header's own `os`, not everybody's: other threads of this process may read a file meanwhile.
+        patch.setattr(header, "os", SimpleNamespace(**{**vars(os), "pread": grow_first}))
+        for _ in range(4):
+            reader.inspect()
+    writer.close()
+
+
+def test_the_file_is_as_long_as_its_header_says_after_each_commit(path: Path) -> None:
+    writer, reader = open_store(path, quota_bytes=SMALL_BYTES), StoreDirectory(path)
+    for seed in range(30):
+        assert writer.put(chain(INFO, 1, seed=seed, size_bytes=150_000)) is PutOutcome.STORED
+        reader.inspect()
+    writer.close()
+
+
+def test_a_reader_follows_a_writer_with_a_larger_quota(path: Path) -> None:
+    few, many = chain(INFO, 4, size_bytes=50_000), chain(INFO, 30, seed=1, size_bytes=300_000)
+    writer = open_store(path, quota_bytes=SMALL_BYTES)
+    assert writer.put(few) is PutOutcome.STORED
+    program = """
+events = EventList()
+reader = open_store(path, events, read_only=True)
+few, many = chain(INFO, 4, size_bytes=50_000), chain(INFO, 30, seed=1, size_bytes=300_000)
+assert all(map(same, reader.get(keys_of(few)), few))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    assert all(map(same, reader.get(keys_of(many)), many))
+assert reader.check_integrity(payloads=True).problems == ()
+assert all(map(same, reader.get(keys_of(few)), few))
+assert events.of(StoreFault) == []
+reader.close()
+"""
+    reader = start("-c", PRELUDE + program, str(path), stdin=True)
+    expect(reader, "ready")
+    writer.close()
+    writer = open_store(path)
+    for block in many:
+        assert writer.put([block]) is PutOutcome.STORED
+    assert (path / "data.mdb").stat().st_size > SMALL_BYTES
+    tell(reader, "go")
+    finish(reader, 60)
+    writer.close()
+
+
+def test_a_store_without_a_database_yet_is_not_damaged(path: Path) -> None:
+    open_store(path).close()
+    for content in (b"", None):
+        (path / "data.mdb").unlink()
+        if content is not None:
+            (path / "data.mdb").write_bytes(content)
+        with pytest.raises(StoreOpenError, match="no database") as refused:
+            open_store(path, read_only=True)
+        assert refused.value.failure is OpenFailure.VOLUME
+        open_store(path).close()
+
+
+HOLDER = """
+store = open_store(path)
+assert store.put(chain(INFO, 3)) is PutOutcome.STORED
+print("open", flush=True)
+# What a process of this id does when it begins to read, whichever pid namespace it is in.
+pid = int(sys.stdin.readline())
+handle = os.open(path / "lock.mdb", os.O_RDWR)
+fcntl.lockf(handle, fcntl.LOCK_EX, 1, pid)
+print("held", flush=True)
+sys.stdin.readline()
+sleep(0.3)  # the reader has been told to go on just before
+fcntl.lockf(handle, fcntl.LOCK_UN, 1, pid)
+print("free", flush=True)
+sys.stdin.readline()
+store.close()
+"""
+READER = """
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+try:
+    reader = open_store(path, read_only=True)
+    blocks = chain(INFO, 3)
+    print("found" if all(map(same, reader.get(keys_of(blocks)), blocks)) else "missing", flush=True)
+    reader.close()
+except StoreOpenError as failure:
+    print(failure.failure.value, failure, flush=True)
+"""
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["for long", "for a moment"])
+def test_an_equal_process_id_in_another_container_is_named_or_waited_for(path: Path, stays: bool) -> None:
+    holder = start("-c", PRELUDE + HOLDER, str(path), stdin=True)
+    expect(holder, "open")
+    reader = start("-c", PRELUDE + READER, str(path), stdin=True)
+    assert reader.stdout is not None
+    tell(holder, reader.stdout.readline().strip())
+    expect(holder, "held")
+    tell(reader, "go")
+    if not stays:
+        tell(holder, "let go")
+    answer = reader.stdout.readline()
+    if stays:
+        assert answer.startswith(f"busy {path}: a process with the same process id ({reader.pid})")
+        assert "pid namespace" in answer
+        tell(holder, "let go")
+    else:
+        assert answer == "found\n"
+    finish(reader, 60)
+    expect(holder, "free")
+    tell(holder, "end")
+    finish(holder, 60)
+
+
+def test_who_writes_is_told_with_host_and_namespace(path: Path) -> None:
+    writer = open_store(path)
+    with pytest.raises(StoreOpenError) as refused:
+        open_store(path)
+    assert refused.value.failure is OpenFailure.BUSY
+    assert f"pid {os.getpid()} on {os.uname().nodename} {os.readlink('/proc/self/ns/pid')}" in str(refused.value)
+    writer.close()
+    assert (path / "writer.lock").stat().st_size == 256
+
+
+def test_a_reader_that_looks_for_a_writer_keeps_none_out(path: Path) -> None:
+    open_store(path).close()
+    reader = StoreDirectory(path)
+    assert not reader.is_written_elsewhere()
+    writer = open_store(path)
+    assert reader.is_written_elsewhere()
+    writer.close()
+    assert not reader.is_written_elsewhere()

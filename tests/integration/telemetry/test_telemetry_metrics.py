@@ -1,0 +1,239 @@
+"""Metrics driven through events by hand; `GET /metrics`' text; and that what documents them names nothing else."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
+
+from adapters.otel.metrics.catalogue import CATALOGUE
+from adapters.otel.metrics.metric_spec import MetricKind
+from adapters.otel.metrics.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKEN
+from application.events import (
+    Event,
+    ModelUnloaded,
+    PrefixMatched,
+    RequestRefused,
+    StepCompleted,
+)
+from application.events.health import EngineRecovered
+from domain.ids import ModelId
+from domain.request.request import Usage
+from tests.support.telemetry.all_metrics import EVERYTHING, exposed
+from tests.support.telemetry.event_script import Script, at
+from tests.support.telemetry.otel import MetricRecorder, clear_otel_variables
+
+ROOT = Path(__file__).parents[3]
+MODEL = ("gen_ai.response.model", "demo")
+REQUEST = (
+    ("gen_ai.operation.name", "chat"),
+    ("gen_ai.provider.name", "cairn"),
+    ("gen_ai.request.model", "alias"),
+    MODEL,
+)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_otel_variables(monkeypatch)
+
+
+class Board:
+    """A sink and short ways to read what it counted."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._recorder = MetricRecorder()
+        self._sink = self._recorder.sink(lambda: {"RequestQueued": 2})
+        self.emit(events)
+
+    def emit(self, events: list[Event]) -> None:
+        for event in events:
+            self._sink.emit(event)
+        assert self._sink.failures() == {}
+
+    def names(self) -> set[str]:
+        return set(self._recorder.points())
+
+    def value(self, name: str, *attributes: tuple[str, object]) -> float | None:
+        point = self._recorder.points().get(name, {}).get(frozenset(attributes))
+        assert point is None or isinstance(point, NumberDataPoint)
+        return None if point is None else point.value
+
+    def histogram(self, name: str, *attributes: tuple[str, object]) -> HistogramDataPoint:
+        point = self._recorder.points()[name][frozenset(attributes)]
+        assert isinstance(point, HistogramDataPoint)
+        return point
+
+    def attributes(self, name: str) -> set[str]:
+        return {key for point in self._recorder.points()[name] for key, _ in point}
+
+
+def test_every_metric_of_the_catalogue_is_fed_with_the_attributes_it_names() -> None:
+    board = Board(EVERYTHING)
+    assert board.names() == {spec.name for spec in CATALOGUE}
+    for spec in CATALOGUE:
+        assert board.attributes(spec.name) == set(spec.attributes), spec.name
+
+
+def test_latencies_of_a_finished_request() -> None:
+    board = Board(Script().finished())
+    expected = {
+        "gen_ai.server.request.duration": 4.25,
+        "gen_ai.server.time_to_first_token": 2.25,
+        "gen_ai.server.time_per_output_token": 2.0 / 8,
+    }
+    for name, seconds in expected.items():
+        point = board.histogram(name, *REQUEST)
+        assert (point.count, point.sum) == (1, pytest.approx(seconds))
+    for name, seconds in {"cairn.queue.time": 1.0, "cairn.prefill.time": 1.0, "cairn.decode.time": 2.25}.items():
+        assert board.histogram(name, MODEL).sum == pytest.approx(seconds)
+
+
+def test_buckets_are_those_of_the_conventions_extended_for_long_prefills() -> None:
+    board = Board(Script().finished())
+    duration = board.histogram(REQUEST_DURATION.name, *REQUEST)
+    assert tuple(duration.explicit_bounds) == (
+        *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+    )
+    assert duration.bucket_counts[9] == 1
+    assert tuple(board.histogram(TIME_TO_FIRST_TOKEN.name, *REQUEST).explicit_bounds)[-6:] == (
+        *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    )
+
+
+def test_failures_carry_their_type_and_no_time_per_token() -> None:
+    script = Script()
+    board = Board([*script.prefilled(), script.first_token(), script.failed(3.0, num_output=5)])
+    error = ("error.type", "compute_failed")
+    assert board.histogram("gen_ai.server.request.duration", *REQUEST, error).sum == pytest.approx(3.0)
+    assert board.value("cairn.requests.ended", MODEL, ("cairn.reason", "error"), error) == 1
+    assert "gen_ai.server.time_per_output_token" not in board.names()
+    assert board.value("cairn.output.tokens", MODEL) == 5
+
+
+def test_prompt_tokens_count_as_computed_when_they_are() -> None:
+    script = Script()
+    board = Board(script.prefilled()[:3])
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "computed")) == 512
+    board.emit([*script.prefilled()[3:], script.first_token(), script.ended()])
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "computed")) == 1025
+    assert board.value("cairn.output.tokens", MODEL) == 9
+
+
+def test_gauges_follow_requests_through_their_stages() -> None:
+    first, second = Script("a"), Script("b")
+    board = Board([first.queued(), second.queued()])
+
+    def gauges() -> tuple[float | None, float | None]:
+        return board.value("cairn.requests.waiting", MODEL), board.value("cairn.requests.running", MODEL)
+
+    assert gauges() == (2, 0)
+    board.emit([first.admitted()])
+    assert gauges() == (1, 1)
+    board.emit(first.prefilled()[2:])
+    assert gauges() == (1, 1)
+    board.emit([second.ended("cancelled"), first.ended()])
+    assert gauges() == (0, 0)
+
+
+def test_steps_add_up() -> None:
+    board = Board(
+        [
+            StepCompleted(
+                num_waiting=1,
+                num_running=2,
+                num_prefill_tokens=512,
+                num_decode_tokens=3,
+                started_ns=at(0),
+                at_ns=at(0.25),
+            ),
+            StepCompleted(
+                num_waiting=0,
+                num_running=3,
+                num_prefill_tokens=0,
+                num_decode_tokens=4,
+                started_ns=at(0.25),
+                at_ns=at(0.5),
+            ),
+        ]
+    )
+    assert board.value("cairn.step.tokens", ("cairn.step.phase", "prefill")) == 512
+    assert board.value("cairn.step.tokens", ("cairn.step.phase", "decode")) == 7
+    assert board.histogram("cairn.step.duration").sum == pytest.approx(0.5)
+
+
+def test_models_come_and_go() -> None:
+    board = Board(EVERYTHING[:1])
+    assert board.value("cairn.model.weights", MODEL) == 44_000_000
+    board.emit([ModelUnloaded(ModelId("demo"), at(9))])
+    assert board.value("cairn.model.weights", MODEL) is None
+
+
+def test_names_that_clients_invent_do_not_become_attributes() -> None:
+    board = Board([RequestRefused(ModelId(f"invented-{n}"), "model_not_found", at(0)) for n in range(50)])
+    attributes = ("gen_ai.request.model", "_OTHER"), ("error.type", "model_not_found")
+    assert board.value("cairn.requests.refused", *attributes) == 50
+
+
+def test_events_that_any_sink_could_not_take_are_counted() -> None:
+    assert Board([]).value("cairn.telemetry.failures", ("cairn.event", "RequestQueued")) == 2
+
+
+@pytest.fixture(scope="module")
+def exposition() -> str:
+    """What `GET /metrics` answers after EVERYTHING."""
+    return exposed("")
+
+
+def test_the_exposition_holds_the_values(exposition: str) -> None:
+    labels = (
+        'gen_ai_operation_name="chat",gen_ai_provider_name="cairn",'
+        'gen_ai_request_model="alias",gen_ai_response_model="demo"'
+    )
+    lines = exposition.splitlines()
+    assert f"gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} 4.5" in lines
+    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="2.5"}} 2.0' in lines
+    assert 'cairn_prompt_tokens_total{cairn_origin="computed",gen_ai_response_model="demo"} 3075.0' in lines
+    assert 'cairn_requests_running{gen_ai_response_model="demo"} 0.0' in lines
+    assert "cairn_model_weights_bytes{gen_ai_response_model=" in exposition
+    assert 'service_name="cairn"' in exposition
+
+
+def test_what_is_stuck_now_and_how_often_something_was() -> None:
+    board = Board(EVERYTHING)
+    assert board.value("cairn.engine.stuck") == 1
+    assert board.value("cairn.engine.wedges", ("cairn.kind", "prefill")) == 1
+    assert board.value("cairn.engine.wedges", ("cairn.kind", "event loop")) == 1
+    board.emit([EngineRecovered("prefill", 9, 10)])
+    assert board.value("cairn.engine.stuck") == 0
+
+
+def test_engines_that_were_lost_are_counted() -> None:
+    assert Board(EVERYTHING).value("cairn.engine.restarts") == 1
+
+
+def test_the_choices_of_a_request_are_one_lookup_and_reuse_once() -> None:
+    board = Board([])
+    for choice in range(3):
+        script = Script(f"r.{choice}", choice=choice)
+        found = PrefixMatched(
+            id=script.id, num_prompt=9, reused={}, num_known=0, reason="never-seen", started_ns=at(0), at_ns=at(0)
+        )
+        ended = replace(script.ended(), usage=Usage(9, 1, {"hot": 512}))
+        board.emit([script.queued(), found, replace(found), ended])
+    why = ("cairn.cache.result", "none"), ("cairn.cache.stop_reason", "never-seen")
+    assert board.value("cairn.prefix.lookups", *why) == 1
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "hot")) == 512
+
+
+def test_the_documentation_lists_the_catalogue() -> None:
+    text = (ROOT / "docs/telemetry.md").read_text()
+    rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}
+    kinds = {
+        MetricKind.COUNTER: "counter",
+        MetricKind.OBSERVED_COUNTER: "counter",
+        MetricKind.OBSERVED_GAUGE: "gauge",
+        MetricKind.HISTOGRAM: "histogram",
+    }
+    assert rows == {spec.name: kinds[spec.kind] for spec in CATALOGUE}

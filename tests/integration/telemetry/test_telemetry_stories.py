@@ -1,0 +1,254 @@
+"""The tree that success, errors and refusals leave (cancellation, preemption: test_telemetry_spans); the company it
+decoded in, how its answer was read, what it left behind, and nothing of what was said."""
+
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
+from opentelemetry.trace import StatusCode
+
+from adapters.fake.clock import FakeClock
+from adapters.otel.providers import LinkedSampler
+from adapters.otel.spans.persist_spans import MAX_PATIENCE_S
+from adapters.otel.spans.request_spans import SpanEvents
+from application.events import (
+    Event,
+    RecordsDropped,
+    RecordsPersisted,
+    RequestRefused,
+    StepCompleted,
+    TokensReceived,
+)
+from application.events.cache import RecordsOffered
+from domain.ids import NOBODY, ModelId, RequestId
+from tests.support.telemetry.event_script import START_NS, Script, at
+from tests.support.telemetry.otel import SpanRecorder, clear_otel_variables
+
+SCRIPT = Script()
+TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CARRIER = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_otel_variables(monkeypatch)
+
+
+@pytest.fixture
+def recorder() -> SpanRecorder:
+    return SpanRecorder()
+
+
+def sink_on(recorder: SpanRecorder, max_open: int = 16) -> SpanEvents:
+    return SpanEvents(recorder.provider.get_tracer("test"), FakeClock(START_NS), max_open)
+
+
+def play(recorder: SpanRecorder, events: list[Event]) -> SpanEvents:
+    sink = sink_on(recorder)
+    for event in events:
+        sink.emit(event)
+    assert sink.failures() == {}
+    return sink
+
+
+def story(recorder: SpanRecorder) -> tuple[str, list[str]]:
+    """The request's span and, in order, those below it; each with a mark when it failed."""
+
+    def told(span: ReadableSpan) -> str:
+        return f"{span.name}!" if span.status.status_code is StatusCode.ERROR else span.name
+
+    (root,) = [span for span in recorder.spans() if span.name.startswith(("chat", "text_completion"))]
+    below = [span for span in recorder.spans() if span is not root and span.name != "persist"]
+    assert root.context is not None
+    assert all(span.parent is not None and span.parent.span_id == root.context.span_id for span in below)
+    return told(root), [told(span) for span in below]
+
+
+def step(size: int, seconds: float) -> StepCompleted:
+    started = at(seconds - 0.25)
+    return StepCompleted(
+        num_waiting=0,
+        num_running=size,
+        num_prefill_tokens=0,
+        num_decode_tokens=size,
+        started_ns=started,
+        at_ns=at(seconds),
+    )
+
+
+STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
+    "success": (
+        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.ended())],
+        "chat demo",
+        ["queue", "prefill", "parse", "decode"],
+    ),
+    "error": (
+        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.failed(3.0)],
+        "chat demo!",
+        ["queue", "prefill", "decode!"],
+    ),
+    "error of the parser": (
+        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.failed(4.0), has_failed=True)],
+        "chat demo!",
+        ["queue", "prefill", "parse!", "decode!"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STORIES)
+def test_every_end_leaves_a_whole_tree(recorder: SpanRecorder, kind: str) -> None:
+    events, root, below = STORIES[kind]
+    sink = play(recorder, events)
+    assert sink.num_open() == 0
+    assert story(recorder) == (root, below)
+
+
+def test_a_refusal_belongs_to_its_http_request_and_names_its_reason_and_no_more(recorder: SpanRecorder) -> None:
+    name = ModelId("invented " + "x" * 500)
+    play(recorder, [RequestRefused(name, "model_not_found", at(0.5), at(0), False, CARRIER)])
+    (span,) = recorder.spans()
+    assert span.parent is not None
+    assert f"{span.parent.span_id:016x}" == PARENT_ID
+    assert span.name == "text_completion"
+    assert (span.status.description, span.end_time or 0) == ("model_not_found", (span.start_time or 0) + 500_000_000)
+    assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": "cairn",
+        "gen_ai.request.model": name[:200],
+        "error.type": "model_not_found",
+        "cairn.ended_in": "refused",
+    }
+
+
+def test_decoding_tells_its_rate_and_its_company(recorder: SpanRecorder) -> None:
+    others = [RequestId(f"other-{n}") for n in range(9)]
+    play(
+        recorder,
+        [
+            step(9, 1.5),  # before it decoded
+            *SCRIPT.prefilled(),
+            SCRIPT.first_token(),
+            TokensReceived(((SCRIPT.id, 1), (others[0], 1)), at(2.25)),
+            step(2, 2.25),
+            TokensReceived(((others[0], 1), (SCRIPT.id, 2), (others[1], 1)), at(2.5)),
+            step(4, 2.5),
+            step(3, 3.0),
+            SCRIPT.ended(seconds=3.5),
+        ],
+    )
+    assert dict(recorder.named("decode").attributes or {}) == {
+        "gen_ai.usage.output_tokens": 9,
+        "cairn.decode.tokens": 3,
+        "cairn.decode.rate": 3 / 1.5,
+        "cairn.decode.steps": 3,
+        "cairn.decode.batch.mean": 3.0,
+        "cairn.decode.batch.max": 4,
+    }
+
+
+def test_reading_the_answer_is_told_with_what_was_found(recorder: SpanRecorder) -> None:
+    play(recorder, STORIES["success"][0])
+    span = recorder.named("parse")
+    assert dict(span.attributes or {}) == {
+        "cairn.parser": "json",
+        "cairn.parse.time": 0.003,
+        "cairn.tool_calls": 2,
+        "cairn.tool_call.problems": ("unknown_tool", "unknown_tool"),
+    }
+
+
+def offered(num: int, seconds: float, id: RequestId = SCRIPT.id) -> RecordsOffered:
+    return RecordsOffered(id, num, num * 100, at(seconds))
+
+
+def persisted(num: int, seconds: float, offered_at: float, id: RequestId = SCRIPT.id) -> RecordsPersisted:
+    return RecordsPersisted(
+        num_records=num,
+        raw_bytes=num * 100,
+        queued_bytes=0,
+        started_ns=at(seconds - 0.1),
+        at_ns=at(seconds),
+        offered_ns=at(offered_at),
+        id=id,
+    )
+
+
+def test_what_a_request_left_is_a_linked_span_that_outlives_it(recorder: SpanRecorder) -> None:
+    sink = play(
+        recorder,
+        [
+            *SCRIPT.prefilled(),
+            offered(2, 1.5),
+            persisted(2, 1.75, 1.5),
+            offered(3, 2.0),
+            RecordsDropped(1, 100, "queue_full", at(2.5), SCRIPT.id, was_offered=False),
+            SCRIPT.ended(seconds=4.0),
+        ],
+    )
+    assert "persist" not in [span.name for span in recorder.spans()]  # something is on its way
+    for event in (persisted(1, 6.0, 2.0), RecordsDropped(2, 200, "full", at(7.0), SCRIPT.id)):
+        sink.emit(event)
+    span, root = recorder.named("persist"), recorder.named("chat demo")
+    assert [link.context for link in span.links] == [root.context]
+    assert span.parent is None
+    assert span.context is not None
+    assert root.context is not None
+    assert span.context.trace_id != root.context.trace_id
+    offset = (root.start_time or 0) - START_NS
+    assert ((span.start_time or 0) - offset, (span.end_time or 0) - offset) == (at(1.5), at(7.0))
+    assert dict(span.attributes or {}) == {
+        "gen_ai.response.id": SCRIPT.id,
+        "cairn.records.persisted": 3,
+        "cairn.records.dropped": 3,
+        "cairn.state.size": 300,
+        "cairn.persist.lag": 4.0,
+    }
+    dropped = [(event.attributes or {}) for event in span.events]
+    assert [dict(one) for one in dropped] == [
+        {"cairn.reason": "queue_full", "cairn.records.dropped": 1},
+        {"cairn.reason": "full", "cairn.records.dropped": 2},
+    ]
+
+
+def test_a_worker_may_tell_of_records_before_they_are_told_to_be_offered(recorder: SpanRecorder) -> None:
+    early = [persisted(2, 2.0, 2.0), SCRIPT.ended(), offered(2, 2.0)]
+    play(recorder, [*SCRIPT.prefilled(), *early])
+    assert (recorder.named("persist").attributes or {})["cairn.records.persisted"] == 2
+
+
+def test_who_leaves_nothing_has_no_such_span(recorder: SpanRecorder) -> None:
+    play(recorder, [*SCRIPT.prefilled(), offered(1, 2.0, NOBODY), persisted(1, 2.0, 2.0, NOBODY), SCRIPT.ended()])
+    assert "persist" not in [span.name for span in recorder.spans()]
+
+
+def test_what_never_arrives_is_told_as_incomplete_in_the_end(recorder: SpanRecorder) -> None:
+    sink = sink_on(recorder)
+    first, late = Script("first"), at(5.0 + MAX_PATIENCE_S)
+    for event in (first.queued(), offered(2, 1.0, first.id), first.ended()):
+        sink.emit(event)
+    sink.emit(replace(Script("much later").queued(), at_ns=late))
+    sink.emit(replace(Script("much later").ended(), at_ns=late))
+    attributes = recorder.named("persist").attributes or {}
+    assert (attributes["gen_ai.response.id"], attributes["cairn.incomplete"]) == ("first", True)
+
+
+def test_only_so_many_are_waited_for(recorder: SpanRecorder) -> None:
+    sink = sink_on(recorder, max_open=2)
+    for name in ("a", "b", "c"):
+        script = Script(name)
+        for event in (script.queued(), offered(1, 1.0, script.id), script.ended()):
+            sink.emit(event)
+    assert (recorder.named("persist").attributes or {})["gen_ai.response.id"] == "a"
+    sink.close()
+    assert [span.name for span in recorder.spans()].count("persist") == 3
+
+
+@pytest.mark.parametrize(("sampler", "are_kept"), [(ALWAYS_ON, True), (ALWAYS_OFF, False)])
+def test_what_a_request_left_is_kept_where_its_trace_is(sampler: ParentBased, are_kept: bool) -> None:
+    """A share of traces is kept by trace id, and what was left has another: it would mostly be lost."""
+    none_by_itself = ParentBased(TraceIdRatioBased(0.0), remote_parent_sampled=sampler)
+    recorder = SpanRecorder(LinkedSampler(none_by_itself))
+    script = Script(carrier=CARRIER)
+    play(recorder, [*script.prefilled(), offered(1, 2.0), persisted(1, 2.0, 2.0), script.ended()])
+    assert ("persist" in [span.name for span in recorder.spans()]) is are_kept

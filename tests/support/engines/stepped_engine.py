@@ -1,0 +1,121 @@
+"""The token side without a thread: steps when the test says so, and a guard that does what the test wants."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, cast
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.constraint import FakeCompiler
+from adapters.fake.engine import FakeEngine
+from adapters.fake.options import FakeOptions
+from application.events import Event
+from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
+from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.memory_guard import Unguarded
+from application.services.token_side.model_loads import whole
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_planner import QueueWaits
+from application.services.token_side.step_runner import StepRunner
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.memory.shape import MemoryShape
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.prefix.block_grid import BlockGrid
+from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
+from domain.scheduling.sequence import ACTIVE
+from tests.support.engines.sync_engine import submission
+from tests.support.processes.lanes import InlineLane
+from tests.support.stores.caches import prefix_tiers
+
+MODEL = ModelId("toy")
+BLOCK, GRID = 16, 32
+
+
+class WilfulGuard(Unguarded):
+    """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`.
+    `charges`: bytes by the tokens of the prompt and those still to come. `lasts`: what it says of every budget."""
+
+    def __init__(self) -> None:
+        self.charges: Callable[[int, int], int] = lambda _num_prompt, _num_new: 0
+        self.preempts: Callable[[int, Sequence[SequenceView]], bool] = lambda _step, _active: False
+        self.admits = True
+        self.lasts = 0
+        self.num_steps = 0
+
+    def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
+        return self.charges(num_prompt, num_new)
+
+    def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        self.num_steps += 1
+        active = [view for view in views if view.phase in ACTIVE]
+        preempts = bool(active) and self.preempts(self.num_steps, active)
+        return StepBudget(admits=self.admits, preempt_bytes=1 << 60 if preempts else 0, lasts=self.lasts)
+
+
+class SteppedEngine:
+    """`batches`: what was handed over. `model`: the only one; what it holds can be looked at."""
+
+    def __init__(
+        self,
+        options: FakeOptions | None = None,
+        *,
+        reuses: bool = True,
+        limits: StepLimits | None = None,
+        waits: QueueWaits | None = None,
+    ) -> None:
+        self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(), InlineLane()
+        self.batches: list[StepBatch] = []
+        outlet = Outlet(self.clock)
+        outlet.connect(self.batches.append)
+        self.cache = PrefixCache(
+            tiers=prefix_tiers(HotTier(1 << 28), None, StoreLanes(self.clock, outlet)),
+            clock=self.clock,
+            events=outlet,
+            grid=BlockGrid(BLOCK, GRID),
+            hashing=lane,
+            is_enabled=reuses,
+        )
+        self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
+        self.runner = StepRunner(
+            outlet,
+            self.cache,
+            limits or StepLimits(4, GRID, GRID),
+            FakeCompiler(cast(Executor, lane)),
+            guard=self.guard,
+            waits=waits,
+        )
+        whole(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        (self.model,) = self.backend.loaded
+
+    def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
+        self.runner.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
+
+    def step(self, number: int = 1) -> None:
+        for _ in range(number):
+            self.runner.step()
+
+    def run(self, max_steps: int = 3_000) -> None:
+        for _ in range(max_steps):
+            if not self.runner.is_busy:
+                assert not self.model.open_ids()
+                assert self.cache.num_open() == 0
+                return
+            self.runner.step()
+        raise AssertionError("somebody never ends")
+
+    def items(self, id: str, choice: int = 0) -> list[EngineItem]:
+        key = RequestId(id), choice
+        return [item for batch in self.batches for *of, item in batch.items if tuple(of) == key]
+
+    def tokens(self, id: str, choice: int = 0) -> list[int]:
+        return [token for item in self.items(id, choice) if isinstance(item, Tokens) for token in item.token_ids]
+
+    def end(self, id: str, choice: int = 0) -> Ended:
+        end = self.items(id, choice)[-1]
+        assert isinstance(end, Ended)
+        return end
+
+    def events(self, *kinds: type[Event]) -> list[Any]:
+        return [event for batch in self.batches for event in batch.events if isinstance(event, kinds)]

@@ -1,0 +1,106 @@
+"""A text side without an engine: tests tell by hand what an engine would, and see what it was asked."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
+from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
+from application.ports.event_sink import EventSink
+from application.ports.output_parser import OutputParser
+from application.services.text_side.answers.generation import MAX_HELD_BYTES, Generation
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.services.text_side.answers.token_parser import PlainParser
+from domain.ids import ModelId, RequestId
+from domain.prefix.explanation import Explanation, StopReason
+from domain.request.chat import ToolSpec
+from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
+from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import Admitted, StreamItem, TextDelta
+from tests.support.telemetry.recording import RecordingEvents
+
+ID = RequestId("r")
+ADMITTED = Admitted(Explanation(2, StopReason.LAST_TOKEN, {"hot": 1}))
+
+
+class ToldEngine:
+    """The part of an Engine that a generation needs."""
+
+    def __init__(self) -> None:
+        self.is_alive = True
+        self.cancelled: list[tuple[Any, ...]] = []
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        self.cancelled.append((id, choice, reason, num_tokens))
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            is_alive=self.is_alive,
+            is_busy=False,
+            last_progress_ns=0,
+            last_step_ns=0,
+            num_waiting=0,
+            num_running=0,
+            fault="" if self.is_alive else "it is gone",
+        )
+
+
+class TextSide:
+    """Open requests over a ToldEngine. Event loop only."""
+
+    def __init__(self, events: EventSink | None = None, max_queue: int = 8) -> None:
+        self.engine = ToldEngine()
+        self.recorded = RecordingEvents()
+        self.num_released = 0
+        self.requests = OpenRequests(cast(Engine, self.engine), events or self.recorded, FakeClock(), max_queue)
+
+    def open(
+        self,
+        id: RequestId = ID,
+        *,
+        rules: StopRules | None = None,
+        num_choices: int = 1,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        parser: Callable[[], OutputParser] = lambda: PlainParser(FakeDetokenizer()),
+        tools: Sequence[ToolSpec] = (),
+    ) -> Generation:
+        rules = rules or StopRules()
+        model, prompt = ModelId("m"), FakeTokenizer().encode("ab")
+        request = GenerationRequest(id, model, TextPrompt("ab"), stop=rules, num_choices=num_choices)
+        submission = Submission(id=id, model=model, prompt=prompt, sampling=SamplingParams(), seed=1, max_new_tokens=9)
+        generation = Generation(
+            request,
+            submission,
+            model=cast(Any, None),
+            engine=cast(Engine, self.engine),
+            pipelines=[OutputPipeline(parser(), rules, tools) for _ in range(num_choices)],
+            release=self._released,
+            max_held_bytes=max_held_bytes,
+        )
+        self.requests.add(generation)
+        return generation
+
+    def tell(self, *items: EngineItem, id: RequestId = ID, choice: int = 0, **batch: Any) -> None:
+        self.requests.receive(StepBatch(5, tuple((id, choice, item) for item in items), **batch))
+
+    def say(self, text: str, **where: Any) -> None:
+        """A batch with a token for each character."""
+        self.tell(*(Tokens((token,)) for token in text.encode()), **where)
+
+    def end(self, reason: FinishReason = FinishReason.LENGTH, num_tokens: int = 0, **where: Any) -> None:
+        self.tell(Ended(Usage(2, num_tokens, {"hot": 1}), reason), **where)
+
+    def _released(self) -> None:
+        self.num_released += 1
+
+
+def text_of(items: list[tuple[int, StreamItem]], choice: int = 0) -> str:
+    return "".join(item.text for number, item in items if number == choice and isinstance(item, TextDelta))

@@ -1,0 +1,1 @@
+"""Servers, clients, scripts of chats and golden transcripts for tests through HTTP."""

@@ -1,0 +1,70 @@
+"""The tables in docs/dialects, made of what is declared beside the fields of the bodies and as kinds of content.
+
+python -m tests.support.http.dialect_docs      writes them into the pages
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from msgspec import Struct
+
+from interfaces.http.anthropic.blocks import BLOCKS
+from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.fields.parameters import parameters
+from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
+from interfaces.http.ollama.options import Options
+from interfaces.http.openai.chat_messages import Part
+from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.completion_request import CompletionRequest
+from interfaces.http.openai.unsupported_fields import IN_CHAT, IN_COMPLETIONS
+from interfaces.http.responses.items import ITEMS, PARTS
+from interfaces.http.responses.responses_request import ResponsesRequest
+
+Body: TypeAlias = tuple[type[Struct], Collection[str]]
+"""And the fields that are refused without being declared."""
+
+FOLDER = Path(__file__).parents[3] / "docs" / "dialects"
+
+_OPENAI_PARTS = {str(part.__struct_config__.tag): part for part in get_args(Part)}
+
+PAGES: Mapping[str, tuple[Mapping[str, Body], Mapping[str, Any]]] = {
+    "anthropic.md": ({"parameters": (MessagesRequest, ())}, BLOCKS),
+    "ollama.md": ({"parameters": (ChatRequest, ()), "generate": (GenerateRequest, ()), "options": (Options, ())}, {}),
+    "openai.md": (
+        {"chat": (ChatCompletionRequest, IN_CHAT), "completions": (CompletionRequest, IN_COMPLETIONS)},
+        _OPENAI_PARTS,
+    ),
+    "responses.md": ({"parameters": (ResponsesRequest, ())}, {**ITEMS, **PARTS}),
+}
+"""A body for each mark of a page, and the kinds of content."""
+
+
+def page(name: str) -> str:
+    """The page with its tables as they have to be."""
+    bodies, kinds = PAGES[name]
+    text = (FOLDER / name).read_text()
+    for mark, (body, refused) in bodies.items():
+        rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(body)]
+        rows += [(f"`{one}`", "refused", "") for one in sorted(refused)]
+        text = _filled(text, mark, ("parameter", "", "what it does"), rows)
+    told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
+    return _filled(text, "kinds", ("type", "what becomes of it"), told) if told else text
+
+
+def _filled(text: str, mark: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    found = re.search(rf"(<!-- {mark}: .*? -->\n).*?(<!-- end -->)", text, re.DOTALL)
+    assert found is not None, f"no place for {mark}"
+    return f"{text[: found.start()]}{found[1]}\n{table}\n\n{found[2]}{text[found.end() :]}"
+
+
+def main() -> None:
+    for name in PAGES:
+        (FOLDER / name).write_text(page(name))
+
+
+if __name__ == "__main__":
+    main()

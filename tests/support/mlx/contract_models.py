@@ -1,0 +1,64 @@
+"""The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from adapters.fake.engine import FakeEngine
+from adapters.fake.options import LAYOUTS, FakeOptions
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.services.token_side.model_loads import whole
+from domain.ids import ModelId, SequenceId
+from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.sampling import SamplingParams
+from tests.support.mlx.tiny_models import tiny_model
+from tests.support.stores.state_replay import open_at, prompt_of
+
+PROMPT = prompt_of(140, vocab_size=250)
+OTHER = prompt_of(90, 3, vocab_size=250)
+GREEDY = SamplingParams(temperature=0)
+
+
+Held = AbstractContextManager[LoadedModel]
+
+
+def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], Held]:
+    options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
+    source = ModelSource(ModelId(layout), f"fake:{layout}")
+    return lambda: nullcontext(whole(FakeEngine(default=options).load(source, LoadOptions())))
+
+
+def _tiny(name: str) -> Callable[[], Held]:
+    return lambda: nullcontext(tiny_model(name))
+
+
+MODELS: dict[str, Callable[[], Held]] = {
+    **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
+    **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")},
+}
+
+
+def start(
+    model: LoadedModel,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams = GREEDY,
+    seed: int = 1,
+    min_tokens: int = 0,
+) -> SequenceId:
+    id, ends = open_at(model, prompt), model.description.eos_token_ids
+    model.start_decode(
+        id, prompt[-1:], DecodeStart(prompt, sampling, seed=seed, min_tokens=min_tokens, eos_token_ids=ends)
+    )
+    return id
+
+
+def step(model: LoadedModel, id: SequenceId) -> DecodeResult:
+    (result,) = model.decode([id])
+    assert result.error is None, result.error
+    return result
+
+
+def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY, seed: int = 1) -> list[int]:
+    id = start(model, PROMPT, sampling, seed)
+    output = [step(model, id).token_ids[0] for _ in range(num_new)]
+    model.close([id])
+    return output

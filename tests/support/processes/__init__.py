@@ -1,0 +1,1 @@
+"""Processes and threads that tests start, hold and end."""

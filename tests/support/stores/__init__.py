@@ -1,0 +1,1 @@
+"""Stores that hang, fail, are killed or lose power, and records to fill them with."""

@@ -1,0 +1,40 @@
+"""`cairn` with blocks and prefill chunks of other sizes, which no setting changes: short prompts fill several then.
+
+python -m tests.support.stores.small_blocks --block-size 16 --prefill-grid 32 serve ...
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from adapters.config import loader
+
+
+def use_small_blocks() -> None:
+    """Takes the two flags out of this process's arguments, wherever they stand; each may be absent."""
+    sizes = {name: _taken(flag) for name, flag in (("block_size", "--block-size"), ("prefill_grid", "--prefill-grid"))}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    load = loader.load_settings
+
+    def small(environ: Mapping[str, str], flags: Mapping[str, loader.Flag] | None = None) -> loader.LoadedSettings:
+        loaded = load(environ, flags)
+        engine = replace(loaded.settings.engine, **given)
+        return replace(loaded, settings=replace(loaded.settings, engine=engine))
+
+    loader.load_settings = small
+
+
+def _taken(flag: str) -> int | None:
+    if flag not in sys.argv:
+        return None
+    at = sys.argv.index(flag)
+    _, value = sys.argv[at : at + 2]
+    del sys.argv[at : at + 2]
+    return int(value)
+
+
+if __name__ == "__main__":
+    from interfaces.cli.main import main
+
+    use_small_blocks()
+    main()

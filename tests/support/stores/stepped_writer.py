@@ -1,0 +1,74 @@
+"""The way to the store, advanced by the test instead of by a thread."""
+
+from collections.abc import Sequence
+
+from adapters.fake.clock import FakeClock
+from application.ports.block_store import BlockStore, PutOutcome
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind.queue import Offer, WriteQueue
+from domain.ids import NOBODY, RequestId
+from domain.prefix.index import STORED
+from domain.prefix.record import NamespaceInfo, Record, RecordKey
+from tests.support.telemetry.recording import RecordingEvents
+
+_ALL = 1 << 62
+
+
+class SteppedWriter(WriteBehind):
+    """Does in three steps what the thread does: take offers, put one, settle it."""
+
+    def __init__(self, store: BlockStore, max_bytes: int = _ALL) -> None:
+        super().__init__(store, RecordingEvents(), FakeClock(), max_bytes=max_bytes)
+        self._taken: list[Offer] = []
+        self._outcome: PutOutcome | None = None
+
+    @property
+    def queue(self) -> WriteQueue:
+        return self._queue
+
+    def step(self) -> bool:
+        """The next of the three; False when nothing is left to do."""
+        if not self._taken:
+            self._taken = self._queue.take(1) or []
+            return bool(self._taken)
+        offer = self._taken[0]
+        if self._outcome is None:
+            self.store.open_namespace(offer.info)
+            self._queue.indexes.begin_put()
+            self._outcome = self.store.put(offer.records)
+            return True
+        reason = None if self._outcome is PutOutcome.STORED else self._outcome.value
+        self._queue.settle(offer, reason, self._absent(offer) if reason is None else ())
+        self._taken, self._outcome = self._taken[1:], None
+        return True
+
+    def pump(self, num_steps: int = 1 << 30) -> None:
+        """Up to so many steps."""
+        for _ in range(num_steps):
+            if not self.step():
+                break
+
+    def _start(self) -> None:
+        """No thread."""
+
+    def _await_written(self, keys: Sequence[RecordKey]) -> None:
+        while self._queue._is_writing(keys):
+            self.step()
+
+
+class DirectWriter(SteppedWriter):
+    """Stores at once, whosever it is. `is_refusing`: as if the queue were full. `outcomes`: of all offers."""
+
+    def __init__(self, store: BlockStore) -> None:
+        super().__init__(store)
+        self.is_refusing = False
+        self.outcomes: list[PutOutcome] = []
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
+        if self.is_refusing:
+            return False
+        self.store.open_namespace(info)
+        self.outcomes.append(self.store.put(records))
+        if self.outcomes[-1] is PutOutcome.STORED:
+            self._queue.indexes.add([record.key for record in records], STORED)
+        return True

@@ -1,0 +1,1 @@
+"""Events, spans, metrics and logs, recorded or received."""

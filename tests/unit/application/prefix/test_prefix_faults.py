@@ -1,0 +1,164 @@
+"""The prefix cache on stores and models that lose, lie or refuse: time is lost, never an answer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeModel, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
+from application.ports.tokenizer import EncodedPrompt
+from domain.ids import GroupIndex, ModelId, SequenceId
+from domain.models.model_card import ModelSource
+from domain.models.state_layout import HitPolicy, StateLayout
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.payload import GroupPayloads, HostPayload
+from domain.prefix.record import Record, RecordKey, SnapshotKey
+from tests.support.processes.lanes import HeldLane
+from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.store_records import empty
+
+OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+PROMPT = list(range(100, 300))
+KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
+
+
+def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
+    return replace(OPTIONS, layout=layout, weights=weights)
+
+
+def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
+
+
+@KINDS
+def test_a_record_evicted_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    lane = HeldLane()
+    driver = CacheDriver(options(layout), store=store, lane=lane)
+    job = driver.begin(PROMPT)
+    assert not driver.step(job)
+    assert empty(store, store.usage().namespaces[0].info)
+    lane.run()
+    assert driver.num_wakes > 0
+    driver.finish(job)
+    assert job.computed == len(PROMPT) - 1
+    assert job.output == plain_answer(options(layout), PROMPT)
+    lane.run()
+    driver.check_idle()
+
+
+class LyingStore(MemoryBlockStore):
+    """Answers every read with the records of another prompt's positions, as a corrupt index would."""
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return list(reversed(super().get(keys, groups)))
+
+
+@KINDS
+def test_records_that_are_not_what_their_key_says_are_not_used(layout: StateLayout) -> None:
+    store = LyingStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+
+
+class ShrunkStore(MemoryBlockStore):
+    """Keeps every record and loses the contents of its state."""
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        empty = HostPayload((), ())
+        found = super().get(keys, groups)
+        return [record and replace(record, groups=dict.fromkeys(record.groups, empty)) for record in found]
+
+
+@KINDS
+def test_a_state_that_does_not_fit_is_let_go_and_computed_anew(layout: StateLayout) -> None:
+    store = ShrunkStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.UNREADABLE)
+    assert len(driver.events.of("FaultObserved")) == 1
+    again = driver.run(PROMPT)
+    assert (again.computed, again.output) == (0, job.output)
+    driver.check_idle()
+
+
+class HolesStore(MemoryBlockStore):
+    """Finds every record and reads none of `lost`; of the others it forgets the state of `forgotten` groups."""
+
+    lost: type = SnapshotKey
+    forgotten: frozenset[GroupIndex] = frozenset()
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return [
+            replace(record, groups={at: state for at, state in record.groups.items() if at not in self.forgotten})
+            if record is not None and not isinstance(record.key, self.lost)
+            else None
+            for record in super().get(keys, groups)
+        ]
+
+
+def test_a_snapshot_that_cannot_be_read_costs_the_way_back_to_the_block_before() -> None:
+    store = HolesStore()
+    CacheDriver(options(ATTENTION), store=store).run(PROMPT)
+    job = CacheDriver(options(ATTENTION), store=store).run(PROMPT)
+    assert job.computed == (len(PROMPT) - 1) % BLOCK
+    assert job.output == plain_answer(options(ATTENTION), PROMPT)
+
+
+@KINDS
+def test_a_record_that_lacks_a_group_is_a_miss(layout: StateLayout) -> None:
+    store = HolesStore()
+    store.lost, store.forgotten = int, frozenset({layout.groups[0].index})
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+    assert job.computed == len(PROMPT) - 1
+    assert not driver.events.of("FaultObserved")
+
+
+class ForgetfulModel(FakeModel):
+    """Has lost the windows of every block before position 64 when asked for them."""
+
+    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
+        trailing = {group.index for group in WINDOWED.groups if group.policy is HitPolicy.TRAILING}
+        return [
+            {at: state for at, state in groups.items() if start >= 64 or at not in trailing}
+            for (start, _), groups in zip(spans, super().capture_blocks(id, spans), strict=True)
+        ]
+
+
+def test_nothing_is_kept_behind_a_block_that_could_not_be_captured_whole() -> None:
+    driver = CacheDriver(options(WINDOWED), store=MemoryBlockStore())
+    driver.model = ForgetfulModel(ModelSource(ModelId("toy"), "p"), options(WINDOWED))
+    driver.run(PROMPT)
+    assert driver.writer is not None
+    assert driver.writer.outcomes == []
+    assert driver.hot.usage().num_blocks == 0
+    driver.check_idle()
+
+
+def test_what_the_writer_refused_is_offered_again_with_the_next_use() -> None:
+    store = MemoryBlockStore()
+    driver = CacheDriver(options(ATTENTION), store=store)
+    assert driver.writer is not None
+    driver.writer.is_refusing = True
+    driver.run(PROMPT)
+    assert store.usage().stored_bytes == 0
+    driver.writer.is_refusing = False
+    longer = driver.run([*PROMPT, *range(60)])
+    assert longer.computed <= 60 + BLOCK
+    restarted = CacheDriver(options(ATTENTION), store=store)
+    assert restarted.run([*PROMPT, *range(60)]).computed == 0

@@ -1,0 +1,173 @@
+"""The prefix cache and what waits for the store: usable from the moment it was captured, in the hot tier or not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
+from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.write_behind import WriteBehind
+from domain.ids import ModelId
+from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.record import BlockKey
+from tests.support.processes.lanes import HeldLane
+from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.gated_store import PATIENCE_S, GatedStore
+from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.telemetry.recording import RecordingEvents
+
+MODEL = ModelId("toy")
+OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+PROMPT = list(range(100, 300))
+NEXT = [*PROMPT, 1, 2, 3]
+KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
+
+
+def options(layout: StateLayout) -> FakeOptions:
+    return replace(OPTIONS, layout=layout)
+
+
+def queued_driver(layout: StateLayout, hot_bytes: int = 1 << 30) -> tuple[CacheDriver, SteppedWriter]:
+    """The queue moves when the test says so."""
+    store = MemoryBlockStore()
+    queue = SteppedWriter(store)
+    return CacheDriver(options(layout), store=store, queue=queue, hot_bytes=hot_bytes), queue
+
+
+def explain(driver: CacheDriver, prompt: Sequence[int]) -> Explanation:
+    return driver.cache.explain(MODEL, EncodedPrompt.of_text(tuple(prompt)))
+
+
+@KINDS
+@pytest.mark.parametrize("num_steps", [0, 1, 2], ids=["waiting", "being-written", "stored-not-settled"])
+def test_a_prompt_that_only_waits_for_the_store_is_restored(layout: StateLayout, num_steps: int) -> None:
+    driver, queue = queued_driver(layout)
+    driver.run(PROMPT)
+    queue.pump(num_steps)
+    driver.hot.resize(0)
+    assert driver.hot.usage().used_bytes == 0
+    told = explain(driver, PROMPT)
+    again = driver.run(PROMPT)
+    assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
+    assert again.explanation == replace(told, reused={"store": len(PROMPT) - 1})
+    assert (told.reused.get("hot", 0), told.reused.get("store", 0), told.reason) == (
+        0,
+        len(PROMPT) - 1,
+        StopReason.LAST_TOKEN,
+    )
+    following = driver.run(NEXT)
+    assert (following.computed, following.output) == (3, plain_answer(options(layout), NEXT))
+    driver.check_idle()
+
+
+@KINDS
+def test_the_first_blocks_may_be_stored_and_the_last_ones_wait(layout: StateLayout) -> None:
+    driver, queue = queued_driver(layout)
+    driver.run(PROMPT[:100], 1)
+    queue.pump()
+    driver.run(PROMPT)
+    driver.hot.resize(0)
+    assert driver.store is not None
+    assert driver.store.usage().namespaces[0].num_blocks == 100 // BLOCK
+    again = driver.run(PROMPT)
+    assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
+    driver.hot.resize(1 << 30)
+    assert driver.run(PROMPT).explanation.reused.get("store", 0) == len(PROMPT) - 1
+    assert driver.run(PROMPT).explanation.reused.get("hot", 0) == len(PROMPT) - 1
+    driver.check_idle()
+
+
+@KINDS
+def test_what_waits_is_not_offered_again(layout: StateLayout) -> None:
+    driver, queue = queued_driver(layout)
+    for hot_bytes in (1 << 30, 1 << 30, 0, 0):
+        driver.hot.resize(hot_bytes)
+        driver.run(PROMPT)
+    offered = [record.key for offer in queue.queue.take(1 << 60) or () for record in offer.records]
+    blocks = [key for key in offered if isinstance(key, BlockKey)]
+    assert len(blocks) == len(set(blocks)) == len(PROMPT) // BLOCK
+
+
+@KINDS
+def test_what_a_restart_would_leave_does_not_count_what_waits(layout: StateLayout) -> None:
+    driver, queue = queued_driver(layout)
+    driver.run(PROMPT)
+    assert driver.cache.num_stored(MODEL, PROMPT) == 0
+    queue.pump()
+    assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1
+
+
+@KINDS
+def test_what_the_store_refused_in_the_end_is_computed_again(layout: StateLayout) -> None:
+    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
+    queue = SteppedWriter(store)
+    driver = CacheDriver(options(layout), store=store, queue=queue)
+    store.is_down = True
+    driver.run(PROMPT)
+    driver.hot.resize(0)
+    assert explain(driver, PROMPT).stopped_at == len(PROMPT) - 1
+    queue.pump()
+    told = explain(driver, PROMPT)
+    assert (told.stopped_at, told.reason) == (0, StopReason.EVICTED)
+    assert driver.run(PROMPT).computed == len(PROMPT) - 1
+    driver.check_idle()
+
+
+@KINDS
+def test_a_record_dropped_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
+    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
+    queue, lane = SteppedWriter(store), HeldLane()
+    driver = CacheDriver(options(layout), store=store, queue=queue, lane=lane)
+    lane.run()
+    driver.run(PROMPT)
+    driver.hot.resize(0)
+    job = driver.begin(PROMPT)
+    assert not driver.step(job)
+    store.is_down = True
+    queue.pump()
+    lane.run()
+    driver.finish(job)
+    assert (job.computed, job.output) == (len(PROMPT) - 1, plain_answer(options(layout), PROMPT))
+    lane.run()
+    driver.check_idle()
+
+
+def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:
+    """A long conversation thins its snapshots; the queue does not move until it is over."""
+    driver, queue = queued_driver(HYBRID)
+    history = list(range(40))
+    for turn in range(20):
+        job = driver.run(history, 24, [ForkPoint(len(history) - 2, ForkKind.NEXT_TURN)])
+        history += [*job.output, *range(5000 + 100 * turn, 5030 + 100 * turn)]
+    counts = queue.queue.counts()
+    assert counts.dropped["deleted"] > 0
+    assert counts.enqueued == counts.queued + counts.dropped["deleted"]
+    driver.hot.resize(0)
+    queue.pump()
+    assert driver.store is not None
+    usage = driver.store.usage().namespaces[0]
+    assert usage.num_snapshots <= 30
+    assert usage.num_snapshots + usage.num_blocks == counts.queued
+    assert driver.run(history).computed <= 30
+    driver.check_idle()
+
+
+def test_the_writers_thread_may_be_in_the_middle_of_it() -> None:
+    store = GatedStore()
+    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 30)
+    driver = CacheDriver(options(HYBRID), store=store, queue=writer)
+    driver.run(PROMPT)
+    assert store.entered.wait(PATIENCE_S)
+    driver.hot.resize(0)
+    again = driver.run(PROMPT)
+    assert (again.computed, again.explanation.reused.get("store", 0)) == (0, len(PROMPT) - 1)
+    store.open()
+    assert writer.flush(PATIENCE_S)
+    assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1
+    assert driver.run(PROMPT).computed == 0
+    writer.close(PATIENCE_S)

@@ -1,0 +1,107 @@
+"""Figures folded from events: what counts, what counts once, and that nothing grows."""
+
+from adapters.fake.clock import FakeClock
+from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
+from application.services.event_fan_out import EventFanOut
+from application.services.live_figures import LiveFigures
+from application.services.request_timelines import RequestTimelines
+from domain.health.live_reading import LiveReading
+from domain.ids import RequestId
+from tests.support.telemetry.event_script import START_NS, Script, at
+
+
+def matched(id: str, reused: dict[str, int], reason: str = "never-seen", seconds: float = 1.0) -> PrefixMatched:
+    return PrefixMatched(
+        id=RequestId(id),
+        num_prompt=1025,
+        reused=reused,
+        num_known=0,
+        reason=reason,
+        started_ns=at(0.9),
+        at_ns=at(seconds),
+    )
+
+
+class Figures:
+    """The figures behind the timelines that they read."""
+
+    def __init__(self, max_open: int = 1000) -> None:
+        self.clock = FakeClock(START_NS)
+        timelines = RequestTimelines(max_open=max_open)
+        self.figures = LiveFigures(self.clock, timelines)
+        self._sinks = EventFanOut(timelines, self.figures)
+
+    def emit(self, event: Event) -> None:
+        self._sinks.emit(event)
+
+
+def read(figures: Figures, seconds: float = 4.5) -> LiveReading:
+    figures.clock.advance(max(0.0, (at(seconds) - figures.clock.now_ns()) / 1e9))
+    return figures.figures.read()
+
+
+def totals(reading: LiveReading) -> dict[str, int]:
+    return {origin: sum(counts) for origin, counts in reading.history.tokens.items() if sum(counts)}
+
+
+def near(value: float | None, expected: float) -> bool:
+    return value is not None and abs(value - expected) <= 0.02 * expected
+
+
+def test_a_request_from_its_queue_to_its_end() -> None:
+    figures, script = Figures(), Script()
+    for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512, "store": 256})):
+        figures.emit(event)
+    for event in (script.second_chunk(), script.decode_started(), script.first_token()):
+        figures.emit(event)
+    for seconds, num in ((2.25, 1), (2.45, 1), (3.05, 2)):
+        figures.emit(TokensReceived(((script.id, num),), at(seconds)))
+    figures.emit(script.ended())
+    found = read(figures)
+    assert totals(found) == {"hot": 512, "store": 256, "computed": 513, "output": 4}
+    assert found.reuse[0].hit_rate == {"live": 0.0, "hot": 512 / 1025, "store": 256 / 1025}
+    assert near(found.time_to_first_token.p50_s, 2.25)
+    assert found.inter_token.num == 3
+    assert near(found.inter_token.p50_s, 0.3)
+
+
+def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
+    figures, script = Figures(), Script()
+    for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512}), script.second_chunk()):
+        figures.emit(event)
+    figures.emit(RequestPreempted(script.id, 1025, at(2.5)))
+    figures.emit(matched(script.id, {"hot": 1024}, seconds=3.0))
+    again = PrefillChunkComputed(id=script.id, start=1024, end=1026, started_ns=1, at_ns=at(3.5), is_resumed=True)
+    figures.emit(again)
+    found = read(figures)
+    assert totals(found) == {"hot": 512, "computed": 513, "recomputed": 2}
+    assert found.reuse[0].num_lookups == 1
+
+
+def test_a_request_of_many_choices_is_looked_up_once() -> None:
+    figures = Figures()
+    for choice in range(4):
+        figures.emit(Script(f"r.{choice}", choice=choice).queued())
+        figures.emit(matched(f"r.{choice}", {"hot": 1024} if choice else {}, "last-token" if choice else "never-seen"))
+    found = read(figures)
+    assert (found.reuse[0].num_lookups, found.reuse[0].num_prompt_tokens) == (1, 1025)
+    assert found.reuse[0].hit_rate is not None
+    assert set(found.reuse[0].hit_rate.values()) == {0.0}
+    assert totals(found) == {}
+
+
+def test_nothing_grows_under_a_hundred_thousand_events() -> None:
+    """Half of the requests never end, and the clock goes round the windows several times."""
+    figures = Figures(max_open=50)
+    for number in range(10_000):
+        script, now = Script(f"r{number}"), at(number * 0.3)
+        figures.emit(script.queued())
+        figures.emit(script.admitted())
+        figures.emit(matched(script.id, {"hot": 2}, seconds=number * 0.3))
+        figures.emit(script.decode_started())
+        figures.emit(FirstToken(script.id, now))
+        for gap_ns in (0, number, number * 1000, number * 100_000):
+            figures.emit(TokensReceived(((script.id, 1),), now + gap_ns))
+        figures.emit(script.ended() if number % 2 else script.first_chunk())
+    assert len(figures.figures._windows._slices) == 180
+    assert figures.figures.failures() == {}

@@ -1,0 +1,311 @@
+"""The watch over the engine and the event loop: what it tells and when, on a scripted clock, without a thread."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from application.events import EngineRecovered, EngineStuck
+from application.ports.engine import EngineStatus
+from application.services.lane import Lane
+from application.services.text_side.supervision.engine_watch import (
+    EXIT_AFTER_S,
+    EXIT_STUCK,
+    LOOP_AFTER_S,
+    TELL_AGAIN_S,
+    EngineWatch,
+)
+from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
+from domain.ids import RequestId
+from tests.support.http.fake_service import wait_until
+from tests.support.processes.lanes import HeldLane, InlineLane
+from tests.support.telemetry.recording import RecordingEvents
+
+S = 1_000_000_000
+STUCK_AFTER_S = 30.0
+
+
+class Stacks:
+    num_reads = 0
+
+    def read(self) -> str:
+        self.num_reads += 1
+        return "thread cairn-compute:\n  engine.py:1 in hang"
+
+
+class World:
+    """An engine that reports what the test wants, a loop that answers when the test says so, a supervisor that
+    counts. `told`: in which order the supervisor and the log were called."""
+
+    def __init__(self, teller: Lane | None = None, *, stuck_after_s: float = STUCK_AFTER_S) -> None:
+        self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
+        self.told: list[str] = []
+        self.exits: list[int] = []
+        self.abandoned: list[int] = []
+        self.loop: list[Callable[[], None]] = []
+        self.is_loop_blocked = False
+        self.status = EngineStatus(
+            is_alive=True, is_busy=False, last_progress_ns=0, last_step_ns=0, num_waiting=0, num_running=0
+        )
+        self.watch = EngineWatch(
+            status=lambda: self.status,
+            clock=self.clock,
+            events=self.events,
+            stacks=self.stacks,
+            stuck_after_s=stuck_after_s,
+            supervisor=self,
+            give_up=self.exits.append,
+            abandon=lambda: self.abandoned.append(self.clock.now_ns()),
+            flush=lambda: self.told.append("flush"),
+            teller=teller or InlineLane(),
+        )
+        self.watch.connect(self.call_soon)
+
+    def ready(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    def moving(self) -> None:
+        self.told.append("moving")
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.loop.append(call)
+        if not self.is_loop_blocked:
+            self.answer()
+
+    def answer(self) -> None:
+        while self.loop:
+            self.loop.pop()()
+
+    def does(self, kind: str, **status: int) -> None:
+        """The engine begins something, now."""
+        now_ns = self.clock.now_ns()
+        doing = Activity(kind, now_ns, (RequestId("a"),))
+        self.status = dataclasses.replace(
+            self.status, **{"last_progress_ns": now_ns, "last_step_ns": now_ns, "activity": doing, **status}
+        )
+
+    def looks(self, seconds: float) -> None:
+        """A look a second."""
+        for _ in range(int(seconds)):
+            self.clock.advance(1)
+            self.watch.look()
+
+    def stuck(self) -> list[EngineStuck]:
+        return [event for event in self.events.events if isinstance(event, EngineStuck)]
+
+    def recovered(self) -> list[EngineRecovered]:
+        return [event for event in self.events.events if isinstance(event, EngineRecovered)]
+
+
+def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_time_set() -> None:
+    world = World()
+    world.does("prefill", num_running=1, num_waiting=2)
+    world.looks(STUCK_AFTER_S - 1)
+    assert (world.stuck(), world.stacks.num_reads) == ([], 0)
+    world.looks(1)
+    (told,) = world.stuck()
+    assert (told.stuck_in, told.request_ids, told.since_ns, told.is_first) == ("prefill", (RequestId("a"),), 0, True)
+    assert (told.num_waiting, told.num_running, told.at_ns) == (2, 1, STUCK_AFTER_S * S)
+    assert "engine.py:1 in hang" in told.stack
+
+
+def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
+    world = World()
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S + 2 * TELL_AGAIN_S + 5)
+    assert [told.is_first for told in world.stuck()] == [True, False, False]
+    assert world.recovered() == []
+    world.does("plan")
+    world.looks(2)
+    (over,) = world.recovered()
+    assert (over.stuck_in, over.stuck_ns) == ("decode", (STUCK_AFTER_S + 2 * TELL_AGAIN_S + 6) * S)
+    assert len(world.stuck()) == 3
+
+
+def test_the_supervisor_hears_nothing_while_it_is_stuck() -> None:
+    world = World()
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S - 1)
+    assert world.told == ["moving"] * int(STUCK_AFTER_S - 1)
+    world.looks(20)
+    assert len(world.told) == STUCK_AFTER_S - 1
+    world.does("idle", num_running=0)
+    world.looks(1)
+    assert world.told[-1] == "moving"
+
+
+def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() -> None:
+    world = World()
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
+    assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
+    ended = {"is_alive": False, "fault": "the engine's process was killed by SIGABRT", "activity": None}
+    world.status = dataclasses.replace(world.status, **ended)
+    world.looks(2)
+    world.status = dataclasses.replace(world.status, is_alive=True, fault="")
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S)
+    assert [told.stuck_in for told in world.stuck()] == ["prefill", "prefill", "ended", "prefill"]
+    assert [bool(told.stack) for told in world.stuck()] == [True, True, False, True]
+    assert len(world.abandoned) == 2
+
+
+def test_an_engine_that_has_ended_and_is_replaced_at_once_was_never_stuck() -> None:
+    world = World()
+    world.does("prefill", num_running=1)
+    for _ in range(3):
+        world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed")
+        world.looks(1)
+        world.status = dataclasses.replace(world.status, is_alive=True, fault="")
+        world.looks(1)
+    assert world.events.events == []
+
+
+def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(LOOP_AFTER_S + 1)
+    world.answer()
+    assert (len(world.stuck()), world.abandoned) == (1, [])
+
+
+def test_a_stuck_engine_does_not_end_the_process() -> None:
+    world = World()
+    world.does("load", num_calls=1)
+    world.looks(2 * EXIT_AFTER_S)
+    assert world.exits == []
+
+
+def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
+    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LAST_WORDS_S", 0.0)
+    world = World(HeldLane(max_pending=1))
+    world.is_loop_blocked = True
+    world.looks(EXIT_AFTER_S + 1)
+    assert (world.events.events, world.exits) == ([], [EXIT_STUCK])
+
+
+def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(LOOP_AFTER_S)
+    assert world.stuck() == []
+    world.looks(1)
+    (told,) = world.stuck()
+    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s()) == (EVENT_LOOP, S, LOOP_AFTER_S)
+    assert world.told == ["moving"] * int(LOOP_AFTER_S)
+    world.looks(EXIT_AFTER_S - LOOP_AFTER_S - 1)
+    assert world.exits == []
+    world.looks(1)
+    assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
+
+
+def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(4)
+    world.answer()
+    assert world.watch.loop_lag_s() == 3
+    world.is_loop_blocked = False
+    world.looks(2)
+    assert (world.watch.loop_lag_s(), world.stuck(), world.recovered()) == (0, [], [])
+
+
+def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -> None:
+    world = World()
+    world.does("prefill", num_running=1)
+    world.looks(5)
+    world.clock.advance(3600)
+    world.looks(STUCK_AFTER_S)
+    assert (world.stuck(), world.exits) == ([], [])
+    world.looks(1)
+    (told,) = world.stuck()
+    assert told.since_ns == 3606 * S, "what was not lived through is not counted"
+
+
+def test_a_loop_that_was_stopped_before_it_could_answer_is_not_stuck_when_it_goes_on() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(1)
+    world.clock.advance(3600)
+    world.looks(LOOP_AFTER_S)
+    assert (world.stuck(), world.exits) == ([], [])
+    world.looks(1)
+    (told,) = world.stuck()
+    assert told.since_ns == 3602 * S, "what was not lived through is not counted"
+
+
+def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round() -> None:
+    world = World()
+    world.does("plan", num_waiting=1)
+    for _ in range(int(STUCK_AFTER_S)):
+        world.status = dataclasses.replace(world.status, last_progress_ns=world.clock.now_ns())
+        world.looks(1)
+    assert [told.stuck_in for told in world.stuck()] == [WAITING]
+
+
+def test_stuck_in_something_else_is_two_wedges() -> None:
+    world = World()
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S)
+    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine stopped: MemoryError")
+    world.looks(2)
+    assert [type(event).__name__ for event in world.events.events] == ["EngineStuck", "EngineRecovered", "EngineStuck"]
+    assert world.stuck()[-1].stuck_in == "ended"
+
+
+def test_a_time_as_short_as_a_look_is_kept_to() -> None:
+    """The time between two looks is no pause of the watch's own."""
+    world = World(stuck_after_s=1)
+    world.does("decode", num_running=1)
+    world.looks(1)
+    assert [told.stuck_in for told in world.stuck()] == ["decode"]
+
+
+def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
+    world = World()
+    world.watch.start()
+    wait_until(lambda: "moving" in world.told, "the first look")
+    world.watch.stop()
+    world.watch.stop()
+
+
+def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LOOK_S", 0.001)
+    world = World()
+    status = world.status
+    del world.status
+    world.watch.start()
+    wait_until(lambda: len(world.events.of("FaultObserved")) > 1, "two looks that failed")
+    assert "moving" not in world.told
+    world.status = status
+    wait_until(lambda: "moving" in world.told, "a look that went well")
+    world.watch.stop()
+
+
+def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any() -> None:
+    world = World()
+    world.status = dataclasses.replace(world.status, stuck_after_s=5.0)
+    world.does("decode", num_running=1)
+    world.looks(4)
+    assert not world.stuck()
+    world.looks(1)
+    assert [event.stuck_in for event in world.stuck()] == ["decode"]
+
+
+def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_told_by_its_end_alone() -> None:
+    world = World()
+    for _ in range(2):
+        doing = Activity("load", world.clock.now_ns())
+        world.status = dataclasses.replace(world.status, is_alive=False, fault="lost", activity=doing)
+        num_before = len(world.abandoned)
+        world.looks(STUCK_AFTER_S - 1)
+        assert len(world.abandoned) == num_before
+        world.looks(10)
+        assert len(world.abandoned) == num_before + 1
+        world.status = dataclasses.replace(world.status, activity=None)
+        world.looks(1)
+    assert {event.stuck_in for event in world.stuck()} == {ENDED}
+    assert not world.recovered()

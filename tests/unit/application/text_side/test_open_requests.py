@@ -1,0 +1,263 @@
+"""The text side of the port, told by hand what an engine would: text, ends, slow readers, places, telemetry."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.fake.ids import FakeIds
+from adapters.fake.tokenizer import FakeTokenizer
+from application.events import DecodeStarted, Event, FaultObserved, RequestEnded
+from application.ports.engine import Ended, EngineError, Tokens
+from application.ports.output_parser import OutputParser
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.generation import MERGE_ABOVE
+from domain.errors import QueueFull, ServerUnavailable
+from domain.ids import RequestId
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt, FinishReason, Usage
+from domain.request.sampling import StopRules
+from domain.request.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
+from tests.support.engines.told_engine import ADMITTED, ID, TextSide, text_of
+from tests.support.telemetry.recording import RecordingEvents
+
+
+def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
+    return [(event.id, event.reason, event.usage) for event in side.recorded.events if isinstance(event, RequestEnded)]
+
+
+def test_items_arrive_in_order_with_their_choice() -> None:
+    async def consume() -> list[tuple[int, Any]]:
+        side = TextSide()
+        generation = side.open(num_choices=2)
+        side.tell(ADMITTED, PrefillProgress(1, 2))
+        side.say("ab", choice=1)
+        side.end(choice=1, num_tokens=2)
+        side.end()
+        return [entry async for entry in Answer([generation])]
+
+    items = asyncio.run(consume())
+    assert [(number, type(item).__name__) for number, item in items] == [
+        (0, "Admitted"), (0, "PrefillProgress"), (0, "Finished"), (1, "TextDelta"), (1, "TextDelta"), (1, "Finished"),
+    ]  # fmt: skip
+    assert text_of(items, 1) == "ab"
+
+
+def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_dropped() -> None:
+    side = TextSide()
+    generation = side.open(rules=StopRules(stop=("STOP",)), num_choices=2)
+    side.tell(ADMITTED)
+    side.say("one STOP and more")
+    assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 8)]
+    finished = Finished(FinishReason.STOP, Usage(2, 8, {"hot": 1}), "STOP")
+    items = Answer([generation]).take()
+    assert text_of(items) == "one "
+    assert items[-1] == (0, finished)
+    assert ends(side) == []  # the engine has not ended it yet
+    side.say("even more")
+    side.end(num_tokens=99)  # it had come to its end before it heard of it
+    assert Answer([generation]).take() == []
+    assert ends(side) == [(ID, "stop", finished.usage)]
+    assert (side.num_released, side.requests.num_open) == (0, 1)  # the other choice runs on
+    side.end(FinishReason.STOP, choice=1)
+    assert (side.num_released, side.requests.num_open) == (1, 0)
+
+
+def test_the_lease_ends_when_all_choices_have_though_nobody_has_read() -> None:
+    side = TextSide()
+    generation = side.open(num_choices=2)
+    side.end()
+    assert side.num_released == 0
+    side.end(choice=1)
+    assert side.num_released == 1
+    generation.close()
+    assert (side.num_released, side.engine.cancelled) == (1, [])
+
+
+def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_it_is_known() -> None:
+    side = TextSide()
+    generation = side.open(num_choices=2)
+    side.say("ab")
+    generation.close()
+    generation.close()
+    assert side.engine.cancelled == [(ID, None, FinishReason.CANCELLED, None)]
+    assert (side.requests.num_read, side.requests.num_open, side.num_released) == (0, 1, 1)
+    side.say("cd")
+    side.end(FinishReason.CANCELLED, num_tokens=4)
+    side.end(FinishReason.CANCELLED, choice=1)
+    assert ends(side) == [(ID, "cancelled", Usage(2, 4, {"hot": 1})), (f"{ID}.1", "cancelled", Usage(2, 0, {"hot": 1}))]
+    assert side.requests.num_open == 0
+
+
+def test_a_slow_reader_gets_merged_text_and_loses_nothing() -> None:
+    side = TextSide()
+    generation = side.open()
+    side.tell(*(PrefillProgress(done, 500) for done in range(500)))
+    side.tell(*(Tokens((97 + at % 26,)) for at in range(1_000)))
+    side.end(num_tokens=1_000)
+    items = Answer([generation]).take()
+    assert len(items) <= MERGE_ABOVE + 4
+    tokens = [token for _, item in items if isinstance(item, TextDelta) for token in item.token_ids]
+    assert tokens == [97 + at % 26 for at in range(1_000)]
+    assert (0, PrefillProgress(499, 500)) in items
+
+
+def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else() -> None:
+    side = TextSide()
+    generation = side.open(max_held_bytes=10_000, num_choices=2)
+    side.say("x" * 1_000)
+    side.say("y", choice=1)
+    assert side.engine.cancelled == [(ID, 0, FinishReason.CANCELLED, None)]
+    (zero, failed), *others = Answer([generation]).take()
+    assert zero == 0
+    assert isinstance(failed, Failed)
+    assert "not read" in failed.error.message
+    assert [number for number, _ in others] == [1]
+    side.end(FinishReason.CANCELLED)
+    assert [reason for _, reason, _ in ends(side)] == ["error"]
+
+
+def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
+    side = TextSide()
+    generation = side.open(max_held_bytes=10_000)
+    num_read = 0
+    for _ in range(40):
+        side.say("x" * 50)
+        num_read += len(text_of(Answer([generation]).take()))
+    assert num_read == 40 * 50
+
+
+def names(side: TextSide) -> list[str]:
+    """Of the events, but for what is told of every step."""
+    return [name for event in side.recorded.events if (name := type(event).__name__) != "TokensReceived"]
+
+
+class BrokenParser:
+    def feed(self, token_id: int) -> list[ContentDelta]:
+        raise UnicodeError(f"token {token_id} is no text")
+
+    def finish(self) -> list[ContentDelta]:
+        raise UnicodeError("nor is the end")
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1])
+def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
+    side = TextSide()
+    broken, sound = side.open(parser=BrokenParser), side.open(RequestId("s"))
+    side.say("x" * num_tokens)
+    side.end()
+    side.say("y", id=RequestId("s"))
+    (last,) = Answer([broken]).take()
+    assert isinstance(last[1], Failed)
+    assert [reason for _, reason, _ in ends(side)] == ["error"]
+    assert text_of(Answer([sound]).take()) == "y"
+    assert names(side) == ["FaultObserved", "RequestEnded"]
+    assert side.requests.num_open == 1
+    faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
+    messages = [event.error_message for event in side.recorded.events if isinstance(event, RequestEnded)]
+    for told in (*faults, *messages, last[1].error.message):
+        assert "UnicodeError" in told
+        assert f"{Path(__file__).name}:" in told
+        assert "is no text" not in told, "what an error says may quote what was said"
+        assert "nor is" not in told
+
+
+def test_an_error_of_the_engine_is_the_clients_error() -> None:
+    side = TextSide()
+    generation = side.open()
+    side.tell(Ended(Usage(2, 0), None, EngineError("server_unavailable", "it was unloaded")))
+    ((_, failed),) = Answer([generation]).take()
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ServerUnavailable)
+    (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
+    assert (event.reason, event.error_code, event.error_message) == ("error", "server_unavailable", "it was unloaded")
+
+
+def fake_parser() -> OutputParser:
+    prompt = ChatPrompt((ChatMessage(Role.USER, "hi"),), TOOLS)
+    return FakeTokenizer().output_parser(prompt, (), FakeIds().call_id)
+
+
+TOOLS = (ToolSpec("add", parameters={"type": "object", "required": ["a"]}),)
+
+
+def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say("<call>add {}</call><call>sub {}</call>")
+    side.end(FinishReason.STOP, num_tokens=9)
+    (_, last) = Answer([generation]).take()[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.TOOL_CALLS
+    kinds = ("schema_mismatch", "unknown_tool")
+    assert tuple(problem.kind.value for problem in last.call_problems) == kinds
+    (parsing,) = [event.parsing for event in side.recorded.events if isinstance(event, RequestEnded)]
+    assert parsing is not None
+    assert (parsing.num_calls, parsing.problems, parsing.has_failed) == (2, kinds, False)
+    assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]
+
+
+def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say('<call>add {"a": 1}</call>')
+    side.end(FinishReason.STOP)
+    assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
+    assert names(side) == ["RequestEnded"]
+
+
+def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say('<call>add {"a')
+    side.end(FinishReason.LENGTH)
+    (_, last) = Answer([generation]).take()[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.LENGTH
+    assert [problem.kind.value for problem in last.call_problems] == ["malformed_arguments"]
+
+
+def test_a_requests_end_is_told_after_everything_else_of_its_batch() -> None:
+    side = TextSide()
+    side.open()
+    side.end(events=(DecodeStarted(ID, 4),))
+    assert names(side) == ["DecodeStarted", "RequestEnded"]
+
+
+def test_places_are_taken_all_or_none_and_given_back_as_the_engine_says() -> None:
+    side = TextSide(max_queue=4)
+    side.requests.reserve(3)
+    with pytest.raises(QueueFull):
+        side.requests.reserve(2)
+    side.requests.reserve(1)
+    side.requests.release(1)
+    side.tell(num_left_queue=2)
+    assert side.requests.num_waiting == 1
+    side.engine.is_alive = False
+    with pytest.raises(ServerUnavailable, match="gone"):
+        side.requests.reserve(1)
+    assert side.requests.num_waiting == 1
+
+
+class RaisingEvents(RecordingEvents):
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        raise OSError("no telemetry")
+
+
+def test_an_event_sink_that_raises_costs_nothing() -> None:
+    events = RaisingEvents()
+    side = TextSide(events)
+    generation = side.open()
+    side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
+    assert text_of(Answer([generation]).take()) == "a"
+    told = [type(event).__name__ for event in events.events]
+    assert told == ["DecodeStarted", "TokensReceived", "RequestEnded"]
+
+
+def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:
+    side = TextSide()
+    side.say("x", id=RequestId("nobody"))
+    side.end(id=RequestId("nobody"))
+    assert side.recorded.events == []

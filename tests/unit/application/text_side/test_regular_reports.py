@@ -1,0 +1,64 @@
+"""What is told every few seconds, and that it goes on whatever cannot be read."""
+
+import asyncio
+from typing import cast
+
+from adapters.fake.clock import FakeClock
+from application.events import FaultObserved
+from application.events.cache import CacheMeasured, TierReading
+from application.events.health import ReadinessMeasured
+from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
+from application.ports.engine import EngineCache
+from application.services.text_side.supervision.regular_reports import RegularReports
+from tests.support.telemetry.recording import RecordingEvents
+
+HOT = HotUsage(budget_bytes=1000, used_bytes=600, num_blocks=5, num_snapshots=2, num_pinned=1, evicted=3)
+MODEL = StoredModel(model="m", num_namespaces=1, num_blocks=11, num_snapshots=4, raw_bytes=8000, stored_bytes=4000)
+STORE = StoreStats(quota_bytes=9000, stored_bytes=8000, evicted=1, faults={}, models=(MODEL, MODEL))
+
+
+class Cache:
+    """As much of an EngineCache as is asked."""
+
+    def __init__(self, *answers: CacheStats | Exception) -> None:
+        self._answers = list(answers)
+
+    async def stats(self) -> CacheStats:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Health:
+    is_ready = True
+
+
+def reported(*answers: CacheStats | Exception) -> RecordingEvents:
+    events, clock = RecordingEvents(), FakeClock()
+    reports = RegularReports(cast(EngineCache, Cache(*answers)), Health, events, clock)
+    for _ in answers:
+        asyncio.run(reports.report())
+    return events
+
+
+def test_tiers_and_readiness_are_told() -> None:
+    events = reported(CacheStats(HOT, STORE, QueueCounts(queued_bytes=70)))
+    now = FakeClock().now_ns()
+    hot = TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3)
+    store = TierReading(name="store", num_blocks=22, num_snapshots=8, used_bytes=8000, limit_bytes=9000, evicted=1)
+    assert events.events == [ReadinessMeasured(True, now), CacheMeasured((hot, store), 70, now)]
+
+
+def test_what_could_not_be_read_is_left_out() -> None:
+    (told,) = reported(CacheStats(HOT, None, None, "the store does not answer")).of("CacheMeasured")
+    assert isinstance(told, CacheMeasured)
+    assert [tier.name for tier in told.tiers] == ["hot"]
+
+
+def test_a_failure_is_a_fault_and_asked_again() -> None:
+    events = reported(OSError("no"), CacheStats(HOT, None, None))
+    (fault,) = events.of("FaultObserved")
+    assert isinstance(fault, FaultObserved)
+    assert fault.where == "cache.stats"
+    assert len(events.of("CacheMeasured")) == 1

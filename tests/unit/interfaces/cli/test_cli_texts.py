@@ -1,0 +1,105 @@
+"""What the CLI writes: the banner and the log lines."""
+
+import json
+import logging
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapters.fake.tokenizer import FakeTokenizer
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from application.settings import ServerSettings, Settings
+from domain.ids import ModelId
+from domain.models.model_card import DecodeMode, ModelDescription
+from domain.models.state_layout import StateLayout
+from interfaces.cli.server.banner import banner
+from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
+from tests.support.mlx.tiny_tokenizers import load_folder
+
+MODEL = ModelDescription(
+    id=ModelId("it's"),
+    model_type="llama",
+    vocab_size=10,
+    context_length=8192,
+    eos_token_ids=frozenset(),
+    dtype="float32",
+    weight_bytes=44 * 2**20,
+    layout=StateLayout(()),
+    decode_mode=DecodeMode.SINGLE,
+    decode_note="the probe differed",
+)
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    information = (type(error), error, None) if error else None
+    return logging.LogRecord("cairn.engine", logging.WARNING, "f.py", 1, message, arguments, information)
+
+
+def test_banner_holds_what_is_needed():
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [("device", "cpu"), ("data", "/data")])
+    assert text.splitlines()[0] == "Cairn serves it's at http://127.0.0.1:9/v1"
+    assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
+    assert "  template tools, reasoning, no late system messages (told as a user's)\n" in text
+    assert f"  answers  {FakeTokenizer().output_format}\n" in text
+    assert "  pages    http://127.0.0.1:9/chat to talk to it, http://127.0.0.1:9/admin to watch it\n" in text
+    assert re.search(r"^  device   cpu$", text, re.MULTILINE)
+    assert re.search(r"^  data     /data$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("id", EMBEDDED_IDS)
+def test_banner_of_a_real_model_tells_its_parsers_and_template(id: ModelId):
+    tokenizer = load_folder(Path(embedded_folder(id) or ""))
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
+    assert "  template tools, reasoning, late system messages\n" in text
+    assert "  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>\n" in text
+
+
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_curl_line_is_a_command_that_asks_the_model(key: str | None):
+    settings = Settings(server=ServerSettings(api_key=key))
+    text = banner(settings, "http://127.0.0.1:9", MODEL, FakeTokenizer(), [])
+    words = shlex.split(text[text.index("curl") : text.index("  model")])
+    assert words[:2] == ["curl", "http://127.0.0.1:9/v1/chat/completions"]
+    body = json.loads(words[words.index("-d") + 1])
+    assert body["model"] == "it's"
+    assert body["messages"][0]["role"] == "user"
+    assert ("authorization: Bearer YOUR-KEY" in words) is (key is not None)
+    assert "secret" not in text
+
+
+def test_plain_log_line():
+    line = PlainFormatter().format(record("%d of %d", 1, 2))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING cairn\.engine: 1 of 2", line)
+
+
+def test_json_log_line():
+    fields = json.loads(JsonFormatter().format(record("two\nlines and “quotes”")))
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {"level": "warning", "logger": "cairn.engine", "message": "two\nlines and “quotes”"}
+
+
+def test_json_log_line_with_an_error_is_still_one_line():
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        entry = logging.LogRecord("cairn", logging.ERROR, "f.py", 1, "failed", (), sys.exc_info())
+    line = JsonFormatter().format(entry)
+    assert "\n" not in line
+    assert json.loads(line)["exception"].endswith("ValueError: bad")
+
+
+def test_nothing_that_is_logged_passes_for_another_line():
+    forged = "2026-11-21 10:00:00.000 INFO cairn.engine: all is well"
+    try:
+        raise ValueError(f"bad\n{forged}")
+    except ValueError:
+        entry = logging.LogRecord(
+            "cairn", logging.ERROR, "f.py", 1, "name %s", (f"a\r\n{forged}\x1b[2J",), sys.exc_info()
+        )
+    lines = re.split(r"[\r\n]", PlainFormatter().format(entry))
+    assert [line for line in lines if re.match(r"\d{4}-", line)] == [lines[0]]
+    assert "\x1b" not in lines[0]
+    assert any(line.endswith("ValueError: bad") for line in lines)

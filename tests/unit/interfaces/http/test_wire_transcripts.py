@@ -1,0 +1,161 @@
+"""Golden transcripts of the dialects whose streams have named events, read strictly by the official SDKs' models."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.shared import ErrorResponse
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import Field, TypeAdapter
+
+from domain.priority import Priority
+from interfaces.http.anthropic.answer import message_body
+from interfaces.http.anthropic.conversation import input_of
+from interfaces.http.responses.answer import response_body
+from tests.support.http.golden import framings, golden_file, responses_context, summarised_context
+from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
+from tests.support.telemetry.named_events import assert_nothing_unknown, named_events
+
+ANTHROPIC = TypeAdapter[Any](RawMessageStreamEvent)
+RESPONSES = TypeAdapter[Any](Annotated[ResponseStreamEvent, Field(discriminator="type")])
+WHOLE = [name for name, steps in SCENARIOS.items() if collected(steps) is not None]
+FAILED = [name for name in SCENARIOS if name not in WHOLE]
+
+
+def told(dialect: str, scenario: str) -> list[dict[str, Any]]:
+    return named_events(transcript(framings()[dialect], SCENARIOS[scenario]))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("dialect", framings())
+def test_what_a_client_reads_is_what_the_file_says(dialect: str, scenario: str) -> None:
+    assert transcript(framings()[dialect], SCENARIOS[scenario]) == golden_file(dialect, scenario).read_bytes()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_anthropics_own_models_read_every_event(scenario: str) -> None:
+    for event in told("anthropic", scenario):
+        match event["type"]:
+            case "ping":
+                assert event == {"type": "ping"}
+            case "error":
+                assert_nothing_unknown(ErrorResponse.model_validate(event, strict=True))
+            case _:
+                assert_nothing_unknown(ANTHROPIC.validate_json(msgspec.json.encode(event), strict=True))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("dialect", ["responses", "responses_summary"])
+def test_openais_own_models_read_every_event(dialect: str, scenario: str) -> None:
+    events = told(dialect, scenario)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    for event in events:
+        parsed = RESPONSES.validate_json(msgspec.json.encode(event), strict=True)
+        assert parsed.type == event["type"]
+        assert_nothing_unknown(parsed)
+
+
+@pytest.mark.parametrize("scenario", WHOLE)
+def test_whole_answers_are_read_by_the_official_models(scenario: str) -> None:
+    choice = collected(SCENARIOS[scenario])
+    assert choice is not None
+    message = msgspec.json.encode(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
+    assert_nothing_unknown(Message.model_validate_json(message, strict=True))
+    for context in (responses_context(), summarised_context()):
+        response = msgspec.json.encode(response_body(context, choice))
+        assert_nothing_unknown(Response.model_validate_json(response, strict=True))
+
+
+@pytest.mark.parametrize("scenario", [name for name in WHOLE if name != "silence"])
+def test_a_streamed_message_adds_up_to_the_whole_one(scenario: str) -> None:
+    choice = collected(SCENARIOS[scenario])
+    assert choice is not None
+    whole = msgspec.to_builtins(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
+    events = told("anthropic", scenario)
+    *_, finish, _ = events
+    first = events[0]["message"]
+    usage = {**first["usage"], **finish["usage"]}  # as the SDKs put them together
+    message = {**first, **finish["delta"], "usage": usage, "content": _blocks(events)}
+    assert message == whole
+
+
+def _blocks(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As a client puts them together."""
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        match event:
+            case {"type": "content_block_start", "index": index, "content_block": block}:
+                assert index == len(blocks)
+                blocks.append({**block, "input": ""} if block["type"] == "tool_use" else block)
+            case {"type": "content_block_delta", "delta": {"type": _, **pieces}}:
+                for name, piece in pieces.items():
+                    blocks[-1]["input" if name == "partial_json" else name] += piece
+    return [{**block, "input": input_of(block["input"])} if "input" in block else block for block in blocks]
+
+
+@pytest.mark.parametrize("scenario", WHOLE)
+@pytest.mark.parametrize("make", [responses_context, summarised_context], ids=["content", "summary"])
+def test_a_streamed_response_ends_with_the_whole_one(scenario: str, make: Any) -> None:
+    choice = collected(SCENARIOS[scenario])
+    assert choice is not None
+    dialect = "responses" if make is responses_context else "responses_summary"
+    events = told(dialect, scenario)
+    last = events[-1]["response"]
+    assert last == msgspec.to_builtins(response_body(make(), choice))
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    cut = scenario == "length_in_a_call"
+    assert done == (last["output"][:-1] if cut else last["output"])
+
+
+@pytest.mark.parametrize("dialect", ["responses", "responses_summary"])
+def test_every_item_and_part_of_a_response_that_opens_closes(dialect: str) -> None:
+    for scenario in WHOLE:
+        types = [event["type"] for event in told(dialect, scenario)]
+        cut = scenario == "length_in_a_call"
+        for opening, closing in (
+            ("output_item.added", "output_item.done"),
+            ("content_part.added", "content_part.done"),
+            ("reasoning_summary_part.added", "reasoning_summary_part.done"),
+        ):
+            num_open = types.count(f"response.{opening}") - types.count(f"response.{closing}")
+            assert num_open == (1 if cut and opening == "output_item.added" else 0), scenario
+
+
+def test_claude_code_counts_every_sign_of_life() -> None:
+    """It counts deltas of a block and nothing else; what is open stays open, and text goes on in the block."""
+    events = told("anthropic", "silence")
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    empty = [delta for delta in deltas if set(delta.values()) & {""} and delta["type"] != "signature_delta"]
+    assert [delta["type"] for delta in empty] == [
+        *("text_delta", "text_delta", "text_delta", "thinking_delta", "input_json_delta", "input_json_delta")
+    ]  # the last is the call's own beginning or the sign of life in it
+    starts = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
+    assert starts == ["text", "thinking", "tool_use"]
+    assert events[0]["message"]["usage"]["cache_read_input_tokens"] == 0
+    finish = next(event for event in events if event["type"] == "message_delta")
+    assert (finish["usage"]["input_tokens"], finish["usage"]["cache_read_input_tokens"]) == (232, 768)
+
+
+def test_codex_counts_every_sign_of_life() -> None:
+    events = told("responses", "silence")
+    assert [event["type"] for event in events[:4]] == ["response.created", *["response.in_progress"] * 3]
+
+
+@pytest.mark.parametrize("scenario", FAILED)
+def test_a_failed_stream_ends_with_its_error(scenario: str) -> None:
+    last = told("anthropic", scenario)[-1]
+    assert last["type"] == "error"
+    assert last["error"]["type"] == {"failure_at_once": "overloaded_error"}.get(scenario, "api_error")
+    failed = told("responses", scenario)[-1]
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    code = {"failure_at_once": "rate_limit_exceeded"}.get(scenario, "server_error")
+    assert failed["response"]["error"]["code"] == code
+    assert [item["type"] for item in failed["response"]["output"]] == (
+        ["function_call"] if scenario == "failure_after_a_call" else []
+    )
+
+
+def test_codex_is_told_how_long_to_wait() -> None:
+    assert told("responses", "failure_at_once")[-1]["response"]["error"]["message"].endswith("try again in 3s")

@@ -1,0 +1,53 @@
+"""The pages of the dialects say what the code declares."""
+
+from typing import Annotated, Any
+
+import pytest
+from msgspec import Struct
+
+from domain.errors import InvalidRequest
+from interfaces.http.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from interfaces.http.fields.parameters import ignored, parameters, refuse_unsupported, refused, supported
+from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
+from interfaces.http.ollama.options import Options
+from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.completion_request import CompletionRequest
+from interfaces.http.responses.responses_request import ResponsesRequest
+from tests.support.http.dialect_docs import FOLDER, PAGES, page
+
+BODIES = [
+    MessagesRequest,
+    CountTokensRequest,
+    ResponsesRequest,
+    ChatCompletionRequest,
+    CompletionRequest,
+    ChatRequest,
+    GenerateRequest,
+    Options,
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_are_made_of_the_declarations(name: str) -> None:
+    assert (FOLDER / name).read_text() == page(name), "run python -m tests.support.http.dialect_docs"
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_every_field_is_declared(body: type[Struct]) -> None:
+    told = parameters(body)
+    assert [one.attribute for one in told] == list(body.__struct_fields__)
+    assert all(one.note for one in told)
+
+
+class _Body(Struct):
+    good: Annotated[int | None, supported("it does")] = None
+    dull: Annotated[Any, ignored("it does not")] = None
+    bad: Annotated[list[int] | None, refused("it cannot", [], [0])] = None
+
+
+def test_what_is_declared_as_refused_is_refused_unless_it_asks_for_nothing() -> None:
+    for body in (_Body(), _Body(1, 2, []), _Body(bad=[0])):
+        refuse_unsupported(body)
+    with pytest.raises(InvalidRequest, match="bad is not supported") as error:
+        refuse_unsupported(_Body(bad=[1]))
+    assert error.value.param == "bad"
