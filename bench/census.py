@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from adapters.system.blas.openblas import load_blas
-from application.services.token_side.model_loads import whole
+from tests.support.engines.finish_load import finish_load
 
 load_blas()
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # compiling fused kernels takes longer than all these models run
@@ -122,7 +122,7 @@ def load(name: str, precision: str) -> MlxModel:
     if precision == "4-bit":
         nn.quantize(network, 32, 4, class_predicate=lambda _path, module: _can_quantise(module))
         mx.eval(network.parameters())
-    return whole(assemble(network, ModelId(name), ModelFacts(config_of(name))))
+    return finish_load(assemble(network, ModelId(name), ModelFacts(config_of(name))))
 
 
 def _can_quantise(module: nn.Module) -> bool:

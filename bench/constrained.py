@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapters.system.blas.openblas import load_blas
-from application.services.token_side.model_loads import whole
+from tests.support.engines.finish_load import finish_load
 
 load_blas()
 
@@ -123,7 +123,7 @@ def main() -> None:
     results = Results(options.json, "constrained", mlx_device=describe_device())
     source = ModelSource(ModelId(options.model), str(embedded_folder(ModelId(options.model)) or options.model))
     tokenizers, engine = HfTokenizerLoader(), MlxEngine()
-    tokenizer, model = tokenizers.load(source), whole(engine.load(source, LoadOptions()))
+    tokenizer, model = tokenizers.load(source), finish_load(engine.load(source, LoadOptions()))
     compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS))
     compiler.attach(source.id, tokenizer.vocabulary())
     compare = Compare(model, compiler, source, tokenizer.encode("Tell me about the sea. " * 8).token_ids)

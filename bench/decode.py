@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.system.blas.openblas import load_blas
-from application.services.token_side.model_loads import whole
+from tests.support.engines.finish_load import finish_load
 
 load_blas()
 
@@ -87,8 +87,8 @@ def durations(clock: list[float]) -> list[float]:
 
 
 def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: int) -> list[dict[str, Any]]:
-    network, facts = whole(load_folder(folder, "auto", Digests(b"")))
-    model = whole(assemble(network, ModelId(folder.name), facts))
+    network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+    model = finish_load(assemble(network, ModelId(folder.name), facts))
     results: list[dict[str, Any]] = []
     for count in rows:
         prompts = [prompt_of(prompt - 7 * index, index, model.description.vocab_size) for index in range(count)]
@@ -105,8 +105,8 @@ def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: in
 
 def bare_rates(folder: Path, rows: Sequence[int], prompt: int, tokens: int, repeats: int = 3) -> dict[int, float]:
     """Tokens a second of the bare loop alone, by number of rows: the median step of each."""
-    network, facts = whole(load_folder(folder, "auto", Digests(b"")))
-    vocab_size = whole(assemble(network, ModelId(folder.name), facts)).description.vocab_size
+    network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+    vocab_size = finish_load(assemble(network, ModelId(folder.name), facts)).description.vocab_size
     rates: dict[int, float] = {}
     for count in rows:
         prompts = [prompt_of(prompt, index, vocab_size) for index in range(count)]

@@ -28,11 +28,11 @@ from adapters.mlx.loading.load_measurement import measure_chunks
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import describe_device, preferred_grid
 from application.ports.compute import DecodeStart
-from application.services.token_side.model_loads import whole
 from bench.results import Results
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 
 NUM_STEPS, WARM_STEPS = 40, 8
 LINES = {"built_s": "model", "left_out": "left out", "decode_ms": "decode", "ratio": "peak"}
@@ -44,9 +44,9 @@ def measure(name: str, marks: list[int], seconds: float, num_rounds: int) -> Ite
     begun_s = time.monotonic()
     network, config = build_shape(name)
     built_s = time.monotonic() - begun_s
-    model = whole(assemble(network, ModelId(name), ModelFacts(config)))
+    model = finish_load(assemble(network, ModelId(name), ModelFacts(config)))
     formula, chunk = model.description.memory, preferred_grid()
-    model.correct(chunk, whole(measure_chunks(model, chunk, None)))
+    model.correct(chunk, finish_load(measure_chunks(model, chunk, None)))
     shape = model.description.memory
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
     yield {

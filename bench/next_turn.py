@@ -30,13 +30,13 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import describe_device, on_cpu
-from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
 from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.payload import GroupPayloads
+from tests.support.engines.finish_load import finish_load
 
 BLOCK, CHUNK = 256, 2048
 MIB = 1 << 20
@@ -117,9 +117,9 @@ def loaded(engine: MlxEngine, options: argparse.Namespace) -> MlxModel:
     """From a folder it is what a server computes with, down to what a device has fused."""
     if options.model is not None:
         steps = engine.load(ModelSource(ModelId(options.model.name), str(options.model)), LoadOptions())
-        return cast(MlxModel, whole(steps))
+        return cast(MlxModel, finish_load(steps))
     network, config = build_shape(options.shape)
-    return whole(assemble(network, ModelId(options.shape), ModelFacts(config)))
+    return finish_load(assemble(network, ModelId(options.shape), ModelFacts(config)))
 
 
 def filled(model: MlxModel, options: argparse.Namespace, ways: Sequence[str]) -> Turns:

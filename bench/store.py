@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.system.blas.openblas import load_blas
-from application.services.token_side.model_loads import whole
+from tests.support.engines.finish_load import finish_load
 
 load_blas()
 
@@ -50,8 +50,8 @@ def density(folder: Path, options: argparse.Namespace) -> Facts:
         source = embedded_folder(id)
         assert source is not None
         tokens = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text).ids[: 6 * BLOCK]
-        network, model_facts = whole(load_folder(source, "bfloat16", Digests(b"")))
-        model = whole(assemble(network, id, model_facts))
+        network, model_facts = finish_load(load_folder(source, "bfloat16", Digests(b"")))
+        model = finish_load(assemble(network, id, model_facts))
         model.open(SequenceId(1))
         groups: list[GroupPayloads] = []
         for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
@@ -176,8 +176,8 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
     """What offering captured blocks costs the thread that computes, against computing and capturing alone."""
     source = embedded_folder(EMBEDDED_IDS[0])
     assert source is not None
-    network, model_facts = whole(load_folder(source, "auto", Digests(b"")))
-    model = whole(assemble(network, EMBEDDED_IDS[0], model_facts))
+    network, model_facts = finish_load(load_folder(source, "auto", Digests(b"")))
+    model = finish_load(assemble(network, EMBEDDED_IDS[0], model_facts))
     tokens = [int(token) for token in np.random.default_rng(0).integers(1, 4000, 4 * BLOCK)]
     store = open_store(folder / "store", 2 << 30)
     writer = WriteBehind(store, EventLog(), FakeClock(), max_bytes=1 << 30)

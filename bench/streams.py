@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adapters.system.blas.openblas import load_blas
-from application.services.token_side.model_loads import whole
+from tests.support.engines.finish_load import finish_load
 
 load_blas()
 
@@ -52,8 +52,8 @@ class Bare:
 
     def __init__(self, folder: Path) -> None:
         self.prompt_tokens = PROMPT_TOKENS
-        self._network, facts = whole(load_folder(folder, "auto", Digests(b"")))
-        self.description = whole(assemble(self._network, ModelId(folder.name), facts)).description
+        self._network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+        self.description = finish_load(assemble(self._network, ModelId(folder.name), facts)).description
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
         num_tokens += 2 * num_streams  # as the servers' streams

@@ -13,7 +13,7 @@ from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from application.services.lane import Lane
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from application.settings import Settings
 from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
@@ -60,7 +60,7 @@ class TokenSide(containers.DeclarativeContainer):
     clock = providers.Singleton(SystemClock)
     backend = providers.Singleton(choose_backend, settings)
     limits = providers.Singleton(step_limits, settings, backend)
-    engine_events = providers.Singleton(Outlet, clock)
+    engine_events = providers.Singleton(EventBatcher, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
     cache = providers.Singleton(
@@ -83,7 +83,7 @@ class TokenSide(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         cache=cache.provided.access,
         limits=limits,
-        outlet=engine_events,
+        batcher=engine_events,
         clock=clock,
         close_cache=providers.Callable(closing, cache, grammar_lane),
         constraints=constraints,

@@ -20,13 +20,13 @@ from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
-from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.grammar import json_schema_grammar
 from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.json_schemas import schemas
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
@@ -44,7 +44,7 @@ def compiler() -> Iterator[LlguidanceCompiler]:
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return whole(FakeEngine().load(SOURCE, LoadOptions()))
+    return finish_load(FakeEngine().load(SOURCE, LoadOptions()))
 
 
 def answer(model: LoadedModel, constraint: TokenConstraint, seed: int) -> str | None:

@@ -21,9 +21,8 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
-from application.services.token_side.model_loads import whole
-from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.ledger import MemoryLimits
@@ -36,6 +35,7 @@ from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
 from tests.simulation.workload import VOCAB, Workload
 from tests.simulation.world import BLOCK, GRID, Inbox
 from tests.support.effort import scaled as at_effort
+from tests.support.engines.finish_load import finish_load
 from tests.support.engines.metered_engine import Meter, MeteredEngine
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.caches import prefix_tiers
@@ -84,15 +84,15 @@ class BoundServer:
         hard = 60_000 + room_bytes
         limits = MemoryLimits(int(hard / 0.95), int(hard * 0.84), int(hard * 0.93), hard)
         clock = FakeClock(tick_ns=10)
-        outlet = Outlet(clock)
-        outlet.connect(self.inbox.receive)
+        batcher = EventBatcher(clock)
+        batcher.connect(self.inbox.receive)
         self.hot, self.live = HotTier(int(hot_share * room_bytes)), LiveStates(int(live_share * room_bytes))
         self.writer = SteppedWriter(MemoryBlockStore(None))
-        lanes = StoreLanes(clock, outlet, readers=self.lane, upkeep=self.lane)
+        lanes = StoreLanes(clock, batcher, readers=self.lane, upkeep=self.lane)
         self.cache = PrefixCache(
             tiers=prefix_tiers(self.hot, self.writer, lanes, live=self.live),
             clock=clock,
-            events=outlet,
+            events=batcher,
             grid=BlockGrid(BLOCK, GRID),
             hashing=self.lane,
         )
@@ -107,13 +107,13 @@ class BoundServer:
             memory=self.cache.memory,
             queued_bytes=lambda: self.writer.held_bytes,
             steps=steps,
-            events=outlet,
+            events=batcher,
             clock=clock,
         )
         self.guard.clear_with(self.meter.clear)
-        self.runner = StepRunner(outlet, self.cache, steps, guard=self.guard)
+        self.runner = StepRunner(batcher, self.cache, steps, guard=self.guard)
         self.engine = MeteredEngine(FakeEngine({MODEL: options}), self.meter, scaled)
-        whole(self.runner.load(self.engine, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        finish_load(self.runner.load(self.engine, ModelSource(MODEL, "nowhere"), LoadOptions()))
         self.meter.is_known = lambda id: id in self.guard.seen
         self.workload = Workload(random, [MODEL])
         self.asked: list[Submission] = []

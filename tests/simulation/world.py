@@ -16,8 +16,7 @@ from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers, StoredTier
-from application.services.token_side.model_loads import whole
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed
@@ -34,6 +33,7 @@ from domain.scheduling.sequence import Phase
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
+from tests.support.engines.finish_load import finish_load
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
@@ -164,28 +164,28 @@ class World:
         self.writer = SteppedWriter(self.faulty, plan.queue_bytes) if self.faulty is not None else None
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        outlet = Outlet(clock)
-        outlet.connect(self.inbox.receive)
-        lanes = StoreLanes(clock, outlet, readers=self.lane, upkeep=self.lane)
+        batcher = EventBatcher(clock)
+        batcher.connect(self.inbox.receive)
+        lanes = StoreLanes(clock, batcher, readers=self.lane, upkeep=self.lane)
         stored = StoredTier("store", self.writer, lanes) if self.writer else None
         self.live = LiveStates(plan.live_bytes)
         self.tiers = CheckedTiers(self.hot, stored, lanes, self.live)
         self.tiers.is_store_truthful = not plan.faults.get_misses
         self.cache = PrefixCache(
-            tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
+            tiers=self.tiers, clock=clock, events=batcher, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
         )
         self.num_wakes = 0
         self.cache.wake_with(self._wake)
         self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
         waits = QueueWaits(math.inf)
-        self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard, waits=waits)
+        self.runner = StepRunner(batcher, self.cache, plan.limits, guard=self.guard, waits=waits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.load(id)
 
     def load(self, id: ModelId) -> None:
         engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
-        whole(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
+        finish_load(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
 
     def reload(self, id: ModelId) -> None:
         """Nobody asks anything of it now; what it left goes with it."""

@@ -26,9 +26,9 @@ from application.ports.engine import EngineCache, EngineModel, EngineStatus, Ste
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.event_batcher import EventBatcher, Pulse
 from application.services.token_side.memory_guard import StepGuard, Unguarded
 from application.services.token_side.model_loads import ModelLoads
-from application.services.token_side.outlet import Outlet, Pulse
 from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
@@ -77,7 +77,7 @@ class EngineThread:
         prefix_cache: PrefixCache,
         cache: EngineCache,
         limits: StepLimits,
-        outlet: Outlet,
+        batcher: EventBatcher,
         clock: Clock,
         close_cache: Callable[[], object] = lambda: None,
         constraints: ConstraintCompiler | None = None,
@@ -88,8 +88,8 @@ class EngineThread:
         computing: str = "",
         stuck_after_s: float | None = None,
     ) -> None:
-        """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
-        which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
+        """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `batcher`:
+        which `prefix_cache` and its workers emit to. `close_cache`: called once, in a worker, after the thread.
         `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting. `hold`:
         called on the compute thread before each step; it may wait for whoever receives, until the engine stops.
         `tells_directly`: `receive` is called on the compute thread, and no event loop is woken up; on the loop else.
@@ -101,13 +101,13 @@ class EngineThread:
         self._computing, self._stuck_after_s = computing, stuck_after_s
         self._clock = clock
         self._limits = limits
-        self._outlet = outlet
+        self._batcher = batcher
         self._tells_directly = tells_directly
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
         self._pulse = Pulse(clock.now_ns)
-        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits, self._pulse)
-        self._loads = ModelLoads(outlet.deliver, self.wake)
+        self._runner = StepRunner(batcher, prefix_cache, limits, constraints, self._guard, self._waits, self._pulse)
+        self._loads = ModelLoads(batcher.deliver, self.wake)
         self._backend: ComputeEngine | None = None
         self._receive: Callable[[StepBatch], None] | None = None
         self._inbox: queue.SimpleQueue[_Call] = queue.SimpleQueue()
@@ -126,7 +126,7 @@ class EngineThread:
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
         loop = asyncio.get_running_loop()
-        self._outlet.connect(receive if self._tells_directly else partial(_hand_over, loop, receive))
+        self._batcher.connect(receive if self._tells_directly else partial(_hand_over, loop, receive))
         self._thread.start()
 
     async def stop(self, timeout_s: float) -> bool:
@@ -137,7 +137,7 @@ class EngineThread:
         if not self._is_cache_closed:
             self._is_cache_closed = True
             await asyncio.to_thread(self._close_cache)
-        if (receive := self._receive) is not None and (events := self._outlet.take_events()):
+        if (receive := self._receive) is not None and (events := self._batcher.take_events()):
             receive(StepBatch(self._clock.now_ns(), events=events))
         return not self._thread.is_alive()
 
@@ -193,7 +193,7 @@ class EngineThread:
             try:
                 return work()
             finally:
-                self._outlet.deliver()
+                self._batcher.deliver()
 
         result: Future[T] = Future()
         if self._is_stopping or not self._thread.is_alive() or not self._put(_Call(tell, result)):
@@ -220,20 +220,20 @@ class EngineThread:
     def _main(self) -> None:
         try:
             self._backend = self._make_backend()
-            self._guard.clear_with(partial(self._outlet.attempt, "engine.memory", self._backend.clear_cache))
+            self._guard.clear_with(partial(self._batcher.attempt, "engine.memory", self._backend.clear_cache))
             self._serve()
         except Exception as error:  # the thread is lost: say so everywhere instead of hanging
             self._fault = f"the engine stopped: {described(error)}"
-            self._outlet.fault("engine.thread", error)
+            self._batcher.fault("engine.thread", error)
         finally:
             self._is_stopping = True
             why = ServerUnavailable(self._fault or "the server is stopping")
-            self._outlet.attempt("engine.end", partial(self._refuse_all, why))
-            self._outlet.attempt("engine.end", partial(self._loads.end, why))
-            self._outlet.attempt("engine.end", partial(self._runner.end_all, why))
+            self._batcher.attempt("engine.end", partial(self._refuse_all, why))
+            self._batcher.attempt("engine.end", partial(self._loads.end, why))
+            self._batcher.attempt("engine.end", partial(self._runner.end_all, why))
             if (backend := self._backend) is not None:
-                self._outlet.attempt("engine.end", partial(self._runner.unload_all, backend))
-                self._outlet.attempt("engine.close", backend.close)
+                self._batcher.attempt("engine.end", partial(self._runner.unload_all, backend))
+                self._batcher.attempt("engine.close", backend.close)
                 self._backend = None
 
     def _serve(self) -> None:
@@ -246,17 +246,17 @@ class EngineThread:
             has_loaded = not self._is_stopping and self._loads.advance()
             if not self._runner.is_busy:
                 self._pulse.begin("rest")
-                self._outlet.attempt("engine.memory", self._runner.rest)
+                self._batcher.attempt("engine.memory", self._runner.rest)
             self._has_work = has_stepped or has_loaded
             if self._has_work:
                 self._pulse.step()
-            self._outlet.deliver()
+            self._batcher.deliver()
 
     def _step(self) -> bool:
         try:
             return self._runner.step()
         except Exception as error:  # of no one sequence: what they hold is not known any more
-            self._outlet.fault("engine.step", error)
+            self._batcher.fault("engine.step", error)
             self._runner.end_all(ComputeFailed(f"a step of the engine failed: {described(error)}"))
             return True
 
@@ -273,7 +273,7 @@ class EngineThread:
     def _take(self, call: _Call) -> None:
         self._pulse.step()  # who has just come has waited for nothing yet
         self._pulse.begin("call")
-        self._outlet.attempt("engine.call", call.run)
+        self._batcher.attempt("engine.call", call.run)
         with self._lock:
             self._num_calls -= 1
         self._pulse.step()
@@ -288,7 +288,7 @@ class EngineThread:
             except queue.Empty:
                 return
             if call.result is None:
-                self._outlet.attempt("engine.call", call.work)
+                self._batcher.attempt("engine.call", call.work)
             elif call.result.set_running_or_notify_cancel():
                 call.result.set_exception(error)
 

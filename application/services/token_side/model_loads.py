@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from application.events import ModelLoaded, ModelUnloaded
 from application.ports.compute import ComputeEngine, LoadedModel
@@ -20,8 +20,8 @@ from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import StepGuard
-from application.services.token_side.outlet import Outlet
 from domain.byte_size import format_bytes
 from domain.errors import DomainError, ModelExceedsMemory, ModelLoadFailed
 from domain.ids import ModelId
@@ -33,9 +33,9 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
     way."""
 
     def __init__(
-        self, outlet: Outlet, prefix_cache: PrefixCache, constraints: ConstraintCompiler | None, guard: StepGuard
+        self, batcher: EventBatcher, prefix_cache: PrefixCache, constraints: ConstraintCompiler | None, guard: StepGuard
     ) -> None:
-        self._outlet = outlet
+        self._batcher = batcher
         self._prefix_cache = prefix_cache
         self._constraints = constraints
         self._guard = guard
@@ -58,7 +58,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
     ) -> Generator[Future[Any] | None, None, EngineModel]:
         """The pieces of a load, as `LoadSteps`; between them others may compute. Raises a bare DomainError, having let
         go of all that was loaded. A model that is there already stays."""
-        started = self._outlet.now_ns()
+        started = self._batcher.now_ns()
         if source.id in self._models:
             description = self._models[source.id].description
             return EngineModel(description, self._prefix_cache.note(description))
@@ -66,8 +66,8 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
             raise found
         description, note = found.description, found.reuse_note
-        now = self._outlet.now_ns()
-        self._outlet.emit(
+        now = self._batcher.now_ns()
+        self._batcher.emit(
             ModelLoaded(
                 id=source.id,
                 duration_ns=now - started,
@@ -102,12 +102,12 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             if self._constraints is not None:
                 self._constraints.detach(source.id)
             if model is not None:
-                self._outlet.attempt("engine.unload", partial(engine.unload, model))
+                self._batcher.attempt("engine.unload", partial(engine.unload, model))
             lease.end()
             self._guard.models_changed(is_loaded=False)
             if isinstance(error, DomainError):
                 return bare(error)
-            self._outlet.fault("engine.load", error)
+            self._batcher.fault("engine.load", error)
             return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
         self._models[source.id] = model
         self._leases[source.id] = lease
@@ -138,23 +138,21 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         model = self._models.pop(id, None)
         if model is None:
             return
-        self._outlet.attempt("cache.detach", partial(self._prefix_cache.detach, id))
+        self._batcher.attempt("cache.detach", partial(self._prefix_cache.detach, id))
         if self._constraints is not None:
             self._constraints.detach(id)
-        self._outlet.attempt("engine.unload", partial(engine.unload, model))
+        self._batcher.attempt("engine.unload", partial(engine.unload, model))
         self._leases.pop(id).end()
         self._guard.models_changed(is_loaded=False)
-        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
+        self._batcher.emit(ModelUnloaded(id, self._batcher.now_ns(), self._active_bytes(engine)))
 
     def _active_bytes(self, engine: ComputeEngine) -> int:
         self.memory = self._reading(engine)
         return self.memory.get("active", 0)
 
     def _reading(self, engine: ComputeEngine) -> Mapping[str, int]:
-        return self._outlet.attempt("engine.memory", lambda: dict(engine.memory())) or {}
+        return self._batcher.attempt("engine.memory", lambda: dict(engine.memory())) or {}
 
-
-T = TypeVar("T")
 
 Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
 
@@ -211,15 +209,3 @@ class ModelLoads:
         """Tell whoever still waits."""
         self._deliver()
         tell()
-
-
-def whole(pieces: Generator[Future[Any] | None, None, T]) -> T:
-    """A load done at once, waiting where it waits: for who has nothing to step meanwhile."""
-    while True:
-        try:
-            awaited = next(pieces)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        if awaited is not None:
-            awaited.exception()

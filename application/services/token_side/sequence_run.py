@@ -24,7 +24,7 @@ from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.constraints import FollowedConstraint
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
@@ -51,7 +51,7 @@ class SequenceRun:
         choice: int,
         *,
         model: LoadedModel | None,
-        outlet: Outlet,
+        batcher: EventBatcher,
     ) -> None:
         resumed = submission.resumed[choice] if submission.resumed else None
         self._was_resumed = resumed is not None and resumed.has_left_queue
@@ -65,14 +65,14 @@ class SequenceRun:
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
-        self._send = partial(outlet.send, submission.id, choice)  # no method: what ended would wait for the collector
+        self._send = partial(batcher.send, submission.id, choice)  # no method: what ended would wait for the collector
         num_logprobs = submission.num_prompt_logprobs if choice == 0 else None
         self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send, resumed)
         self._preemptions = Preemptions()
         self.leader: SequenceRun | None = None
         self.charge_bytes = self.num_waited = 0
         self._model = model
-        self._outlet = outlet
+        self._batcher = batcher
         self._cache: SequenceCache | None = None
         self._constraint: FollowedConstraint | None = None
         self._has_state = False
@@ -118,7 +118,7 @@ class SequenceRun:
     def usage(self) -> Usage:
         return self._told.usage(len(self.sequence.output_ids))
 
-    def hold_to(self, constraint: TokenConstraint | None) -> None:
+    def constrain(self, constraint: TokenConstraint | None) -> None:
         """Choose no token that this does not allow; None allows all."""
         self._constraint = FollowedConstraint(constraint) if constraint is not None else None
 
@@ -154,7 +154,7 @@ class SequenceRun:
         self._leave_queue(Phase.RESTORING)
         self._loaded().open(self.id)
         self._begun().prepare()
-        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+        self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
 
     def fork_from(self, leader: "SequenceRun") -> None:
         """Go on from the state of a choice that has computed the prompt so far."""
@@ -162,7 +162,7 @@ class SequenceRun:
         self._leave_queue(Phase.PREFILLING)
         self._loaded().fork(leader.id, [self.id])
         self._cache = leader._begun().fork(self.id, self.request_id)
-        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+        self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
         self.sequence.num_computed = leader.sequence.num_computed
         self._told.admitted(self._cache.explanation)
 
@@ -170,7 +170,7 @@ class SequenceRun:
         """It will be preempted after this step: keep what there is of its state. What fails is a fault, and costs
         computing it again."""
         if self.phase in (Phase.PREFILLING, Phase.DECODING):
-            self._outlet.attempt("cache.suspend", self._suspend)
+            self._batcher.attempt("cache.suspend", self._suspend)
 
     def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
         """Release the state and wait for admission again. `is_alone`: no other sequence could be preempted. Raises
@@ -183,7 +183,7 @@ class SequenceRun:
             )
         self.release()
         self.sequence.preempt()
-        self._outlet.emit(RequestPreempted(self.request_id, position, self._outlet.now_ns()))
+        self._batcher.emit(RequestPreempted(self.request_id, position, self._batcher.now_ns()))
         self.queue_up(prefix_cache)
 
     def try_restore(self) -> bool:
@@ -203,11 +203,11 @@ class SequenceRun:
         """Compute a chunk; the one that ends the prompt begins to decode, where a token is wanted. Returns the tokens
         computed."""
         sequence, model = self.sequence, self._loaded()
-        fed, started = sequence.fed_ids, self._outlet.now_ns()
+        fed, started = sequence.fed_ids, self._batcher.now_ns()
         starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
         scores = self._compute(model, fed[chunk.start : chunk.end], starts_decode=starts_decode)
-        now = self._outlet.now_ns()
-        self._outlet.emit(
+        now = self._batcher.now_ns()
+        self._batcher.emit(
             PrefillChunkComputed(
                 id=self.request_id,
                 start=chunk.start,
@@ -224,7 +224,7 @@ class SequenceRun:
             self._begun().prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
-            self._outlet.emit(DecodeStarted(self.request_id, self._outlet.now_ns()))
+            self._batcher.emit(DecodeStarted(self.request_id, self._batcher.now_ns()))
         return chunk.end - chunk.start
 
     def end_of_prompt(self) -> Ended | None:
@@ -236,7 +236,7 @@ class SequenceRun:
         """Take in what was sampled; returns how the sequence ends, if it does."""
         output_ids, reason = self.sequence.output_ids, None
         if not output_ids:
-            self._outlet.emit(FirstToken(self.request_id, self._outlet.now_ns()))
+            self._batcher.emit(FirstToken(self.request_id, self._batcher.now_ns()))
         start = len(output_ids)
         for token_id in result.token_ids:
             output_ids.append(token_id)
@@ -259,19 +259,19 @@ class SequenceRun:
         it, tell everybody. What fails on the way is a fault, and changes nothing of how the sequence ended."""
         was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
         if self.phase is Phase.QUEUED:
-            self._outlet.left_queue()
+            self._batcher.left_queue()
         self.sequence.enter(phase)
         if was_open and phase is not Phase.FAILED:
-            self._outlet.attempt("cache.end", self._keep)
+            self._batcher.attempt("cache.end", self._keep)
         self.release()
         self._send(item)
 
     def release(self) -> None:
         """Let go of the state and of everything pinned for it. Repeating it does nothing."""
         if self._cache is not None:
-            self._outlet.attempt("cache.abandon", self._cache.abandon)
+            self._batcher.attempt("cache.abandon", self._cache.abandon)
         for _ in range(CLOSE_TRIES):
-            self._outlet.attempt("engine.close", self._close)
+            self._batcher.attempt("engine.close", self._close)
 
     def _is_held(self) -> bool:
         is_constrained = self._constraint is not None and not self._constraint.poll()
@@ -280,7 +280,7 @@ class SequenceRun:
     def _leave_queue(self, phase: Phase) -> None:
         """From here on there may be a state to close."""
         if self.phase is Phase.QUEUED:
-            self._outlet.left_queue()
+            self._batcher.left_queue()
         self.sequence.enter(phase)
         self._has_state = self._model is not None
 

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 from application.events import RequestWaits
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import StepGuard
-from application.services.token_side.outlet import Outlet
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from domain.errors import DomainError, MemoryBusy
@@ -135,7 +135,7 @@ class StepPlanner:
         waits: QueueWaits,
         clock: StepClock,
         *,
-        outlet: Outlet,
+        batcher: EventBatcher,
         prefix_cache: PrefixCache,
         containment: Containment,
     ) -> None:
@@ -145,7 +145,7 @@ class StepPlanner:
         self._guard = guard
         self._waits = waits
         self._clock = clock
-        self._outlet = outlet
+        self._batcher = batcher
         self._prefix_cache = prefix_cache
         self._last, self._num_standing = StepPlan(), 0
         self.queue: tuple[SequenceId, ...] = ()
@@ -181,10 +181,10 @@ class StepPlanner:
         return plan
 
     def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan) -> None:
-        now = self._outlet.now_ns()
+        now = self._batcher.now_ns()
         waits = self._waits.look(views, self._limits, plan, now)
         for id, reason in waits.changed.items():
             for run in self._runs.of_ids((id,)):
-                self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
+                self._batcher.emit(RequestWaits(run.request_id, reason.value, now))
         for run in self._runs.of_ids(waits.overdue):
             self._containment.fail(run, self._waits.error())

@@ -17,9 +17,9 @@ from application.services.faults import described
 from application.services.memory_ledger import Lease, Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.constraints import constraint_of
+from application.services.token_side.event_batcher import EventBatcher, Pulse
 from application.services.token_side.memory_guard import StepGuard, Unguarded
 from application.services.token_side.model_loads import LoadedModels
-from application.services.token_side.outlet import Outlet, Pulse
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_planner import QueueWaits, StepClock, StepPlanner
@@ -41,7 +41,7 @@ class StepRunner:
 
     def __init__(
         self,
-        outlet: Outlet,
+        batcher: EventBatcher,
         prefix_cache: PrefixCache,
         limits: StepLimits,
         constraints: ConstraintCompiler | None = None,
@@ -51,15 +51,15 @@ class StepRunner:
     ) -> None:
         """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing. `waits`: ends
         what waits for memory too long. `pulse`: where to say what is being done."""
-        self._outlet = outlet
+        self._batcher = batcher
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._constraints = constraints
         self._guard = guard or Unguarded()
-        self._pulse = pulse or Pulse(outlet.now_ns)
+        self._pulse = pulse or Pulse(batcher.now_ns)
         self._runs = RunTable()
         self._step_clock = StepClock()
-        self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
+        self._models = LoadedModels(batcher, prefix_cache, constraints, self._guard)
         self._next_id = 0
         self._planner = StepPlanner(
             self._runs,
@@ -67,7 +67,7 @@ class StepRunner:
             self._guard,
             waits or QueueWaits(),
             self._step_clock,
-            outlet=outlet,
+            batcher=batcher,
             prefix_cache=prefix_cache,
             containment=self,
         )
@@ -112,7 +112,7 @@ class StepRunner:
         for run in [run for run in self._runs if run.submission.model == id and id in self._models]:
             self.fail(run, ServerUnavailable(f"model {id} was unloaded"))
         self._models.unload(engine, id)
-        self._outlet.deliver()
+        self._batcher.deliver()
 
     def unload_all(self, engine: ComputeEngine) -> None:
         """The end: let go of every model and its arrays while the backend still stands."""
@@ -141,7 +141,7 @@ class StepRunner:
         it failed over it."""
         if (model := self._models.get(run.submission.model)) is not None:
             vocab_size = model.description.vocab_size
-            self.guarded(run, lambda: run.hold_to(constraint_of(run.submission, vocab_size, self._constraints)))
+            self.guarded(run, lambda: run.constrain(constraint_of(run.submission, vocab_size, self._constraints)))
         return run in self._runs
 
     def cancel(
@@ -158,16 +158,16 @@ class StepRunner:
             phase, why = (Phase.FINISHED, reason) if has_stopped else (Phase.CANCELLED, FinishReason.CANCELLED)
             run.cut(num_tokens)
             self._end(run, phase, Ended(run.usage(), why))
-        self._outlet.deliver()
+        self._batcher.deliver()
 
     def end_all(self, error: DomainError) -> None:
         for run in self._runs:
             self.fail(run, error)
-        self._outlet.deliver()
+        self._batcher.deliver()
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
-        started_ns, num_before = self._outlet.now_ns(), len(self._runs)
+        started_ns, num_before = self._batcher.now_ns(), len(self._runs)
         num_moved = self._restore()
         self._pulse.begin("plan")
         plan = self._planner.next()
@@ -179,12 +179,12 @@ class StepRunner:
         num_decoded = self._decode(plan)
         self._preempt(leaving)
         if plan.prefill:
-            self._outlet.deliver()
+            self._batcher.deliver()
         num_prefilled = self._prefill(plan)
         num_moved += self._look_ahead()
         if not plan.is_empty:
             self._report_step(started_ns, num_prefilled, num_decoded)
-        self._outlet.deliver()
+        self._batcher.deliver()
         has_ended = len(self._runs) < num_before  # what waited behind it may go on
         return num_moved > 0 or has_ended or not plan.is_empty
 
@@ -206,13 +206,13 @@ class StepRunner:
 
     def _computes(self, runs: Iterable[SequenceRun]) -> None:
         """These, and what is being restored, may end the engine now."""
-        self._outlet.computes(tuple(run.request_id for run in (*runs, *self._runs.in_phase(Phase.RESTORING))))
+        self._batcher.computes(tuple(run.request_id for run in (*runs, *self._runs.in_phase(Phase.RESTORING))))
 
     def _restore(self) -> int:
         """Put every state back that has arrived; returns how many."""
         restoring = self._runs.in_phase(Phase.RESTORING)
         self._pulse.begin("restore", restoring)
-        if not {run.request_id for run in restoring} <= set(self._outlet.computing):
+        if not {run.request_id for run in restoring} <= set(self._batcher.computing):
             self._computes(())
         return sum(bool(self.guarded(run, run.try_restore)) for run in restoring)
 
@@ -224,21 +224,21 @@ class StepRunner:
 
     def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self._runs.num_running
-        self._outlet.emit(
+        self._batcher.emit(
             StepCompleted(
                 num_waiting=len(self._runs) - num_running,
                 num_running=num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,
-                at_ns=self._outlet.now_ns(),
+                at_ns=self._batcher.now_ns(),
             )
         )
 
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
-        run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
+        run = SequenceRun(id, submission, choice, model=model, batcher=self._batcher)
         self._runs.add(run)
         self.guarded(run, partial(self._charge, run))
         return run
@@ -262,7 +262,7 @@ class StepRunner:
     def _prefill(self, plan: StepPlan) -> int:
         if not plan.prefill:
             return 0
-        num_tokens, started = 0, self._outlet.now_ns()
+        num_tokens, started = 0, self._batcher.now_ns()
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 self._pulse.begin("prefill", (run,))
@@ -272,7 +272,7 @@ class StepRunner:
                 num_tokens += self.guarded(run, partial(run.prefill, chunk)) or 0
                 if run in self._runs and (finished := run.end_of_prompt()) is not None:
                     self._end(run, Phase.FINISHED, finished)
-        self._step_clock.prefilled(self._outlet.now_ns() - started)
+        self._step_clock.prefilled(self._batcher.now_ns() - started)
         return num_tokens
 
     def _fork(self, leader: SequenceRun) -> None:
@@ -285,7 +285,7 @@ class StepRunner:
                 self._queue_up(run)
 
     def _decode(self, plan: StepPlan) -> int:
-        num_tokens, started = 0, self._outlet.now_ns()
+        num_tokens, started = 0, self._batcher.now_ns()
         decoding = self._runs.of_ids(plan.decode)
         if decoding:
             self._pulse.begin("decode", decoding)
@@ -303,12 +303,12 @@ class StepRunner:
             if finished is not None:
                 self._end(run, Phase.FINISHED, finished)
         if plan.decode:
-            self._step_clock.decoded(self._outlet.now_ns() - started)
+            self._step_clock.decoded(self._batcher.now_ns() - started)
         return num_tokens
 
     def _contain(self, run: SequenceRun, error: Exception) -> None:
         if not isinstance(error, DomainError):
-            self._outlet.fault("engine.sequence", error)
+            self._batcher.fault("engine.sequence", error)
             error = ComputeFailed(f"computing this request failed: {described(error)}")
         self.fail(run, error)
 
@@ -319,10 +319,10 @@ class StepRunner:
         try:
             run.end(phase, item)
         except Exception as error:
-            self._outlet.fault("engine.end", error)
+            self._batcher.fault("engine.end", error)
             run.release()
             failure = ComputeFailed(f"ending this request failed: {described(error)}")
-            self._outlet.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
+            self._batcher.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
         for follower in self._runs.followers(run):
             self._queue_up(follower)
 

@@ -20,11 +20,11 @@ from adapters.mlx.loading.planned_network import network_of
 from adapters.mlx.memory.memory_shape import shape_of_network
 from adapters.mlx.memory.peak_meter import PeakMeter, highest_bytes
 from adapters.mlx.model import MlxModel
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_models
 
 LEAST_RATIO, MOST_RATIO = 0.75, 1.5
@@ -63,7 +63,7 @@ def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(load
     planned = loaded.description.memory
     num_arrays = 5 * sum(1 for _ in loaded.description.layout.leaves())
     before = mx.get_active_memory()
-    peaks = whole(measure_chunks(loaded, CHUNK, None))
+    peaks = finish_load(measure_chunks(loaded, CHUNK, None))
     assert mx.get_active_memory() - before <= SPARE_BYTES, "measuring leaves nothing behind"
     loaded.correct(CHUNK, peaks)
     measured = loaded.description.memory
@@ -86,10 +86,10 @@ def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
 
 def test_without_room_nothing_is_measured():
     model = tiny_models.tiny_model("llama")
-    assert whole(measure_chunks(model, CHUNK, 1 << 20)) == {}
-    assert whole(measure_chunks(model, 1 << 20, None)) == {}, "longer than its context"
-    assert list(whole(measure_chunks(model, 1024, None))) == [1024, 4096], "as far as its context goes"
-    assert list(whole(measure_chunks(model, 3072, None))) == [3072]
+    assert finish_load(measure_chunks(model, CHUNK, 1 << 20)) == {}
+    assert finish_load(measure_chunks(model, 1 << 20, None)) == {}, "longer than its context"
+    assert list(finish_load(measure_chunks(model, 1024, None))) == [1024, 4096], "as far as its context goes"
+    assert list(finish_load(measure_chunks(model, 3072, None))) == [3072]
     assert not model.open_ids()
 
 
@@ -128,14 +128,16 @@ def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
 def test_what_a_load_measured_is_kept_and_not_measured_again(tmp_path: Path):
     folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "memory-peaks.json"
     source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
-    described = whole(engine.load(source, LoadOptions(room_bytes=20 << 20))).description
-    whole(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
+    described = finish_load(engine.load(source, LoadOptions(room_bytes=20 << 20))).description
+    finish_load(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
     key = f"{described.weights_digest.hex()} {described.runtime}, {described.arithmetic}"
     near, deep, count = json.loads(kept.read_text())[key]
     assert (LEAST_NEAR < near < 1, 0 < deep < 1, count) == (True, True, 2)
     kept.write_text(json.dumps({key: [0.5, 0.5, 1]}))
     planned = shape_of_network(*_network_of(folder))
-    assert whole(engine.load(source, LoadOptions())).description.memory == PeakCorrection(0.5, 0.5, 1).applied(planned)
+    assert finish_load(engine.load(source, LoadOptions())).description.memory == PeakCorrection(0.5, 0.5, 1).applied(
+        planned
+    )
     assert json.loads(kept.read_text())[key] == [0.5, 0.5, 1]
 
 

@@ -24,7 +24,7 @@ from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from application.settings import ModelSettings
 from application.use_cases.generate import Generate
 from domain.duration import Duration
@@ -77,7 +77,7 @@ class Bench:
             prefix_cache=cache,
             cache=CacheAccess(cache, None, None, None),  # type: ignore[arg-type]
             limits=StepLimits(8, 64, 32),
-            outlet=Outlet(clock),
+            batcher=EventBatcher(clock),
             clock=clock,
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)

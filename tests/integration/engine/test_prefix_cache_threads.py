@@ -15,7 +15,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.write_behind import WriteBehind
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
@@ -43,7 +43,7 @@ class Server:
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
         clock = FakeClock(tick_ns=10)
-        events = Outlet(clock)
+        events = EventBatcher(clock)
         store = FaultInjectingBlockStore(memory, faults)
         writer = WriteBehind(store, events, clock, max_bytes=100_000)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
@@ -53,7 +53,7 @@ class Server:
         )
         engine = FakeEngine(default=options)
         limits = StepLimits(4, 2 * GRID, GRID)
-        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), outlet=events)
+        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), batcher=events)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
         return cls(loop, hot, cache, writer, lanes, engine)

@@ -11,12 +11,12 @@ from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart
 from application.services.token_side.constraints import ReasoningConstraint
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.grammar import Marker, Reasoning, after_reasoning, choice_grammar
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 ENDS = frozenset({EOS_ID})
@@ -42,7 +42,7 @@ def said(compiler: LlguidanceCompiler, end_ids: tuple[int, ...], num_tokens: int
         ENDS,
         compiler.compile(SOURCE.id, grammar, ENDS),
     )
-    model, id, prompt = whole(FakeEngine().load(SOURCE, LoadOptions())), SequenceId(seed), (1, 2, 3)
+    model, id, prompt = finish_load(FakeEngine().load(SOURCE, LoadOptions())), SequenceId(seed), (1, 2, 3)
     model.open(id)
     never = SamplingParams(temperature=1, logit_bias=((END_ID, -100.0),))
     model.start_decode(id, prompt, DecodeStart(prompt, never, seed=seed, eos_token_ids=ENDS, constraint=held))

@@ -16,12 +16,12 @@ from adapters.mlx.loading.preflight import check_source
 from adapters.mlx.runtime.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.model_repository import DownloadProgress
-from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import write_folder
 from tests.support.stores.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
 
@@ -63,7 +63,7 @@ def source_of(base: Path, adapter: Path | None) -> ModelSource:
 
 
 def load(base: Path, adapter: Path | None) -> LoadedModel:
-    return whole(MlxEngine().load(source_of(base, adapter), LoadOptions()))
+    return finish_load(MlxEngine().load(source_of(base, adapter), LoadOptions()))
 
 
 def namespace(model: LoadedModel) -> bytes:

@@ -5,10 +5,10 @@ import pytest
 from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import capture as state_copy
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.models.state_layout import HitPolicy
 from domain.prefix.payload import GroupPayloads
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, config_of, names, tiny_model
 from tests.support.stores.state_replay import (
     BLOCK,
@@ -85,7 +85,7 @@ def test_a_block_outlives_those_captured_with_it() -> None:
 def test_computing_a_chunk_ahead_changes_no_bit(name: str) -> None:
     """Prefill, capture on the way, restore and decode, with each chunk still under way when the next one is queued."""
     waiting, ahead = (
-        whole(assemble(build(name), ModelId(name), ModelFacts(config_of(name)), chunks_ahead=chunks))
+        finish_load(assemble(build(name), ModelId(name), ModelFacts(config_of(name)), chunks_ahead=chunks))
         for chunks in (0, 1)
     )
     outcomes = [_run(model) for model in (waiting, ahead)]

@@ -21,11 +21,11 @@ from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.payload import DevicePayload, pack
 from application.ports.compute import DecodeStart
 from application.ports.token_constraint import AllowedTokens
-from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 from tests.support.frozen_tests import really_freezing
 from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
 from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
@@ -101,7 +101,7 @@ class FailingSampler(SamplerRow):
 
 def test_one_rows_failing_sampler_is_its_own_failure() -> None:
     facts = ModelFacts(config_of("llama"))
-    model = whole(assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler))
+    model = finish_load(assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler))
     prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
@@ -129,7 +129,7 @@ def test_one_rows_failing_sampler_is_its_own_failure() -> None:
 
 def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
     network = FailingNetwork(build("llama"))
-    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     long = prompt_of(2000)
     near, other, far = open_at(model, PROMPT), open_at(model, PROMPT[:40]), open_at(model, long)
     expected = continue_greedy(model, open_at(model, long), long, 6)
@@ -158,7 +158,7 @@ def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
 
 def test_a_failing_prefill_closes_its_sequence() -> None:
     network = FailingNetwork(build("llama"))
-    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     id, other = new_id(), open_at(model, PROMPT)
     model.open(id)
     network.countdown = 1
@@ -233,7 +233,7 @@ def test_unloading_returns_the_memory(folder: Path) -> None:
     engine = MlxEngine()
     gc.collect()  # what other tests left would go in the middle
     before = engine.memory()["active"]
-    model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
+    model = finish_load(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
     weights = model.description.weight_bytes
     id = open_at(model, PROMPT)
     prefill(model, id, PROMPT, len(PROMPT))
@@ -256,7 +256,7 @@ def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: 
     next(pieces)
     knot = Knot()
     with really_freezing():
-        model = whole(pieces)
+        model = finish_load(pieces)
         left = weakref.ref(knot)
         del knot
         gc.collect()
@@ -273,7 +273,7 @@ def test_an_engine_lives_and_ends_on_its_own_thread(folder: Path) -> None:
 
     def run() -> None:
         engine = MlxEngine()
-        model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
+        model = finish_load(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
         continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
         descriptions.append(model.description)
         engine.unload(model)

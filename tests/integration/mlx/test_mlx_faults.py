@@ -17,11 +17,11 @@ from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
 from application.services.faults import bare
-from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 from tests.support.frozen_tests import really_freezing
 from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
 from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
@@ -66,7 +66,7 @@ def run(
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
 def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int) -> None:
     network = OddNetwork(build(family))
-    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
     prompts = [prompt_of(40 + index, index) for index in range(num_others)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
@@ -125,7 +125,7 @@ def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch:
         raise RuntimeError("no memory to take a row out")
 
     network = OddNetwork(build("llama"))
-    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     prompts = [prompt_of(40 + index, index) for index in range(3)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
@@ -184,7 +184,7 @@ def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, dam
     kept: list[Exception] = []
     for _ in range(3):
         with pytest.raises(ModelLoadFailed) as caught:
-            whole(engine.load(source, LoadOptions()))
+            finish_load(engine.load(source, LoadOptions()))
         kept.append(caught.value)
         assert mx.get_active_memory() <= before + 4096
         assert mx.get_cache_memory() == 0
@@ -197,7 +197,7 @@ def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, unco
     gc.collect()
     before = mx.get_active_memory()
     for _ in range(3):
-        model = whole(engine.load(source, LoadOptions()))
+        model = finish_load(engine.load(source, LoadOptions()))
         assert mx.get_active_memory() > before + model.description.weight_bytes // 2
         prompt = prompt_of(50)
         continue_greedy(model, open_at(model, prompt), prompt, 4)
@@ -227,7 +227,7 @@ class FailingLate:
 def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> None:
     """As the engine loop keeps its error: bare."""
     network = FailingLate(build("llama"))
-    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     prompt = prompt_of(600)
     errors: list[DomainError] = []
 

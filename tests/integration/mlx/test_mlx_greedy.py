@@ -13,9 +13,9 @@ import pytest
 from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.file_limit import mlx_lm_module
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import DecodeMode
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, config_of, names
 from tests.support.stores.state_replay import GRID, new_id, prefill, prompt_of, start_greedy
 
@@ -45,7 +45,7 @@ class Harness:
 
     def __init__(self, name: str) -> None:
         self.network = build(name)
-        self.model: MlxModel = whole(assemble(self.network, ModelId(name), ModelFacts(config_of(name))))
+        self.model: MlxModel = finish_load(assemble(self.network, ModelId(name), ModelFacts(config_of(name))))
         self._references: dict[int, tuple[Iterator[int], list[int]]] = {}
         self._num_started = 0
 

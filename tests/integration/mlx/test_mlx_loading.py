@@ -15,11 +15,11 @@ from adapters.mlx.loading.preflight import check_source
 from adapters.mlx.loading.weights_digest import digest_folder
 from adapters.mlx.memory.peak_memory import remember
 from application.ports.compute import LoadedModel
-from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.memory.correction import PeakCorrection
 from domain.models.model_card import LoadOptions, ModelSource
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, write_folder
 from tests.support.stores.state_replay import continue_greedy, open_at, prompt_of
 
@@ -27,7 +27,7 @@ PROMPT = prompt_of(50)
 
 
 def load(folder: Path, dtype: str = "auto") -> LoadedModel:
-    return whole(MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype)))
+    return finish_load(MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype)))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_folder_is_loaded_and_described(folder: Path) -> None:
     engine = MlxEngine()
-    model = whole(engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions()))
+    model = finish_load(engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions()))
     description = model.description
     config = json.loads((folder / "config.json").read_text())
     assert description.id == "my-name"
@@ -261,7 +261,7 @@ def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -
 
 def test_what_rounds_is_told(folder: Path) -> None:
     source, options = ModelSource(ModelId("m"), str(folder)), LoadOptions()
-    found = [whole(MlxEngine(blas=blas).load(source, options)).description for blas in ("", "B 1")]
+    found = [finish_load(MlxEngine(blas=blas).load(source, options)).description for blas in ("", "B 1")]
     assert found[0].arithmetic
     assert found[0].runtime == found[1].runtime
     if mx.default_device() == mx.Device(mx.cpu):
@@ -271,11 +271,11 @@ def test_what_rounds_is_told(folder: Path) -> None:
 
 def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, tmp_path: Path) -> None:
     source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
-    told = whole(engine.load(source, LoadOptions())).description
+    told = finish_load(engine.load(source, LoadOptions())).description
     learnt = PeakCorrection(2.0, 0.5, 1)
     remember(tmp_path, f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}", learnt)
-    again = whole(MlxEngine(tmp_path).load(source, LoadOptions())).description
-    unknown = whole(MlxEngine().load(source, LoadOptions())).description.memory
+    again = finish_load(MlxEngine(tmp_path).load(source, LoadOptions())).description
+    unknown = finish_load(MlxEngine().load(source, LoadOptions())).description.memory
     assert again.memory == learnt.applied(unknown) != unknown
 
 

@@ -9,10 +9,10 @@ from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading import loader
 from adapters.mlx.runtime.file_limit import mlx_lm_module
-from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import write_folder
 
 
@@ -34,7 +34,7 @@ def test_code_of_a_models_own_is_refused_before_anything_is_read(tmp_path: Path,
     """The weights are missing too: what is said shows that nobody got as far as looking for them."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "model_file": name}))
     with pytest.raises(ModelLoadFailed, match="model_file"):
-        whole(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))
+        finish_load(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))
 
 
 def test_a_model_with_code_of_its_own_is_not_served(hostile: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_model_with_code_of_its_own_is_not_served(hostile: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="model_file"):
         repository.fetch(ModelId("hostile"), lambda _progress: None)
     with pytest.raises(ModelLoadFailed, match="model_file"):
-        whole(MlxEngine().load(ModelSource(ModelId("m"), str(hostile)), LoadOptions()))
+        finish_load(MlxEngine().load(ModelSource(ModelId("m"), str(hostile)), LoadOptions()))
     assert not (hostile / "ran").exists()
 
 
@@ -58,4 +58,4 @@ def test_a_file_that_changes_after_it_was_looked_at_is_not_run_either(hostile: P
 def test_a_config_without_end_is_a_failure_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type":' + "[" * 200_000)
     with pytest.raises(ModelLoadFailed, match="cannot be read"):
-        whole(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))
+        finish_load(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))

@@ -21,7 +21,7 @@ from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed, ModelLoadFailed
@@ -101,7 +101,7 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_directly: bool = False) -> Engine:
     """With a prefix cache over a store in memory. `hold`, `tells_directly`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
-    events = Outlet(clock)
+    events = EventBatcher(clock)
     settings = Settings(
         engine=EngineSettings(block_size=BLOCK), store=StoreSettings(hot_tier=ByteSize(num_bytes=1 << 26))
     )
@@ -111,7 +111,7 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_direc
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        outlet=events,
+        batcher=events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,

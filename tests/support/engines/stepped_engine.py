@@ -14,9 +14,8 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import Unguarded
-from application.services.token_side.model_loads import whole
-from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_planner import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.ids import ModelId, RequestId, SequenceId
@@ -25,6 +24,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
 from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
 from domain.scheduling.sequence import ACTIVE
+from tests.support.engines.finish_load import finish_load
 from tests.support.engines.sync_engine import submission
 from tests.support.processes.lanes import InlineLane
 from tests.support.stores.caches import prefix_tiers
@@ -67,26 +67,26 @@ class SteppedEngine:
     ) -> None:
         self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(), InlineLane()
         self.batches: list[StepBatch] = []
-        outlet = Outlet(self.clock)
-        outlet.connect(self.batches.append)
+        batcher = EventBatcher(self.clock)
+        batcher.connect(self.batches.append)
         self.cache = PrefixCache(
-            tiers=prefix_tiers(HotTier(1 << 28), None, StoreLanes(self.clock, outlet)),
+            tiers=prefix_tiers(HotTier(1 << 28), None, StoreLanes(self.clock, batcher)),
             clock=self.clock,
-            events=outlet,
+            events=batcher,
             grid=BlockGrid(BLOCK, GRID),
             hashing=lane,
             is_enabled=reuses,
         )
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
         self.runner = StepRunner(
-            outlet,
+            batcher,
             self.cache,
             limits or StepLimits(4, GRID, GRID),
             FakeCompiler(cast(Executor, lane)),
             guard=self.guard,
             waits=waits,
         )
-        whole(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        finish_load(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:

@@ -17,7 +17,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
@@ -81,7 +81,7 @@ class SyncEngine:
         limits: StepLimits,
         clock: Clock,
         inbox: Inbox,
-        outlet: Outlet | None = None,
+        batcher: EventBatcher | None = None,
     ) -> None:
         self.inbox = inbox
         self._loop = asyncio.new_event_loop()
@@ -92,7 +92,7 @@ class SyncEngine:
             prefix_cache=prefix_cache,
             cache=CacheAccess(prefix_cache, None, None, None),  # type: ignore[arg-type]
             limits=limits,
-            outlet=outlet or Outlet(clock),
+            batcher=batcher or EventBatcher(clock),
             clock=clock,
         )
 

@@ -35,8 +35,8 @@ from application.services.text_side.models.model_finder import nothing_to_check
 from application.services.text_side.models.model_names import ModelNames
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import StepGuard
-from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_planner import QueueWaits
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
@@ -161,7 +161,7 @@ def fake_service(
     timelines = RequestTimelines(keeps_tokens=whole.shows_text)
     figures = LiveFigures(clock, timelines)
     sinks = EventFanOut(timelines, events, figures)
-    engine_events = Outlet(clock)
+    engine_events = EventBatcher(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
@@ -180,7 +180,7 @@ def fake_service(
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        outlet=engine_events,
+        batcher=engine_events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
         guard=guard,

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import open_at, prompt_of
 
@@ -24,7 +24,7 @@ Held = AbstractContextManager[LoadedModel]
 def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], Held]:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
     source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: nullcontext(whole(FakeEngine(default=options).load(source, LoadOptions())))
+    return lambda: nullcontext(finish_load(FakeEngine(default=options).load(source, LoadOptions())))
 
 
 def _tiny(name: str) -> Callable[[], Held]:

@@ -17,8 +17,8 @@ from mlx.utils import tree_flatten, tree_unflatten
 from adapters.mlx.loading.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.file_limit import mlx_lm_module
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, VARIANTS, WHOLE, WRAPPED
 
@@ -89,7 +89,7 @@ def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: in
 def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0) -> MlxModel:
     """A LoadedModel that needs no files."""
     facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=f"{name} {dtype} {seed}".encode())
-    return whole(assemble(build(name, dtype, seed), ModelId(name), facts))
+    return finish_load(assemble(build(name, dtype, seed), ModelId(name), facts))
 
 
 def write_folder(name: str, folder: Path, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Path:

@@ -15,7 +15,7 @@ from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
@@ -44,7 +44,7 @@ class FaultBench:
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
         clock = self.clock = FakeClock(tick_ns=1000)
-        events = Outlet(clock)
+        events = EventBatcher(clock)
         tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, events))
         grid = BlockGrid(16, 32)
         self.cache = make_cache(tiers=tiers, clock=clock, events=events, grid=grid, hashing=Lane("hash", 1))
@@ -54,7 +54,7 @@ class FaultBench:
             limits=StepLimits(8, 64, 32),
             clock=clock,
             inbox=self.inbox,
-            outlet=events,
+            batcher=events,
         )
         self.loop.start()
 

@@ -7,11 +7,11 @@ import pytest
 
 from adapters.fake import EOS_ID, LAYOUTS, FakeEngine, FakeOptions, FakeTokenizer, reply_with
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
-from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
+from tests.support.engines.finish_load import finish_load
 
 SOURCE = ModelSource(ModelId("toy"), "nowhere")
 PROMPT = tuple(b"What is the capital of France?")
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def load(options: FakeOptions) -> LoadedModel:
-    return whole(FakeEngine(default=options).load(SOURCE, LoadOptions()))
+    return finish_load(FakeEngine(default=options).load(SOURCE, LoadOptions()))
 
 
 def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 0, min_tokens: int = 0) -> SequenceId:
@@ -94,8 +94,8 @@ def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
 def test_loading_fails_and_memory_is_counted() -> None:
     engine = FakeEngine({ModelId("bad"): FakeOptions(load_error="no such weights")}, FakeOptions(weight_bytes=500))
     with pytest.raises(ModelLoadFailed, match="no such weights"):
-        whole(engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions()))
-    model = whole(engine.load(SOURCE, LoadOptions()))
+        finish_load(engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions()))
+    model = finish_load(engine.load(SOURCE, LoadOptions()))
     model.open(SequenceId(1))
     model.prefill(SequenceId(1), PROMPT)
     assert engine.memory()["active"] == 500 + 2 * 8 * len(PROMPT)
@@ -103,7 +103,7 @@ def test_loading_fails_and_memory_is_counted() -> None:
     assert engine.memory()["active"] == 0
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        whole(engine.load(SOURCE, LoadOptions()))
+        finish_load(engine.load(SOURCE, LoadOptions()))
 
 
 def test_another_thread_is_refused() -> None:

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
-from application.services.token_side.model_loads import whole
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint, shares_tenant, tenant_salt
+from tests.support.engines.finish_load import finish_load
 
 BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", BlockGrid(256, 512), "mlx-lm 0.32")
 
 
 def description(name: str, options: FakeOptions) -> ModelDescription:
-    return whole(FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), LoadOptions())).description
+    return finish_load(FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), LoadOptions())).description
 
 
 def root(model: ModelDescription) -> bytes:

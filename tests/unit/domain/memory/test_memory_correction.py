@@ -9,9 +9,9 @@ import pytest
 
 from adapters.mlx.memory.peak_memory import PeakMemory, recall, remember
 from application.services.lane import Lane
-from application.services.token_side.model_loads import whole
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape, StateCost, StepCost
+from tests.support.engines.finish_load import finish_load
 from tests.support.patience import PATIENCE_S
 
 CHUNK = 256
@@ -119,7 +119,7 @@ def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):
 def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_who_computes(tmp_path: Path):
     lane = Lane("weights", 1)
     peaks = PeakMemory(tmp_path, lane)
-    assert whole(peaks.recall("a")) == PeakCorrection()
+    assert finish_load(peaks.recall("a")) == PeakCorrection()
     hung = tmp_path / "memory-peaks.json"
     os.mkfifo(hung)  # who reads it waits until somebody writes
     for count in range(100):
@@ -127,7 +127,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_who_computes(tmp_pa
         peaks.remember("b", PeakCorrection(3.0, 1.0, count))
     assert lane.num_pending <= 2, "one under way, and one for all that came since"
     hung.write_text("{}")  # it answers
-    assert whole(peaks.recall("b")) == PeakCorrection(3.0, 1.0, 99)
+    assert finish_load(peaks.recall("b")) == PeakCorrection(3.0, 1.0, 99)
     assert recall(tmp_path, "a") == PeakCorrection(2.0, 1.0, 99)
     lane.close()
     peaks.remember("a", PeakCorrection())

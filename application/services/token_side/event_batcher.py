@@ -23,7 +23,7 @@ from domain.ids import RequestId
 T = TypeVar("T")
 
 
-class Outlet:
+class EventBatcher:
     """An EventSink: `emit` is one append, on any thread. The rest belongs to the compute thread."""
 
     def __init__(self, clock: Clock) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from adapters.fake.clock import FakeClock
 from application.events import Event, FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
-from application.services.token_side.outlet import Outlet
+from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import RequestId
 from domain.request.stream import PrefillProgress
 
@@ -26,26 +26,26 @@ class Receiver:
         self.batches.append(batch)
 
 
-def outlet_to(receiver: Receiver) -> Outlet:
-    outlet = Outlet(FakeClock())
-    outlet.connect(receiver.receive)
-    return outlet
+def batcher_to(receiver: Receiver) -> EventBatcher:
+    batcher = EventBatcher(FakeClock())
+    batcher.connect(receiver.receive)
+    return batcher
 
 
 def test_nothing_is_handed_over_when_there_is_nothing() -> None:
     receiver = Receiver()
-    outlet_to(receiver).deliver()
+    batcher_to(receiver).deliver()
     assert receiver.batches == []
 
 
 def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
     receiver = Receiver()
-    outlet = outlet_to(receiver)
-    outlet.emit(RecordsEvicted(1, 2))
-    outlet.send(ID, 1, PrefillProgress(1, 2))
-    outlet.left_queue()
-    outlet.deliver()
-    outlet.deliver()
+    batcher = batcher_to(receiver)
+    batcher.emit(RecordsEvicted(1, 2))
+    batcher.send(ID, 1, PrefillProgress(1, 2))
+    batcher.left_queue()
+    batcher.deliver()
+    batcher.deliver()
     (batch,) = receiver.batches
     assert (batch.items, batch.events) == (((ID, 1, PrefillProgress(1, 2)),), (RecordsEvicted(1, 2),))
     assert batch.num_left_queue == 1
@@ -53,13 +53,13 @@ def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
 
 def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None:
     receiver = Receiver()
-    outlet = outlet_to(receiver)
-    outlet.send(ID, 0, PrefillProgress(1, 2))
-    outlet.left_queue()
+    batcher = batcher_to(receiver)
+    batcher.send(ID, 0, PrefillProgress(1, 2))
+    batcher.left_queue()
     receiver.num_failures = 1
-    outlet.deliver()
-    outlet.send(ID, 0, PrefillProgress(2, 2))
-    outlet.deliver()
+    batcher.deliver()
+    batcher.send(ID, 0, PrefillProgress(2, 2))
+    batcher.deliver()
     (batch,) = receiver.batches
     assert [item for _, _, item in batch.items] == [PrefillProgress(1, 2), PrefillProgress(2, 2)]
     assert [type(event) for event in batch.events] == [FaultObserved]
@@ -74,7 +74,7 @@ class Raced(deque[Event]):
 
 
 def test_two_may_take_what_was_told_at_the_same_time() -> None:
-    outlet = Outlet(FakeClock())
-    outlet._events = Raced([RecordsEvicted(1, 2)])  # pyright: ignore[reportPrivateUsage]
-    assert outlet.take_events() == (RecordsEvicted(1, 2),)
-    assert outlet.take_events() == ()
+    batcher = EventBatcher(FakeClock())
+    batcher._events = Raced([RecordsEvicted(1, 2)])  # pyright: ignore[reportPrivateUsage]
+    assert batcher.take_events() == (RecordsEvicted(1, 2),)
+    assert batcher.take_events() == ()
