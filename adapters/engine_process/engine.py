@@ -39,6 +39,7 @@ from adapters.engine_process.messages import (
     Withdraw,
     decoded,
     encoded,
+    greeting,
     raw,
 )
 from application.events import FaultObserved
@@ -69,6 +70,9 @@ class Patience:
 
 SILENT_AFTER_S = 10.0
 """Seconds without a message: the child sends one twice a second."""
+
+OUTDATED = "cairn was upgraded while it was running; restart the server"
+"""The loss of an engine whose code differs from this process's."""
 
 SILENCE = "silence"
 """The activity of a child that sends nothing: an Activity's kind."""
@@ -115,7 +119,8 @@ class EngineProcess:
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
-        self._is_cut = False
+        self._is_cut = self._has_greeted = False
+        self.is_outdated = False
         self._has_begun, self._over = asyncio.Event(), asyncio.Event()
 
     @property
@@ -219,6 +224,12 @@ class EngineProcess:
     # ---- messages of the child ----------------------------------------------------------------------------------
 
     def _received(self, payload: bytes) -> None:
+        if not self._has_greeted:
+            self._has_greeted, self.is_outdated = True, payload != greeting()
+            if self.is_outdated:
+                self._broken = OUTDATED
+                self._give_up()
+            return
         try:
             self._take(decoded(payload, ToParent))
         except (msgspec.MsgspecError, KeyError) as error:

@@ -40,6 +40,7 @@ from adapters.engine_process.messages import (
     ToChild,
     Withdraw,
     decoded,
+    greeting,
     raw,
 )
 from adapters.engine_process.reports import ReaderGate, Reports
@@ -108,6 +109,7 @@ class EngineHost:
         self._last_status = 0
         self._is_last_sent = False
         self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)
+        self._channel.send(greeting())
         self._gate.connect(lambda: self._channel.num_unsent_bytes)
         self._reports = Reports(self._channel, self._status_now, self._hole)
         try:

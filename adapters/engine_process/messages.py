@@ -1,6 +1,7 @@
 """The messages between the two ends of an engine process, and their encoding. Each message is one frame.
 
 text side                            child
+                              ◄──    greeting, the digest of all message types
 Begin                         ──►
                               ◄──    Begun | Broken
 Submit | Cancel               ──►
@@ -14,8 +15,10 @@ Values of the engine port are encoded as MessagePack by msgspec, which checks ev
 come, such as items of a batch and telemetry events, the name of its class goes with it. A row of ids goes as its bytes.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, TypeAlias, TypeVar, cast, get_args
 
@@ -216,6 +219,16 @@ QUESTIONS: Mapping[str, Question] = {
     "stats": Question(tuple[()], CacheStats),
     "clear": Question(tuple[str | None, str | None], Cleared),
 }
+
+
+@cache
+def greeting() -> bytes:
+    """Returns the first message of a child: a digest of the types of all messages, as this process has imported them.
+    It differs from the parent's after an upgrade of the package under a running server."""
+    questions = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
+    kinds = (*get_args(ToChild), *get_args(ToParent), *_CLASSES.values(), *questions)
+    types = repr(msgspec.inspect.multi_type_info(kinds))
+    return b"cairn-engine " + hashlib.sha256(types.encode()).hexdigest().encode()
 
 
 def batch_bytes(batch: StepBatch, status: EngineStatus | None) -> bytes:

@@ -304,7 +304,12 @@ class Engine(Protocol):
 
 
 class MortalEngine(Engine, Protocol):
-    """An Engine of one life, which may end unasked; choices that are open then end without a word."""
+    """An Engine of one life, which may end unasked; choices that are open then end without a word.
+
+    `is_outdated`: it was lost because the code on disk is no longer the code of this process, which can start no other
+    engine."""
+
+    is_outdated: bool
 
     async def begun(self) -> None:
         """Returns once it is made, or has ended."""

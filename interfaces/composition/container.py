@@ -51,6 +51,10 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
     return room
 
 
+def ignore(_why: str) -> None:
+    """For a process that goes on without its engine."""
+
+
 def make_events(
     timelines: EventSink, request_log: EventSink, telemetry: EventSink, figures: EventSink, extra: Sequence[EventSink]
 ) -> EventSink:
@@ -62,8 +66,9 @@ def make_events(
 class Container(TokenSide):
     """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
     LoadedSettings has it); `extra_sinks` is for tests and benchmarks. A server that has the process for itself gives
-    `supervisor` and `give_up` (see EngineWatch). `place` of the engine: a `thread` of this process, or with `process` a
-    child, of which `first_child` is launched already; then nothing of the token side is made here."""
+    `supervisor` and `give_up` (see EngineWatch), and `outdated` (see EngineSupervisor). `place` of the engine: a
+    `thread` of this process, or with `process` a child, of which `first_child` is launched already; then nothing of the
+    token side is made here."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
@@ -73,6 +78,7 @@ class Container(TokenSide):
     first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
     supervisor = providers.Singleton(NoSupervisor)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
+    outdated: providers.Provider[Callable[[str], object]] = providers.Object(ignore)
 
     ids = providers.Singleton(RandomIds)
     timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
@@ -84,7 +90,7 @@ class Container(TokenSide):
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
 
-    engine_process = providers.Singleton(build_engine_process, settings, clock, first_child)
+    engine_process = providers.Singleton(build_engine_process, settings, clock, first_child, outdated)
     engine = providers.Selector(place, thread=TokenSide.engine_thread, process=engine_process)
     models = providers.Selector(
         place,

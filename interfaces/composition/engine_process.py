@@ -13,15 +13,17 @@ from application.settings import ServerSettings, Settings
 from interfaces.composition.engine_entry import engine_child
 
 
-def build_engine_process(settings: Settings, clock: Clock, first_child: ChildProcess | None) -> EngineSupervisor:
-    """Nothing is started yet, but perhaps the `first_child`."""
+def build_engine_process(
+    settings: Settings, clock: Clock, first_child: ChildProcess | None, outdated: Callable[[str], object]
+) -> EngineSupervisor:
+    """Nothing is started yet, but perhaps the `first_child`. `outdated`: as in EngineSupervisor."""
     encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
 
     def make(lost: Callable[[str], None]) -> EngineProcess:
         child = first.pop() if first else engine_child(settings.engine.backend)
         return EngineProcess(child, encoded, clock, lost=lost)
 
-    return EngineSupervisor(make, clock)
+    return EngineSupervisor(make, clock, outdated=outdated)
 
 
 def encode_settings(settings: Settings) -> bytes:

@@ -63,6 +63,13 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         supervisor.stopping()
         server.stop()
 
+    problem = ""
+
+    def outdated(why: str) -> None:
+        nonlocal problem
+        problem = why
+        stop()
+
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     service = build_service(
@@ -72,12 +79,13 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         first_child=first_child,
         supervisor=supervisor,
         give_up=os._exit,  # what hangs would hang any other end of it too
+        outdated=outdated,
     )
     announcing: asyncio.Task[str] | None = None
 
     def started(base_url: str) -> None:
         nonlocal announcing
-        if signals.is_stopping:
+        if signals.is_stopping or problem:
             server.stop()
         announcing = asyncio.create_task(_announce(service, server, base_url, supervisor))
 
@@ -86,7 +94,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         app = service.app
         if settings.server.key_file is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
-        if signals.is_stopping:
+        if signals.is_stopping or problem:
             server.close()
         else:
             await server.serve(app, started, service.container.requests().cut_off)
@@ -95,7 +103,8 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
             announcing.cancel()
             await asyncio.wait([announcing])
         is_clean = await service.stop()
-    problem = "" if announcing is None or announcing.cancelled() else announcing.result()
+    if not problem and announcing is not None and not announcing.cancelled():
+        problem = announcing.result()
     return Outcome(problem, is_clean)
 
 

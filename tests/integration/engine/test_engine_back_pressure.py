@@ -19,6 +19,7 @@ from adapters.engine_process.messages import (
     ToParent,
     decoded,
     encoded,
+    greeting,
     raw,
 )
 from adapters.engine_process.reports import ReaderGate
@@ -80,7 +81,7 @@ async def converse() -> tuple[int, int]:
     async with asyncio.timeout(PATIENCE_S):
         while not isinstance(last, Answer):
             for payload in frames.feed(await loop.sock_recv(ours, 1 << 16)):
-                last = decoded(payload, ToParent)
+                last = None if payload == greeting() else decoded(payload, ToParent)
     await say(Submit(submission("a", MODEL, prompt, NUM_TOKENS)))
     async with asyncio.timeout(PATIENCE_S):
         await gate.closed.wait()  # and nobody has read a word

@@ -32,7 +32,7 @@ class Mortal:
         self._shown: dict[str, Any] = {}
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._engine = engine_on_a_thread()
-        self.is_deaf = False
+        self.is_deaf = self.is_outdated = False
         self.submitted: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +96,8 @@ class World:
         self.begins: Callable[[], Awaitable[None]] = self._at_once
         self.loads: Callable[[ModelId], Awaitable[None]] = self._nothing
         self.clock = FakeClock(tick_ns=10)
-        self.engine = EngineSupervisor(self._make, self.clock, sleep=self._sleep)
+        self.outdated: list[str] = []
+        self.engine = EngineSupervisor(self._make, self.clock, outdated=self.outdated.append, sleep=self._sleep)
         self.client = EngineClient(self.engine)
 
     async def lose(self) -> None:

@@ -8,6 +8,9 @@ new engine at once, and new requests wait for it. While losses follow each other
 pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all open work ends with an
 error; starting goes on. Where the very first one cannot be made, nothing waits for a second.
 
+An engine that is lost because the package was upgraded is the last one: all work ends with ServerUnavailable, and
+`outdated` is called so that the server ends and its supervisor starts the new version.
+
 A load under way at a loss is its cause: it fails, and is refused for a while (`load_failures`). Questions to the
 prefix cache are not asked again. EngineRestarted is emitted when another engine has taken over.
 """
@@ -67,10 +70,17 @@ class EngineSupervisor:
     """An Engine. Event loop only, but for `status` and `check`."""
 
     def __init__(
-        self, make: MakeMortal, clock: Clock, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self,
+        make: MakeMortal,
+        clock: Clock,
+        *,
+        outdated: Callable[[str], object] = lambda _why: None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """`outdated`: called once on the event loop, with the reason, when this process can start no other engine."""
         self._make = make
         self._clock = clock
+        self._outdated = outdated
         self._sleep = sleep
         self._state = _State.NEW
         self._life = 0
@@ -278,6 +288,9 @@ class EngineSupervisor:
         self._answers.clear()
         if self._state is _State.ENDED:
             return
+        if self._engine.is_outdated:
+            self._finish(why)
+            return
         now_ns, lived_s = self._clock.now_ns(), 0.0
         if self._state is _State.LIVING:
             lived_s = (now_ns - self._since_ns) / 1e9
@@ -293,6 +306,15 @@ class EngineSupervisor:
         self._num_in_a_row = 0 if lived_s >= CALM_S else self._num_in_a_row + 1
         self._is_brief = self._num_in_a_row == 0
         self._run(self._revive(0.0 if self._is_brief else min(MAX_DELAY_S, 2.0 ** (self._num_in_a_row - 1))))
+
+    def _finish(self, why: str) -> None:
+        """The lost engine was the last one."""
+        self._state, self._why = _State.ENDED, why
+        for task in tuple(self._tasks):
+            task.cancel()
+        self._answers.set()
+        self._end_all(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
+        self._outdated(why)
 
     async def _lose_patience(self) -> None:
         """One that was made and loads its models has as long as that takes; it is the last chance."""

@@ -11,7 +11,7 @@ import pytest
 from adapters.engine_process.channel import Channel, framed
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import EngineHost, Hosted
-from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded
+from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded, greeting
 from adapters.system.clock import SystemClock
 from application.ports.engine import EngineStatus
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
@@ -34,7 +34,7 @@ class Stuffed(Channel):
 
     def send(self, payload: bytes) -> None:
         super().send(payload)
-        if isinstance(decoded(payload, ToParent), Stopped):
+        if payload != greeting() and isinstance(decoded(payload, ToParent), Stopped):
             asyncio.get_running_loop().call_soon(self._leave)
 
 

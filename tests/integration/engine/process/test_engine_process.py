@@ -18,6 +18,7 @@ import pytest
 
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
+from adapters.engine_process.messages import greeting
 from adapters.system.clock import SystemClock
 from application.events import FaultObserved
 from application.ports.engine import Tokens
@@ -149,3 +150,10 @@ asyncio.run(main())
         assert select.select([ending], [], [], PATIENCE_S)[0], "it is still there"
     finally:
         os.close(ending)
+
+
+def test_the_greeting_is_the_same_in_every_process_of_one_version() -> None:
+    script = "from adapters.engine_process.messages import greeting; print(greeting().decode())"
+    seeds = [ENVIRONMENT | {"PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    found = {subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env=env, text=True) for env in seeds}
+    assert found == {greeting().decode() + "\n"}

@@ -328,3 +328,19 @@ def test_an_engine_that_is_never_made_has_not_taken_over() -> None:
         assert restarted.num_tries == 2
 
     in_world(work)
+
+
+def test_after_an_upgrade_no_other_engine_is_started_and_all_work_ends() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+        world.lives[-1].is_outdated = True
+        await world.lose()
+        (end,) = [item for batch in world.client.batches for *_, item in batch.items if isinstance(item, Ended)]
+        assert end.error is not None
+        assert (end.error.code, end.error.message) == ("server_unavailable", "planted")
+        assert (world.outdated, len(world.lives)) == (["planted"], 1)
+        with pytest.raises(ServerUnavailable, match="planted"):
+            world.client.submit("b")
+
+    in_world(work)
