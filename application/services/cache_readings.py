@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from application.ports.cache_stats import CacheStats
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage
+from application.ports.engine import Engine
 from domain.errors import DomainError, StoreUnresponsive
 
 FRESH_S = 1.0
@@ -33,11 +34,11 @@ class CacheReadings:
 
     def __init__(
         self,
-        stats: Callable[[], Awaitable[CacheStats]],
+        engine: Engine,
         documents: Callable[[], Awaitable[DocumentUsage]],
         clock: Clock,
     ) -> None:
-        self._stats = stats
+        self._engine = engine
         self._documents = documents
         self._clock = clock
         self._last: CacheReading | None = None
@@ -57,7 +58,7 @@ class CacheReadings:
 
     async def _read(self) -> None:
         try:
-            stats = await self._stats()
+            stats = await self._engine.cache.stats()
             try:
                 documents = await self._documents()
             except StoreUnresponsive:

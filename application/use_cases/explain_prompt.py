@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from application.ports.clock import Clock
-from application.ports.engine import EngineCache
+from application.ports.engine import Engine
 from application.services.text_side.answers.preparations import Preparation, Preparations
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.models.model_pool import ModelPool
@@ -30,7 +30,7 @@ class ExplainPrompt:
     def __init__(
         self,
         pool: ModelPool,
-        cache: EngineCache,
+        engine: Engine,
         encoder: PromptEncoder,
         preparations: Preparations,
         clock: Clock,
@@ -40,7 +40,7 @@ class ExplainPrompt:
         """`preparations`: where it is seen, and can be cancelled. `shows_text`: quote what is stored where the prompt
         differs from it."""
         self._pool = pool
-        self._cache = cache
+        self._engine = engine
         self._encoder = encoder
         self._preparations = preparations
         self._clock = clock
@@ -57,7 +57,7 @@ class ExplainPrompt:
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.tokenizer, served.description)
-            found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
+            found = await self._engine.cache.explain(served.source.id, prompt, request.cache_salt)
             if request.num_prompt_logprobs is not None:
                 found = found.scored()
             shown = found if self._shows_text else found.without_stored()

@@ -6,7 +6,7 @@ An ordinary generation of one token, so that what is kept is exactly what a requ
 from dataclasses import dataclass, replace
 
 from application.ports.clock import Clock
-from application.ports.engine import EngineCache
+from application.ports.engine import Engine
 from application.services.text_side.answers.answer import Answer, failure
 from application.services.text_side.answers.preparations import Preparations
 from application.services.text_side.models.model_pool import ModelPool
@@ -40,14 +40,14 @@ class WarmPrompt:
         self,
         pool: ModelPool,
         generate: Generate,
-        cache: EngineCache,
+        engine: Engine,
         preparations: Preparations,
         clock: Clock,
     ) -> None:
         """`preparations`: where it is seen, and can be cancelled, while it waits for its model."""
         self._pool = pool
         self._generate = generate
-        self._cache = cache
+        self._engine = engine
         self._preparations = preparations
         self._clock = clock
 
@@ -67,8 +67,10 @@ class WarmPrompt:
                 usage = await _usage(answer)
             finally:
                 answer.close()
-            await self._cache.settle(FLUSH_TIMEOUT_S)
-            num_stored = await self._cache.num_stored(served.source.id, generation.prompt_ids, request.cache_salt)
+            await self._engine.cache.settle(FLUSH_TIMEOUT_S)
+            num_stored = await self._engine.cache.num_stored(
+                served.source.id, generation.prompt_ids, request.cache_salt
+            )
         finally:
             self._pool.release(served)
         return WarmedPrompt(

@@ -154,7 +154,7 @@ class Container(TokenSide):
     list_models = providers.Singleton(ListModels, repository=models.provided.repository, pool=pool)
     manage_models = providers.Singleton(ManageModels, pool, models.provided.repository)
     watch_requests = providers.Singleton(WatchRequests, timelines, requests, pool)
-    readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
+    readings = providers.Singleton(CacheReadings, engine, documents.provided.usage, clock)
     check_health = providers.Singleton(
         CheckHealth,
         engine=engine,
@@ -167,7 +167,7 @@ class Container(TokenSide):
     explain_prompt = providers.Singleton(
         ExplainPrompt,
         pool=pool,
-        cache=engine.provided.cache,
+        engine=engine,
         encoder=encoder,
         preparations=requests.provided.preparations,
         clock=clock,
@@ -175,12 +175,12 @@ class Container(TokenSide):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
-    reports = providers.Singleton(RegularReports, engine.provided.cache, check_health, events, clock)
+    reports = providers.Singleton(RegularReports, engine, check_health, events, clock)
     warm_prompt = providers.Singleton(
         WarmPrompt,
         pool=pool,
         generate=generate,
-        cache=engine.provided.cache,
+        engine=engine,
         preparations=requests.provided.preparations,
         clock=clock,
     )

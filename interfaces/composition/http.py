@@ -34,7 +34,7 @@ def _admin(container: Container, settings: Settings) -> AdminServices:
 
 
 def build_app(container: Container) -> Litestar:
-    settings, telemetry = container.settings(), container.telemetry()
+    settings, telemetry, engine = container.settings(), container.telemetry(), container.engine()
     services = Services(
         generate=container.generate(),
         list_models=container.list_models(),
@@ -44,8 +44,8 @@ def build_app(container: Container) -> Litestar:
         tokenize=container.tokenize(),
         warm_prompt=container.warm_prompt(),
         manage_models=container.manage_models(),
-        cache_stats=container.engine().cache.stats,
-        clear_cache=container.engine().cache.clear,
+        cache_stats=lambda: engine.cache.stats(),
+        clear_cache=lambda model, salt: engine.cache.clear(model, salt),
         documents=container.documents(),
         ids=container.ids(),
         clock=container.clock(),
@@ -54,7 +54,7 @@ def build_app(container: Container) -> Litestar:
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
         answering=container.answering(),
-        engine_status=container.engine().status,
+        engine_status=engine.status,
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
     middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []

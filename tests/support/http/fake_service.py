@@ -216,7 +216,7 @@ def fake_service(
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         ExplainPrompt(
             pool,
-            loop.cache,
+            loop,
             encoder,
             requests.preparations,
             clock,
@@ -224,7 +224,7 @@ def fake_service(
         ),
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
-        WarmPrompt(pool, generate, loop.cache, requests.preparations, clock),
+        WarmPrompt(pool, generate, loop, requests.preparations, clock),
         ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
@@ -235,7 +235,7 @@ def fake_service(
         AdminServices(
             figures,
             WatchRequests(timelines, requests, pool),
-            CacheReadings(loop.cache.stats, kept.usage, clock),
+            CacheReadings(loop, kept.usage, clock),
             lambda: shown_settings(whole, {}, ""),
         ),
         trace_context,

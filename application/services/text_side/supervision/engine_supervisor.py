@@ -16,7 +16,7 @@ prefix cache are not asked again. EngineRestarted is emitted when another engine
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -24,10 +24,8 @@ from functools import partial
 from typing import TypeVar
 
 from application.events import EngineRestarted
-from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.engine import (
-    Engine,
     EngineCache,
     EngineModel,
     EngineStatus,
@@ -43,8 +41,6 @@ from application.services.text_side.supervision.open_work import OpenWork, Work
 from domain.errors import DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.explanation import Explanation
-from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.request import FinishReason
 
 T = TypeVar("T")
@@ -103,7 +99,6 @@ class EngineSupervisor:
         self._answers = asyncio.Event()  # there is an engine, or no reason to wait for one
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_time = True
-        self.cache: EngineCache = _PresentCache(self._present)
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
@@ -149,6 +144,13 @@ class EngineSupervisor:
             fault=self._unavailable().message,
             loading=shown.loading if shown else None,
         )
+
+    @property
+    def cache(self) -> EngineCache:
+        """The present engine's. Raises ServerUnavailable while another one is started: a statistic can wait."""
+        if self._state is _State.REVIVING:
+            raise self._unavailable()
+        return self._engine.cache
 
     def submit(self, submission: Submission) -> None:
         if self._state in (_State.NEW, _State.ENDED):
@@ -240,11 +242,6 @@ class EngineSupervisor:
 
     def _unavailable(self) -> ServerUnavailable:
         return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
-
-    def _present(self) -> MortalEngine:
-        if self._state is _State.REVIVING:
-            raise self._unavailable()
-        return self._engine
 
     async def _next(self) -> MortalEngine:
         """The present one, or the one that comes; before the start and after the stop, one that refuses."""
@@ -394,25 +391,3 @@ class EngineSupervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class _PresentCache:
-    """The EngineCache of the present engine. While there is none, ServerUnavailable: a statistic can wait."""
-
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
-
-    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
-        return await self._engine().cache.explain(model, prompt, salt)
-
-    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        return await self._engine().cache.num_stored(model, prompt_ids, salt)
-
-    async def settle(self, timeout_s: float) -> bool:
-        return await self._engine().cache.settle(timeout_s)
-
-    async def stats(self) -> CacheStats:
-        return await self._engine().cache.stats()
-
-    async def clear(self, model: str | None, salt: str | None) -> Cleared:
-        return await self._engine().cache.clear(model, salt)

@@ -13,7 +13,7 @@ from application.events.cache import CacheMeasured, TierReading
 from application.events.health import ReadinessMeasured
 from application.ports.cache_stats import CacheStats, QueueCounts
 from application.ports.clock import Clock
-from application.ports.engine import EngineCache
+from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.services.faults import described
 
@@ -32,13 +32,13 @@ class RegularReports:
 
     def __init__(
         self,
-        cache: EngineCache,
+        engine: Engine,
         check_health: Callable[[], Health],
         events: EventSink,
         clock: Clock,
         every_s: float = EVERY_S,
     ) -> None:
-        self._cache = cache
+        self._engine = engine
         self._check_health = check_health
         self._events = events
         self._clock = clock
@@ -53,7 +53,7 @@ class RegularReports:
         """Once, now."""
         self._events.emit(ReadinessMeasured(self._check_health().is_ready, self._clock.now_ns()))
         try:
-            stats = await self._cache.stats()
+            stats = await self._engine.cache.stats()
         except Exception as error:
             self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
         else:

@@ -1,12 +1,14 @@
 """How full the tiers are: read once for all who ask, and the last reading while nothing answers."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from adapters.fake.clock import FakeClock
 from application.ports.cache_stats import CacheStats, HotUsage
 from application.ports.document_store import DocumentUsage
+from application.ports.engine import Engine
 from application.services import cache_readings
 from application.services.cache_readings import CacheReading, CacheReadings
 from domain.errors import ServerUnavailable, StoreUnresponsive
@@ -18,7 +20,7 @@ DOCUMENTS = DocumentUsage(quota_bytes=9, stored_bytes=1, num_documents=1, evicte
 
 class Tiers:
     def __init__(self) -> None:
-        self.num_read = 0
+        self.num_read, self.cache = 0, self
         self.answers = asyncio.Event()
         self.answers.set()
         self.error: Exception | None = None
@@ -40,7 +42,7 @@ class Tiers:
 def test_many_who_ask_read_once_and_what_is_fresh_is_not_read_again() -> None:
     async def ask() -> None:
         tiers, clock = Tiers(), FakeClock()
-        readings = CacheReadings(tiers.stats, tiers.documents, clock)
+        readings = CacheReadings(cast(Engine, tiers), tiers.documents, clock)
         found = await asyncio.gather(*[readings.latest() for _ in range(5)])
         assert found == [found[0]] * 5
         assert found[0] is not None
@@ -64,7 +66,7 @@ def test_while_the_store_does_not_answer_the_last_reading_is_given(monkeypatch: 
 
     async def ask() -> None:
         tiers, clock = Tiers(), FakeClock()
-        readings = CacheReadings(tiers.stats, tiers.documents, clock)
+        readings = CacheReadings(cast(Engine, tiers), tiers.documents, clock)
         tiers.answers.clear()
         assert await readings.latest() is None
         tiers.answers.set()
@@ -84,7 +86,7 @@ def test_documents_that_do_not_answer_are_left_out() -> None:
     async def ask() -> None:
         tiers = Tiers()
         tiers.documents_error = StoreUnresponsive("hung")
-        found = await CacheReadings(tiers.stats, tiers.documents, FakeClock()).latest()
+        found = await CacheReadings(cast(Engine, tiers), tiers.documents, FakeClock()).latest()
         assert found is not None
         assert found.documents is None
 
@@ -94,7 +96,7 @@ def test_documents_that_do_not_answer_are_left_out() -> None:
 def test_an_engine_that_ends_leaves_the_last_reading() -> None:
     async def ask() -> None:
         tiers, clock = Tiers(), FakeClock()
-        readings = CacheReadings(tiers.stats, tiers.documents, clock)
+        readings = CacheReadings(cast(Engine, tiers), tiers.documents, clock)
         first = await readings.latest()
         tiers.error = ServerUnavailable("stopping")
         clock.advance(60)

@@ -8,7 +8,7 @@ from application.events import FaultObserved
 from application.events.cache import CacheMeasured, TierReading
 from application.events.health import ReadinessMeasured
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
-from application.ports.engine import EngineCache
+from application.ports.engine import Engine
 from application.services.text_side.supervision.regular_reports import RegularReports
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -18,10 +18,10 @@ STORE = StoreStats(quota_bytes=9000, stored_bytes=8000, evicted=1, faults={}, mo
 
 
 class Cache:
-    """As much of an EngineCache as is asked."""
+    """The part of an Engine that is asked."""
 
     def __init__(self, *answers: CacheStats | Exception) -> None:
-        self._answers = list(answers)
+        self._answers, self.cache = list(answers), self
 
     async def stats(self) -> CacheStats:
         answer = self._answers.pop(0)
@@ -36,7 +36,7 @@ class Health:
 
 def reported(*answers: CacheStats | Exception) -> RecordingEvents:
     events, clock = RecordingEvents(), FakeClock()
-    reports = RegularReports(cast(EngineCache, Cache(*answers)), Health, events, clock)
+    reports = RegularReports(cast(Engine, Cache(*answers)), Health, events, clock)
     for _ in answers:
         asyncio.run(reports.report())
     return events
