@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from domain.duration import Duration
 from domain.errors import require
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 

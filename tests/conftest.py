@@ -32,7 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
 
-from adapters.llguidance import constraint
+from adapters.llguidance import compiler
 from adapters.system.blas.openblas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
@@ -46,7 +46,7 @@ if os.environ["CAIRN_BLAS"] == "off":
     load_plain_blas()
 load_blas()
 start_device()
-constraint.COMPILE_TIMEOUT_S = PATIENCE_S
+compiler.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(
     "cairn",

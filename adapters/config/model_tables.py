@@ -11,7 +11,7 @@ from adapters.config.fields import plain_type
 from adapters.config.values import from_typed
 from application.model_table import ModelTable
 from domain.errors import InvalidRequest
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 SECTION = "models"
 SAMPLING = "sampling"

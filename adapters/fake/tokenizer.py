@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
-from application.ports.output_parser import OutputParser
 from application.ports.tokenizer import (
     Detokenizer,
     EncodedPrompt,
     ForkKind,
     ForkPoint,
+    OutputParser,
     PromptTooLong,
     TemplateFeatures,
     Tokenizer,
@@ -28,9 +28,8 @@ from application.ports.tokenizer import (
 from application.services.text_side.answers.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.models.model_card import ModelSource, Vocabulary
-from domain.output.calls.named_calls import NamedCalls
-from domain.output.calls.written_calls import WrittenCalls
-from domain.output.family import Family, ReasoningTags, Section
+from domain.output.family import Family, ReasoningTags, Section, WrittenCalls
+from domain.output.json_calls import NamedCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user

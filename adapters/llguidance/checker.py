@@ -13,8 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock, Semaphore
 
-from adapters.llguidance.library import LIMITS
-from adapters.llguidance.rendering import rendered
+from adapters.llguidance.library import LIMITS, rendered
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.request.grammar import Grammar
 from domain.shown import shown

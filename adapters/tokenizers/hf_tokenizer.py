@@ -9,13 +9,12 @@ from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
-from application.ports.output_parser import OutputParser
-from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong, TemplateFeatures
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
 from application.services.text_side.answers.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
 from domain.models.model_card import Vocabulary
-from domain.output.calls.written_calls import WrittenCalls
+from domain.output.family import WrittenCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request.grammar import Reasoning

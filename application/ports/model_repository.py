@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 from domain.scheduling.memory_plan import PlannedModel
 
 

@@ -1,23 +1,44 @@
-"""Text to tokens and back, for one model.
+"""Text to tokens and back, and tokens to an answer's content, for one model.
 
-Threading: all methods are safe from any thread except a Detokenizer, which belongs to one caller. Encoding and
-rendering may take milliseconds to seconds on long prompts: call them off the event loop. They let other threads run
-meanwhile, as far as the library allows, and need some 200 bytes a character: bound how many long texts are encoded at
-a time.
+Threading: all methods are safe from any thread except those of a Detokenizer or an OutputParser, which belong to one
+caller. Encoding and rendering may take milliseconds to seconds on long prompts: call them off the event loop. They let
+other threads run meanwhile, as far as the library allows, and need some 200 bytes a character: bound how many long
+texts are encoded at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from application.ports.output_parser import OutputParser
 from domain.models.model_card import ModelSource, Vocabulary
-from domain.output.calls.written_calls import WrittenCalls
+from domain.output.family import WrittenCalls
 from domain.prefix.fork_point import ForkKind, ForkPoint
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.grammar import Reasoning
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
+from domain.request.stream import ContentDelta
+
+
+class OutputParser(Protocol):
+    """Reads one answer's tokens as reasoning, text and tool calls while they are generated. Sans-io; one owner.
+
+    Constant time a token on average, whatever a model writes. The deltas, joined, are the same for any split of one
+    answer's text over tokens. They carry no token ids and no log probabilities: a token may end what several tokens
+    before it began, or say nothing yet.
+
+    Nothing is lost: text that looks like a call and is none comes back as text. Once a call has been named, all that
+    the model writes for it comes as its arguments, whether or not that is valid JSON or ever closed:
+    `domain/output/call_problems` reports the faults of a call.
+    """
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        """Add a token, as sampled: special ones are marks to a parser. Return what became certain."""
+        ...
+
+    def finish(self) -> Sequence[ContentDelta]:
+        """End of the answer: return what was held back. Nothing may be fed afterwards."""
+        ...
 
 
 class PromptTooLong(Exception):

@@ -8,7 +8,7 @@ from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.models.served_model import ModelStanding, ServedModel
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription, ModelSource
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)

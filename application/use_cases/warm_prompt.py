@@ -13,10 +13,10 @@ from application.services.text_side.models.model_pool import ModelPool
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, RequestCancelled
 from domain.ids import ModelId
+from domain.request.chat import CallMode, ToolChoice
 from domain.request.request import ChatPrompt, GenerationRequest, Usage
 from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished
-from domain.request.tool_choice import CallMode, ToolChoice
 
 FLUSH_TIMEOUT_S = 30.0
 """How long to wait for the store to take what was computed."""

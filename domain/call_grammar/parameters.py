@@ -1,22 +1,28 @@
-"""A call's arguments as parameters one by one, as rules of Lark: in the schema's order, and no others than it lists.
+"""A call's arguments written parameter by parameter, as Lark rules: in the schema's order, and no others than it lists.
 
-Where it lists none, there are any. What cannot be stated is refused for a strict tool, and any value of its type for
-another.
+A schema that lists none allows any. A schema that cannot be enforced is refused for a strict tool, and any value of its
+type is allowed for another.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from domain.call_grammar.literals import LiteralRules
-from domain.call_grammar.members import ANY_KEY, listed_members, members
-from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
+from domain.call_grammar.values import (
+    ANY_KEY,
+    LiteralRules,
+    listed_members,
+    members,
+    only,
+    refused,
+    string_term,
+)
 from domain.errors import InvalidRequest
-from domain.output.calls.tag_values import STRING, types_in
-from domain.output.calls.written_calls import Values, WrittenParameters
+from domain.output.family import Values, WrittenParameters
+from domain.output.tagged_calls import STRING, types_in
 from domain.request.chat import Json
-from domain.request.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
-from domain.request.lark import ANY_TEXT, json_rule, quoted, terms, until
+from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, pieces, quoted, terms, until
+from domain.request.json_schema import ANNOTATIONS
 from domain.shown import shown
 
 _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}

@@ -12,11 +12,23 @@ from collections.abc import Mapping, Sequence
 from domain.call_grammar.parameters import ParameterRules
 from domain.call_grammar.text_grammar import text_parameter, text_terminal
 from domain.errors import InvalidRequest
-from domain.output.calls.written_calls import Values, WrittenCalls
+from domain.output.family import Values, WrittenCalls
 from domain.request.chat import Json, ToolSpec
-from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, Marker, Pieces, bounded, pieces
+from domain.request.grammar import (
+    ANY_TEXT,
+    MAX_GRAMMAR_BYTES,
+    Grammar,
+    GrammarKind,
+    Marker,
+    Pieces,
+    bounded,
+    json_rule,
+    pieces,
+    quoted,
+    terms,
+    until,
+)
 from domain.request.json_schema import checked_schema
-from domain.request.lark import ANY_TEXT, json_rule, quoted, terms, until
 from domain.shown import shown
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}

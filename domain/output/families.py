@@ -3,13 +3,10 @@
 import re
 from dataclasses import replace
 
-from domain.output.calls.json_calls import JsonCalls
-from domain.output.calls.literal_calls import LiteralCalls
-from domain.output.calls.literal_value import LiteralStyle
-from domain.output.calls.named_calls import NamedCalls
-from domain.output.calls.tagged_calls import TaggedCalls, Tags
-from domain.output.calls.written_calls import Values, WrittenCalls, WrittenParameters
-from domain.output.family import Channels, Family, ReasoningTags, Section
+from domain.output.family import Channels, Family, ReasoningTags, Section, Values, WrittenCalls, WrittenParameters
+from domain.output.json_calls import JsonCalls, NamedCalls
+from domain.output.literal_calls import LiteralCalls, LiteralStyle
+from domain.output.tagged_calls import TaggedCalls, Tags
 
 _JSON = JsonCalls()
 _PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)

@@ -5,9 +5,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from domain.errors import InvalidRequest
-from domain.output.calls.written_calls import WrittenCalls
 from domain.output.families import FAMILIES, REASONING
-from domain.output.family import Family, ReasoningTags, marks_for, with_marks
+from domain.output.family import Family, ReasoningTags, WrittenCalls, marks_for, with_marks
 from domain.request.grammar import Reasoning, pieces
 
 _MIN_TOKEN_CHARS = 5

@@ -1,5 +1,10 @@
-"""A conversation as the chat template sees it, free of any dialect's wire shape."""
+"""A conversation as the chat template sees it, free of any dialect's wire shape: messages, tools and tool choice.
 
+Clients return tool calls re-serialised, reordered or trimmed. Rendered so, the next prompt would diverge from the
+prefix that was computed at the first call. `with_generated` puts the generated text back, so that the prefix matches.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -99,3 +104,63 @@ def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         else message
         for at, message in enumerate(messages)
     ]
+
+
+class CallMode(Enum):
+    """NONE: what looks like a call is text. REQUIRED: at least one call, and no text beside it."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`names`: the only tools that may be called; empty for all. `one_call`: no more than one."""
+
+    mode: CallMode = CallMode.AUTO
+    names: tuple[str, ...] = ()
+    one_call: bool = False
+
+
+def named_tool(name: str) -> ToolChoice:
+    """One call, of this tool."""
+    return ToolChoice(CallMode.REQUIRED, (name,), one_call=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCall:
+    """`arguments`: the text as generated, valid JSON or not. `reasoning`: what was thought before it; of several calls
+    in one turn the first has it. `is_own_id`: the id is ours and unguessable, not one that the model wrote."""
+
+    name: str
+    arguments: str
+    reasoning: str = ""
+    is_own_id: bool = True
+
+    def is_of(self, call: ToolCall) -> bool:
+        """Whether this is what the model wrote for a call. Ids that models write (`functions.ls:0`) are no proof: for
+        those the arguments must say the same."""
+        return call.name == self.name and (self.is_own_id or _value(call.arguments) == _value(self.arguments))
+
+
+def with_generated(message: ChatMessage, known: Mapping[str, GeneratedCall]) -> ChatMessage:
+    """The message with what was generated for it. `known`: by the id of the call."""
+    found = {call.id: known[call.id] for call in message.tool_calls if call.id in known and known[call.id].is_of(call)}
+    if not found:
+        return message
+    return replace(
+        message,
+        reasoning=next((one.reasoning for one in found.values() if one.reasoning), message.reasoning),
+        tool_calls=tuple(
+            replace(call, arguments=found[call.id].arguments, is_generated=True) if call.id in found else call
+            for call in message.tool_calls
+        ),
+    )
+
+
+def _value(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

@@ -1,16 +1,19 @@
-"""What an answer must look like: a grammar that every token of it is held to.
+"""A grammar that constrains every token of an answer, and the terms of Lark's syntax that such grammars are written in.
 
-A value that a request carries to the token side. The text is bounded and has been looked at here; whether it can be
-enforced, and at what cost, the text side finds out before it submits (`GrammarChecker`).
+A grammar is a value that a request carries to the token side. Its text is bounded and was checked here; the text side
+finds out whether it can be enforced, and at what cost, before it submits the request (`GrammarChecker`).
 
     kind          text
-    JSON_SCHEMA   the schema, as `checked_schema` leaves it
+    JSON_SCHEMA   the schema, as `checked_schema` returns it
     JSON_OBJECT   none: any JSON object
     REGEX         a regular expression (Rust's syntax) that matches the whole answer
     CHOICE        a JSON list of strings, one of which is the answer
     LARK          a grammar in Lark's syntax with a rule `start`, as llguidance reads it
 
-Around the answer itself may stand what its model's family writes there: reasoning before it, tool calls in its place.
+A model's family may write something around the answer itself: reasoning before it, tool calls in its place.
+
+The lexer of llguidance takes the longest terminal. Where free text may hold the beginning of the mark that ends it,
+both are therefore one terminal (`until`).
 """
 
 import json
@@ -136,3 +139,66 @@ def bounded(text: str, param: str) -> str:
     if not 0 < num_bytes <= MAX_GRAMMAR_BYTES:
         raise InvalidRequest(f"{param} must have 1 to {MAX_GRAMMAR_BYTES} bytes", param=param)
     return text
+
+
+JSON_OPTIONS: Mapping[str, Json] = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""At most one space where JSON may have white space: a model cannot lose itself in it. Regular expressions."""
+
+ANY_TEXT = "/(?s:.*)/"
+
+
+def json_rule(schema: Mapping[str, Json]) -> str:
+    """A schema as a term of Lark."""
+    return "%json " + _json({**schema, "x-guidance": dict(JSON_OPTIONS)})
+
+
+def quoted(text: str) -> str:
+    """A text as a term of Lark."""
+    return _json(text)
+
+
+def terms(pieces: Pieces) -> str:
+    """Pieces as terms of Lark."""
+    return " ".join(quoted(one.text) if one.token_id is None else f"<[{one.token_id}]>" for one in pieces)
+
+
+def without(term: str, text: str) -> str:
+    """What matches the term, a terminal's, and does not hold the text."""
+    return f"({term} & ~/(?s:.*){literal(text)}(?s:.*)/)"
+
+
+def until(term: str, stop: str, close: Pieces) -> tuple[str, str]:
+    """A terminal of free text with the beginning of what closes it, and the terms for the rest of that.
+
+    `term`: what of a terminal the text matches. `stop`: what the text may not hold, if no special token closes it, as
+    no text spells those."""
+    special = next((at for at, piece in enumerate(close) if piece.token_id is not None), len(close))
+    if special == len(close):
+        term = without(term, stop)
+    head = "".join(piece.text for piece in close[:special])
+    return f"{term} {quoted(head)}" if head else term, terms(close[special:])
+
+
+def literal(text: str) -> str:
+    """A text in a regular expression between slashes."""
+    return "".join(_escaped(char) for char in text)
+
+
+def between_slashes(pattern: str) -> str:
+    """A regular expression, with slashes and line ends as they stand between slashes."""
+    return _ODD_PART.sub(lambda found: _ODD_PARTS.get(found[0], found[0]), pattern)
+
+
+_ODD_PART = re.compile(r"\\.|[/\n]", re.DOTALL)
+_ODD_PARTS = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+
+
+def _escaped(char: str) -> str:
+    if char.isalnum() or char in "_ \"'<>=:;,!@%&~`":
+        return char
+    return f"\\{char}" if char.isascii() and char.isprintable() else f"\\x{{{ord(char):x}}}"
+
+
+def _json(value: Json) -> str:
+    """DEL is the one control character that JSON may leave as it is, and Lark may not."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

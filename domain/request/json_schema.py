@@ -33,6 +33,33 @@ MAX_DEPTH = 48
 MAX_VALUES = 10_000
 """JSON values in a schema, keys not counted."""
 
+ANNOTATIONS = frozenset(
+    [
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$id",
+        "$schema",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "deprecated",
+        "description",
+        "discriminator",
+        "example",
+        "examples",
+        "externalDocs",
+        "nullable",
+        "readOnly",
+        "title",
+        "writeOnly",
+        "xml",
+    ]
+)
+"""Keywords that allow no less and no more."""
+
 UNSUPPORTED = frozenset(
     {
         "$dynamicAnchor",

@@ -10,11 +10,10 @@ from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.priority import Priority
-from domain.request.chat import ChatMessage, Json, Role, ToolSpec
+from domain.request.chat import CallMode, ChatMessage, Json, Role, ToolChoice, ToolSpec
 from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import ReasoningLimit
 from domain.request.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
-from domain.request.tool_choice import CallMode, ToolChoice
 from domain.shown import shown
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")

@@ -1,6 +1,9 @@
-"""How the next token is chosen and when a completion ends. Ranges are checked on construction; the vocabulary later."""
+"""Sampling parameters and stop rules of a request. Ranges are checked on construction; the vocabulary later.
 
-from dataclasses import dataclass, field
+The value of a parameter is the client's own, else the model's table, else generation_config.json, else neutral.
+"""
+
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
 
@@ -126,3 +129,33 @@ class StopRules:
         require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
         for text in self.stop:
             require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """None: nothing is said. Ranges as in SamplingParams."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        self.apply(SamplingParams.chosen())
+
+    def over(self, other: "SamplingDefaults") -> "SamplingDefaults":
+        """These, and the other's where they say nothing."""
+        return replace(other, **self.said())
+
+    def apply(self, sampling: SamplingParams) -> SamplingParams:
+        """The same sampling, with these for what its client left open."""
+        wanted = {name: value for name, value in self.said().items() if name in sampling.left_open}
+        return replace(sampling, **wanted) if wanted else sampling
+
+    def said(self) -> dict[str, Any]:
+        """What is not None, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}

@@ -1,21 +1,38 @@
-"""What becomes of a request, told item by item.
+"""The items that a request's stream consists of.
 
-Of each choice, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, content*, Finished or Failed. Content is
-what the answer is made of: reasoning, text and tool calls.
+Each choice yields in this order: Admitted, (PromptLogprobs | PrefillProgress)*, content*, Finished or Failed. Content
+is reasoning, text and tool calls.
 
-Items that wait for a slow reader may be merged: `merges_with` says whether the next one can be told together with this
-one, `merged` does it for a whole run at a cost linear in it.
+Items that wait for a slow reader may be merged: `merges_with` says whether the next item can be reported together with
+this one, `merged` merges a whole run at a cost linear in it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import chain
 from typing import ClassVar, TypeAlias
 
 from domain.errors import DomainError
 from domain.prefix.explanation import Explanation
-from domain.request.call_problem import CallProblem
 from domain.request.request import FinishReason, Usage
+
+
+class ProblemKind(Enum):
+    """MALFORMED_ARGUMENTS: no JSON object, or one that was not ended. SCHEMA_MISMATCH: not what the tool asks for."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    MALFORMED_ARGUMENTS = "malformed_arguments"
+    SCHEMA_MISMATCH = "schema_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class CallProblem:
+    """`detail` is one sentence; it holds no more of the arguments than their keys."""
+
+    call_id: str
+    kind: ProblemKind
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)

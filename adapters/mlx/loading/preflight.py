@@ -18,7 +18,7 @@ from adapters.mlx.runtime.json_numbers import is_number
 from application.ports.model_repository import ModelPreview
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 _QUANTISED_KEYS = ("quantization", "quantization_config")
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from domain.request.chat import Json, ToolSpec
-from domain.request.tool_choice import CallMode, ToolChoice, named_tool
+from domain.request.chat import CallMode, Json, ToolChoice, ToolSpec, named_tool
 from domain.shown import shown
 from interfaces.http.incoming.json_body import converted
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from msgspec import Struct, field
 
 from domain.errors import InvalidRequest
-from domain.request.tool_choice import CallMode, ToolChoice, named_tool
+from domain.request.chat import CallMode, ToolChoice, named_tool
 from domain.shown import shown
 from interfaces.http.incoming.json_body import converted
 

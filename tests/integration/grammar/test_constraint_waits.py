@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-import adapters.llguidance.constraint as constraint_module
+import adapters.llguidance.compiler as constraint_module
 from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from adapters.llguidance.library import new_matcher, new_tokenizer
-from adapters.llguidance.rendering import rendered
+from adapters.llguidance.library import new_matcher, new_tokenizer, rendered
 from application.ports.token_constraint import Vocabulary
 from domain.errors import InvalidRequest
 from domain.request.grammar import json_schema_grammar

@@ -10,8 +10,8 @@ import pytest
 from adapters.llguidance.library import new_tokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.output.calls.written_calls import Values, WrittenCalls, WrittenParameters
 from domain.output.families import FAMILIES
+from domain.output.family import Values, WrittenCalls, WrittenParameters
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.grammar import Grammar, after_reasoning, json_schema_grammar, or_calls
 from domain.request.request import ChatPrompt

@@ -7,7 +7,7 @@ from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
-from application.ports.output_parser import OutputParser
+from application.ports.tokenizer import OutputParser
 from application.services.text_side.answers.generation import MAX_HELD_BYTES, Generation
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.output_pipeline import OutputPipeline

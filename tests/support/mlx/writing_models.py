@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.llguidance.library import new_matcher, new_tokenizer
-from adapters.llguidance.rendering import rendered
+from adapters.llguidance.library import new_matcher, new_tokenizer, rendered
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.errors import InvalidRequest
-from domain.output.calls.written_calls import Values, WrittenCalls
+from domain.output.family import Values, WrittenCalls
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.grammar import Grammar
 from domain.request.request import ChatPrompt

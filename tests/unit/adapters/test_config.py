@@ -12,7 +12,7 @@ from application.model_table import ModelTable
 from application.settings import Settings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 
 class Home:

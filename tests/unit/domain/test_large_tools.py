@@ -16,12 +16,11 @@ from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.errors import InvalidRequest
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import ModelSource
-from domain.output.calls.written_calls import WrittenCalls
 from domain.output.families import FAMILIES
-from domain.request.chat import ChatMessage, Role, TextGrammar, ToolSpec
+from domain.output.family import WrittenCalls
+from domain.request.chat import CallMode, ChatMessage, Role, TextGrammar, ToolChoice, ToolSpec
 from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar
 from domain.request.request import ChatPrompt, GenerationRequest
-from domain.request.tool_choice import CallMode, ToolChoice
 
 WRITTEN = {family.name: family.writes[0] for family in FAMILIES}
 ONE_BY_ONE = [name for name, one in WRITTEN.items() if one.parameters is not None]

@@ -8,8 +8,7 @@ import pytest
 
 from adapters.mlx.loading.preflight import advised_sampling
 from domain.errors import InvalidRequest
-from domain.request.sampling import SamplingParams
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults, SamplingParams
 
 
 def test_the_client_wins_over_the_table_and_that_over_advice() -> None:

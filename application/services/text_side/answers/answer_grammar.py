@@ -19,11 +19,10 @@ from application.ports.tokenizer import Tokenizer
 from domain.call_grammar.text_grammar import has_held_text
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.errors import InvalidRequest
-from domain.output.calls.written_calls import WrittenCalls
-from domain.request.chat import ToolSpec
+from domain.output.family import WrittenCalls
+from domain.request.chat import CallMode, ToolChoice, ToolSpec
 from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar, after_reasoning, or_calls
 from domain.request.request import ChatPrompt, GenerationRequest
-from domain.request.tool_choice import CallMode, ToolChoice
 
 
 def with_answer_grammar(

@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from application.ports.output_parser import OutputParser
+from application.ports.tokenizer import OutputParser
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
 from domain.ids import ModelId
+from domain.request.chat import GeneratedCall, with_generated
 from domain.request.document import Document, DocumentKey
-from domain.request.generated_call import GeneratedCall, with_generated
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 

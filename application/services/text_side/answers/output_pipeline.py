@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from application.ports.engine import Tokens
-from application.ports.output_parser import OutputParser
-from domain.output.calls.call_problems import call_problems, joined_calls
+from application.ports.tokenizer import OutputParser
+from domain.output.call_problems import call_problems, joined_calls
 from domain.request.chat import ToolSpec
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import StopRules

@@ -17,7 +17,7 @@ from application.settings import ModelSettings
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 from domain.shown import shown
 
 NUM_THREADS = 4

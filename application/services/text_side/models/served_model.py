@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from application.ports.tokenizer import Tokenizer
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.model_turns import Residence
-from domain.request.sampling_defaults import SamplingDefaults
+from domain.request.sampling import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)

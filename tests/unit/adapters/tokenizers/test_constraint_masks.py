@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.llguidance.constraint import LlguidanceConstraint
+from adapters.llguidance.compiler import LlguidanceConstraint
 from application.ports.token_constraint import AllowedTokens
 from application.services.lane import Lane
 from domain.errors import ComputeFailed

@@ -8,8 +8,7 @@ from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.models.model_card import ModelSource
-from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
-from domain.request.generated_call import GeneratedCall, with_generated
+from domain.request.chat import ChatMessage, GeneratedCall, Role, ToolCall, ToolSpec, with_generated
 from domain.request.request import ChatPrompt
 from tests.support.http.transcripts import told
 from tests.support.mlx.output_parsers import numbered_ids

@@ -10,7 +10,7 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import DecodeStarted, Event, FaultObserved, RequestEnded
 from application.ports.engine import Ended, EngineError, Tokens
-from application.ports.output_parser import OutputParser
+from application.ports.tokenizer import OutputParser
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.generation import MERGE_ABOVE
 from domain.errors import QueueFull, ServerUnavailable

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.output.calls.call_problems import call_problems, joined_calls
-from domain.output.calls.schema_check import first_misfit
-from domain.request.call_problem import CallProblem, ProblemKind
+from domain.output.call_problems import call_problems, first_misfit, joined_calls
 from domain.request.chat import ToolCall, ToolSpec
-from domain.request.stream import TextDelta, ToolCallDelta
+from domain.request.stream import CallProblem, ProblemKind, TextDelta, ToolCallDelta
 from tests.support.http.transcripts import TOOLS
 
 

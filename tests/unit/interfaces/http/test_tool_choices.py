@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from domain.errors import ContextOverflow, InvalidRequest
+from domain.request.chat import CallMode, ToolChoice, named_tool
 from domain.request.grammar import Grammar, GrammarKind
 from domain.request.request import ChatPrompt
-from domain.request.tool_choice import CallMode, ToolChoice, named_tool
 from interfaces.http.anthropic import prompt as anthropic
 from interfaces.http.anthropic.messages_request import MessagesRequest
 from interfaces.http.errors import renamed

@@ -1,13 +1,16 @@
-"""Whether a JSON value fits a schema, by the keywords that tools use. Sound, not complete.
+"""Faults of the tool calls of an answer, reported beside the calls, never instead of them.
 
-What is said to be a misfit is one. Not looked at, and so never a misfit: references, patterns and formats (a client's
-regular expression may take for ever), `not`, conditions, anything unknown, and what is left after many steps.
+Arguments are checked against their tool's schema by the keywords that tools use. The check is sound, not complete:
+every reported misfit is one. References, patterns and formats (a client's regular expression may take for ever), `not`,
+conditions, unknown keywords, and what is left after many steps are not checked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from domain.request.chat import Json
+from domain.request.chat import Json, ToolCall, ToolSpec
+from domain.request.stream import CallProblem, ContentDelta, ProblemKind, ToolCallDelta
 
 _MAX_DEPTH, _MAX_STEPS = 32, 20_000
 _MAX_SHOWN_CHARS = 100
@@ -139,3 +142,38 @@ _CHECKS: Mapping[str, tuple[Callable[[Json, Any], bool], str]] = {
     "minItems": (_size(list, lambda size, limit: size >= limit), "has fewer than {} items"),
     "maxItems": (_size(list, lambda size, limit: size <= limit), "has more than {} items"),
 }
+
+
+def joined_calls(deltas: Iterable[ContentDelta]) -> tuple[ToolCall, ...]:
+    """The calls that an answer's deltas tell, whole."""
+    found: dict[int, tuple[str, str, list[str]]] = {}
+    for delta in deltas:
+        if isinstance(delta, ToolCallDelta):
+            _, _, arguments = found.setdefault(delta.index, (delta.id, delta.name, []))
+            arguments.append(delta.arguments)
+    return tuple(ToolCall(id, name, "".join(arguments)) for id, name, arguments in found.values())
+
+
+def call_problems(calls: Iterable[ToolCall], tools: Sequence[ToolSpec]) -> tuple[CallProblem, ...]:
+    """One for each call that has one: the gravest."""
+    by_name = {tool.name: tool for tool in tools}
+    problems = ((call, _problem(call, by_name.get(call.name))) for call in calls)
+    return tuple(CallProblem(call.id, *problem) for call, problem in problems if problem is not None)
+
+
+def _problem(call: ToolCall, tool: ToolSpec | None) -> tuple[ProblemKind, str] | None:
+    if tool is None:
+        return ProblemKind.UNKNOWN_TOOL, f"no tool {call.name!r} was given"
+    try:
+        arguments: Json = json.loads(call.arguments, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number is none, or all is too deep"
+        return ProblemKind.MALFORMED_ARGUMENTS, f"the arguments for {call.name} are not JSON: {reason}"
+    if not isinstance(arguments, dict):
+        return ProblemKind.MALFORMED_ARGUMENTS, f"the arguments for {call.name} are not a JSON object"
+    misfit = first_misfit(arguments, tool.parameters)
+    return None if misfit is None else (ProblemKind.SCHEMA_MISMATCH, f"the arguments for {call.name}: {misfit}")
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(constant)

@@ -1,15 +1,16 @@
-"""Calls as JSON objects that hold name and arguments: `{"name": ..., "arguments": {...}}`, alone or in a list.
+"""Readers of calls whose arguments are JSON: `{"name": ..., "arguments": {...}}`, and `name[ARGS]{...}`.
 
 Arguments are passed on as the model writes them; where they come before the name, once the name is there. An object
 with other members is no call.
 """
 
 import json
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 
-from domain.output.calls.call_format import LIST_STARTS, Run
-from domain.output.calls.json_scan import JsonScan
-from domain.output.reader import SPACE, NoCall, Reading, TextReader
+from domain.output.call_format import LIST_STARTS, MAX_HEAD_CHARS, JsonScan, Run
+from domain.output.reader import SPACE, NoCall, Reading, Stops, TextReader
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
@@ -138,3 +139,43 @@ def _parsed(string: str) -> str:
     except ValueError:
         raise NoCall from None
     return text.encode("utf-8", "replace").decode()  # escapes can spell halves of characters
+
+
+_FENCE = "```"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls:
+    """`head`: what the head looks like, with groups `name` and perhaps `id`; `marks`: the markers in it."""
+
+    head: re.Pattern[str]
+    marks: tuple[str, ...] = ()
+    open: str = ""
+    close: str = ""
+
+    def fits(self, start: str) -> bool:
+        return not self.open and (start.isalnum() or start in "_-")
+
+    def read(self, run: Run) -> Reading[None]:
+        reader = run.reader
+        reader.take(self.open)
+        head, stop = yield from reader.up_to(Stops(("{", self.close, run.close, *run.ends)), MAX_HEAD_CHARS)
+        found = self.head.fullmatch(run.answer.spelled(head).strip())
+        if found is None or stop in run.ends:
+            raise NoCall
+        run.begin(found["name"], found.groupdict().get("id") or "")
+        if stop == "{":
+            with suppress(NoCall):
+                yield from run.stream_json((self.close,))
+        else:
+            run.answer.arguments("{}")
+        yield from self._end(run)
+
+    def _end(self, run: Run) -> Reading[None]:
+        """Past a code fence around the arguments, and the mark that closes the call."""
+        reader = run.reader
+        for literal in (_FENCE, self.close):
+            yield from reader.take_all(SPACE)
+            if (yield from reader.next_of(literal)):
+                reader.take(literal)
+                reader.mark()
