@@ -7,19 +7,15 @@ Linux ends a child with the thread that made it (`PR_SET_PDEATHSIG`, which the c
 thread that lives as long as the server.
 """
 
-import os
 import signal
-import site
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Protocol
 
-_ROOT = str(Path(__file__).parents[2])
-"""Where this code was imported from."""
+from application.installation import child_environment
 
 
 class Child(Protocol):
@@ -79,7 +75,7 @@ class ChildProcess:
             command = [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), *self._arguments]
             self._process = subprocess.Popen(
                 command,
-                env=_environment(),
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # its only output is its log
                 pass_fds=(theirs.fileno(),),
@@ -108,15 +104,6 @@ class ChildProcess:
             gone(ending(process.wait()))
 
         threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
-
-
-def _environment() -> Mapping[str, str]:
-    """Ours, and where it cannot import what we imported, a way to it."""
-    path = os.environ.get("PYTHONPATH", "")
-    installed = {*site.getsitepackages(), site.getusersitepackages()}
-    if _ROOT in installed or _ROOT in path.split(os.pathsep):
-        return os.environ
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, path)))}
 
 
 def ending(status: int) -> str:

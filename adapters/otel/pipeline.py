@@ -24,12 +24,12 @@ from adapters.otel.providers import (
     build_meter_provider,
     build_resource,
     build_tracer_provider,
-    cairn_version,
 )
 from adapters.otel.spans.message_content import MessageContent
 from adapters.otel.spans.request_spans import SpanEvents
 from adapters.otel.telemetry import AsgiApp, MetricsText, Telemetry
 from adapters.otel.trace_lookup import ids_of, no_trace
+from application.installation import installed_version
 from application.ports.clock import Clock
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
@@ -84,7 +84,7 @@ def assemble(
     content: MessageContent | None = None,
 ) -> Telemetry:
     """Telemetry on the given providers, which it shuts down in the end."""
-    version = cairn_version()
+    version = installed_version()
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None

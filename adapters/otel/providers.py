@@ -1,7 +1,6 @@
 """OpenTelemetry's providers with the exporters of a plan. They are Cairn's own, never made global."""
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -24,6 +23,7 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from adapters.otel.environment import OTLP, ExportPlan
+from application.installation import installed_version
 
 
 class LinkedSampler(Sampler):
@@ -61,16 +61,9 @@ _VIEWS = (
 )
 
 
-def cairn_version() -> str:
-    try:
-        return version("cairn")
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "0"
-
-
 def build_resource(environment: Mapping[str, str]) -> Resource:
     """`service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise."""
-    attributes = {SERVICE_VERSION: cairn_version()}
+    attributes = {SERVICE_VERSION: installed_version()}
     named = [item.partition("=")[0].strip() for item in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
     if not environment.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in named:
         attributes[SERVICE_NAME] = "cairn"

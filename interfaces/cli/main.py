@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from application.installation import installed_version
 from interfaces.cli.bench import command as bench
 from interfaces.cli.commands import (
     cache,
@@ -47,12 +48,7 @@ app.add_typer(logs_explain.logs_app, name="logs")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"cairn {version('cairn')}")
-        except PackageNotFoundError:
-            typer.echo("cairn, from a checkout that was not installed")
+        typer.echo(f"cairn {installed_version()}")
         raise typer.Exit
 
 

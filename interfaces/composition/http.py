@@ -1,7 +1,6 @@
 """The HTTP side of a container; imported only when a server is wanted."""
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from litestar import Litestar
@@ -9,18 +8,11 @@ from litestar.types import Middleware
 
 from adapters.config.loader import config_file
 from adapters.config.shown_settings import shown_settings
+from application.installation import installed_version
 from application.settings import Settings
 from interfaces.composition.container import Container
 from interfaces.http.app import create_app
 from interfaces.http.services import AdminServices, Services
-
-
-def cairn_version() -> str:
-    """The installed version; `0` in a checkout that was never installed."""
-    try:
-        return version("cairn")
-    except PackageNotFoundError:
-        return "0"
 
 
 def _admin(container: Container, settings: Settings) -> AdminServices:
@@ -63,7 +55,7 @@ def build_app(container: Container) -> Litestar:
         services,
         settings.server,
         default_model=settings.model.default,
-        version=cairn_version(),
+        version=installed_version(),
         middleware=middleware,
         keys=keys.ring,
         lifespan=[keys.watching],

@@ -20,6 +20,7 @@ from adapters.lmdb.file.directory import StoreDirectory
 from adapters.lmdb.file.environment import Environment
 from adapters.lmdb.format.rows import NamespaceRow, Row, described, parse_key, space_of
 from adapters.lmdb.index.reading import CorruptRecord, verify
+from application.installation import child_environment
 from application.ports.block_store import Advance, nobody_looks
 from domain.prefix.record import Namespace
 
@@ -70,7 +71,7 @@ def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
             ",".join(map(str, ids)),
         ]
         name, record_id = b"", 0
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 kind, first, rest = line.rstrip("\n").split(" ", 2)
