@@ -1,9 +1,11 @@
-"""What keeps a request from being computed, told from the step that did not admit it.
+"""The reason for which a request waits in the queue, derived from the plan that did not admit it.
 
 MODEL    its model is not loaded yet (known on the text side, before it queues up)
 PLACE    as many sequences are computed as may be at once
 MEMORY   there are places, and what is computed now leaves too little memory
-PREFIX   its prefix is looked up, or another request computes the beginning of the same prompt
+PREFIX   another request computes the beginning of the same prompt
+
+A request whose prompt is being hashed waits for none of these: that takes milliseconds and needs no other request.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,8 +24,8 @@ class WaitReason(Enum):
 
 
 def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:
-    """Of everybody whom this plan leaves in the queue. Who was preempted is in nobody's queue, its stream is open; but
-    when nothing is computed that could end, its waiting must."""
+    """The reasons of all sequences that this plan leaves in the queue. A preempted sequence has none, because its
+    stream is open, unless nothing is computed whose end could let it resume."""
     num_active = sum(view.phase in ACTIVE for view in sequences)
     is_full = num_active + len(plan.admit) >= limits.max_batch
     reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
@@ -33,10 +35,10 @@ def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: St
     return {
         view.id: WaitReason.PREFIX if _waits_for_prefix(view, sequences, begun) else reason
         for view in sequences
-        if view.phase in waiting and view.id not in admitted
+        if view.phase in waiting and view.id not in admitted and (view.is_looked_up or is_full)
     }
 
 
 def _waits_for_prefix(view: SequenceView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
-    """`begun`: first blocks that those who are admitted now will compute."""
-    return not view.is_looked_up or view.next_block in begun or is_following(view, sequences)
+    """`begun`: the first blocks that the sequences admitted in this step will compute."""
+    return view.next_block in begun or is_following(view, sequences)

@@ -36,7 +36,7 @@ class View:
         self._epochs = [self.indexes.epoch(info) for info in (ONE, TWO)]
         for epoch in self._epochs:
             self.indexes.load(epoch)
-        writer.tell(self.indexes)
+        writer.report_to(self.indexes)
 
     def get(self, keys: Sequence[RecordKey]) -> Sequence[Record | None]:
         found = self.writer.get(keys)
@@ -146,7 +146,7 @@ def test_a_record_written_in_the_middle_of_a_read_is_seen() -> None:
     assert same(found[0], block)
     assert found[1] is None
     assert same(found[2], hanging)
-    assert store.writer.queue.counts().queued == 0
+    assert store.writer.counts().queued == 0
 
 
 def test_queued_and_stored_are_read_together(setup: Setup) -> None:
@@ -290,7 +290,7 @@ def test_deleting_waits_for_what_hung_on_what_it_took_out_of_the_queue() -> None
     assert is_there(view, blocks) == [True] * 3
     writer.delete([blocks[0].key])
     assert is_there(view, blocks) == [False] * 3
-    assert writer.queue.counts().dropped == {"deleted": 2, "orphan": 1}
+    assert writer.counts().dropped == {"deleted": 2, "orphan": 1}
 
 
 def test_a_namespace_is_deleted_with_what_waits(setup: Setup) -> None:

@@ -72,7 +72,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.writer = SteppedWriter(self.store, MAX_BYTES)
         self.indexes = Indexes(self.store.keys)
         self.epochs = [self.indexes.epoch(info) for info in (ONE, TWO)]
-        self.writer.tell(self.indexes)
+        self.writer.report_to(self.indexes)
         self.waiting: list[list[RecordKey]] = []
         self.written: list[RecordKey] | None = None
         self.outcome: PutOutcome | None = None
@@ -203,7 +203,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_accounted_for(self) -> None:
-        counts = self.writer.queue.counts()
+        counts = self.writer.counts()
         queued = sum(map(len, self.waiting)) + len(self.written or ())
         assert (counts.queued, counts.queued_bytes) == (queued, queued * RECORD_BYTES)
         assert (counts.enqueued, counts.persisted) == (self.num_enqueued, self.num_persisted)
@@ -213,7 +213,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.writer.pump()
-        assert self.writer.queue.counts().queued == 0
+        assert self.writer.counts().queued == 0
 
 
 TestWriteBehind = QueueMachine.TestCase

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from application.ports.block_store import BlockStore
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.write_behind.queue import WriteQueue
+from application.services.prefix.write_behind import WriteBehind
 from domain.ids import BlockHash, GroupIndex
 from domain.models.state_layout import HitPolicy
 from domain.prefix.match import ReuseRules
@@ -23,11 +23,10 @@ def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:
     return [node.record for key, node in hot._tree.nodes.items() if key.namespace == namespace]
 
 
-def queued_records(queue: WriteQueue, namespace: Namespace) -> list[Record]:
+def queued_records(writer: WriteBehind, namespace: Namespace) -> list[Record]:
     """Every record of a namespace that is on its way to the store."""
-    return [
-        record for record in queue.get(queue.chosen(lambda info: info.namespace == namespace)) if record is not None
-    ]
+    keys = writer.queued_keys(lambda info: info.namespace == namespace)
+    return [record for record in writer.queued(keys) if record is not None]
 
 
 class StorageOracle:

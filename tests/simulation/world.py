@@ -119,7 +119,7 @@ class CheckedTiers(PrefixTiers):
             records = hot_records(self.hot, chain.namespace)
             if self.store is not None:
                 assert isinstance(self.store.writer, SteppedWriter)
-                records += queued_records(self.store.writer.queue, chain.namespace)
+                records += queued_records(self.store.writer, chain.namespace)
                 records += stored_records(self.store.writer.store, chain.namespace)
             allowed = StorageOracle(records, rules).furthest(chain.prompt)
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.

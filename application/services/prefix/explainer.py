@@ -95,7 +95,7 @@ def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
     index = num_known // chain.block_size
     if tiers.store is None or (index + 1) * chain.block_size > chain.num_prompt:
         return ""
-    why = tiers.store.writer.why_lost(BlockKey(chain.namespace, chain.hashes[index]))
+    why = tiers.store.writer.loss_reason(BlockKey(chain.namespace, chain.hashes[index]))
     return f"what follows was computed, and the {tiers.store.name} did not take it: {why}" if why else ""
 
 

@@ -33,14 +33,13 @@ class Epoch:
     namespace under several names. `is_over`: it was cleared. `is_known`: whether the index has all that the store
     holds."""
 
-    __slots__ = ("__weakref__", "gone", "index", "infos", "is_known", "is_over")
+    __slots__ = ("__weakref__", "index", "infos", "is_known", "is_over")
 
     def __init__(self, namespace: Namespace, *, is_known: bool) -> None:
         self.infos: set[NamespaceInfo] = set()
         self.index = PrefixIndex(namespace)
         self.is_over = False
         self.is_known = is_known
-        self.gone: list[set[RecordKey]] = []  # what left the store, for each load under way
 
 
 class Indexes:
@@ -53,7 +52,7 @@ class Indexes:
         self._recent: OrderedDict[Namespace, Epoch] = OrderedDict()
         self._epochs: WeakValueDictionary[Namespace, Epoch] = WeakValueDictionary()
         self._num_renewed = 0
-        self._gone_since_put: set[RecordKey] = set()
+        self._removals: list[set[RecordKey]] = []
 
     def epoch(self, info: NamespaceInfo) -> Epoch:
         """The one that lasts."""
@@ -72,11 +71,8 @@ class Indexes:
         """Read what the store holds of it. Blocks for the store."""
         if epoch.is_known or epoch.is_over or self._read_keys is None:
             return
-        gone: set[RecordKey] = set()
-        with self._lock:
-            number = self._num_renewed
-            epoch.gone.append(gone)
-        try:
+        number = self._num_renewed
+        with self.removals() as gone:
             keys = self._read_keys(epoch.index.namespace)
             for at in range(0, len(keys), KEYS_AT_ONCE):
                 with self._lock:
@@ -85,9 +81,6 @@ class Indexes:
                     epoch.index.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
             with self._lock:
                 epoch.is_known = number == self._num_renewed
-        finally:
-            with self._lock:
-                epoch.gone = [one for one in epoch.gone if one is not gone]
 
     def add(self, keys: Iterable[RecordKey], place: int) -> None:
         """These records are there."""
@@ -96,15 +89,17 @@ class Indexes:
                 epoch.index.add(own, place)
                 self._recent.setdefault(epoch.index.namespace, epoch)  # its place may have gone while a sequence ran
 
-    def begin_put(self) -> None:
-        """The store's writer begins to put records, which may push out others of the same batch."""
+    @contextmanager
+    def removals(self) -> Generator[Collection[RecordKey]]:
+        """The keys of records that leave the store until the block ends: a set that grows, and is kept no longer."""
+        gone: set[RecordKey] = set()
         with self._lock:
-            self._gone_since_put.clear()
-
-    def gone_since_put(self, keys: Iterable[RecordKey]) -> list[RecordKey]:
-        """Those of the records that left the store since the put that was begun last: it may have stored them again."""
-        with self._lock:
-            return [key for key in keys if key in self._gone_since_put]
+            self._removals.append(gone)
+        try:
+            yield gone
+        finally:
+            with self._lock:
+                self._removals = [one for one in self._removals if one is not gone]
 
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
         """These records are there no longer."""
@@ -121,11 +116,10 @@ class Indexes:
                     epoch.index.remove_all(STORED)
                     epoch.is_known = False
                 return
-            self._gone_since_put.update(keys)
+            for gone in self._removals:
+                gone.update(keys)
             for epoch, own in self._by_epoch(keys):
                 epoch.index.remove(own, STORED)
-                for gone in epoch.gone:
-                    gone.update(own)
 
     def places(self, keys: Sequence[RecordKey]) -> list[int]:
         """Where each is, as bits of `prefix_index`. All of one namespace."""

@@ -92,7 +92,7 @@ class PrefixTiers:
         self._loads: WeakKeyDictionary[Epoch, StoreRead[None]] = WeakKeyDictionary()
         hot.indexes = self.indexes
         if store is not None:
-            store.writer.tell(self.indexes)
+            store.writer.report_to(self.indexes)
 
     @property
     def keeps_anything(self) -> bool:
@@ -135,7 +135,7 @@ class PrefixTiers:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         """Note a use in the store, from a worker. Memory notes its own."""
         if self.store is not None and keys:
-            self.lanes.keep_up(partial(self.store.writer.touch, keys))
+            self.lanes.keep_up(partial(self.store.writer.store.touch, keys))
 
     def clear(self, choice: NamespaceChoice) -> tuple[int, EraseReport]:
         """Remove everything of these namespaces, for good: from memory, queue and store. Returns how many records

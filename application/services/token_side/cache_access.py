@@ -46,7 +46,7 @@ class CacheAccess:
     async def settle(self, timeout_s: float) -> bool:
         if self._writer is None or self._store is None:
             return True
-        mark = self._writer.mark()
+        mark = self._writer.num_offers
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._writer.is_settled(mark):  # noqa: ASYNC110 - see POLL_S

@@ -1,11 +1,11 @@
 """The way to the store, advanced by the test instead of by a thread."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 
 from adapters.fake.clock import FakeClock
 from application.ports.block_store import BlockStore, PutOutcome
-from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind.queue import Offer, WriteQueue
+from application.services.prefix.write_behind import Offer, WriteBehind
 from domain.ids import NOBODY, RequestId
 from domain.prefix.index import STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
@@ -21,24 +21,23 @@ class SteppedWriter(WriteBehind):
         super().__init__(store, RecordingEvents(), FakeClock(), max_bytes=max_bytes)
         self._taken: list[Offer] = []
         self._outcome: PutOutcome | None = None
-
-    @property
-    def queue(self) -> WriteQueue:
-        return self._queue
+        self._put_end = ExitStack()
+        self._gone: Collection[RecordKey] = ()
 
     def step(self) -> bool:
         """The next of the three; False when nothing is left to do."""
         if not self._taken:
-            self._taken = self._queue.take(1) or []
+            self._taken = self._take(1) or []
             return bool(self._taken)
         offer = self._taken[0]
         if self._outcome is None:
             self.store.open_namespace(offer.info)
-            self._queue.indexes.begin_put()
+            self._gone = self._put_end.enter_context(self._indexes.removals())
             self._outcome = self.store.put(offer.records)
             return True
         reason = None if self._outcome is PutOutcome.STORED else self._outcome.value
-        self._queue.settle(offer, reason, self._absent(offer) if reason is None else ())
+        self._settle(offer, reason, self._gone)
+        self._put_end.close()
         self._taken, self._outcome = self._taken[1:], None
         return True
 
@@ -52,7 +51,7 @@ class SteppedWriter(WriteBehind):
         """No thread."""
 
     def _await_written(self, keys: Sequence[RecordKey]) -> None:
-        while self._queue._is_writing(keys):
+        while self._is_writing(keys):
             self.step()
 
 
@@ -70,5 +69,5 @@ class DirectWriter(SteppedWriter):
         self.store.open_namespace(info)
         self.outcomes.append(self.store.put(records))
         if self.outcomes[-1] is PutOutcome.STORED:
-            self._queue.indexes.add([record.key for record in records], STORED)
+            self._indexes.add([record.key for record in records], STORED)
         return True

@@ -44,7 +44,7 @@ def test_what_was_idle_for_longest_is_forgotten() -> None:
 def test_what_leaves_the_store_before_its_put_is_settled_is_not_there() -> None:
     store, records = MemoryBlockStore(1 << 20), chain(INFO, 2, size_bytes=8)
     writer, indexes = SteppedWriter(store), Indexes(store.keys)
-    writer.tell(indexes)
+    writer.report_to(indexes)
     epoch = indexes.epoch(INFO)  # kept, as by a sequence
     writer.offer(INFO, records)
     writer.pump(2)
@@ -52,3 +52,16 @@ def test_what_leaves_the_store_before_its_put_is_settled_is_not_there() -> None:
     writer.pump()
     assert indexes.places(KEYS) == [STORED, 0]
     assert epoch.index.num_records == 1
+
+
+def test_removals_are_remembered_only_while_records_are_put() -> None:
+    store = MemoryBlockStore(2_000)
+    writer, indexes = SteppedWriter(store), Indexes(store.keys)
+    writer.report_to(indexes)
+    for number in range(8):  # each evicts what came before
+        info = namespace_of(str(number))
+        writer.offer(info, chain(info, 4, size_bytes=64))
+        writer.pump()
+        store.delete(store.keys(info.namespace)[-1:])
+    assert store.usage().evicted
+    assert not indexes._removals

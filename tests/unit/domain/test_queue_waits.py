@@ -66,3 +66,10 @@ def test_who_waits_for_a_block_that_another_begins_to_compute_waits_for_no_memor
     views = [replace(view(number), next_block=block) for number in (1, 2)]
     assert look(waits, views, room_bytes=100).changed == {2: WaitReason.PREFIX}
     assert not look(waits, views, room_bytes=100, at_s=2).overdue
+
+
+def test_hashing_a_prompt_is_no_wait_for_the_prefix_of_another_request():
+    waits, hashing = QueueWaits(), replace(view(2), is_looked_up=False)
+    assert look(waits, [view(1, Phase.DECODING), hashing], room_bytes=100).changed == {}
+    full = [view(1, Phase.DECODING), view(3, Phase.DECODING), hashing]
+    assert look(waits, full, room_bytes=100).changed == {2: WaitReason.PLACE}

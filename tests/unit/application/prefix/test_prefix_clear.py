@@ -32,12 +32,12 @@ def test_memory_queue_and_store_are_cleared(layout: StateLayout) -> None:
     driver = CacheDriver(replace(OPTIONS, layout=layout), store=store, queue=queue)
     driver.run(PROMPT)
     queue.pump(6)
-    total = queue.queue.counts().enqueued
+    total = queue.counts().enqueued
     assert 0 < num_stored(store) < total
     cleared = driver.cache.clear(None, None)
     assert cleared.num_hot > 0
     assert cleared.num_stored == total
-    assert (num_stored(store), num_hot(driver), queue.queue.counts().queued) == (0, 0, 0)
+    assert (num_stored(store), num_hot(driver), queue.counts().queued) == (0, 0, 0)
     assert driver.run(PROMPT).computed == len(PROMPT) - 1
     driver.check_idle()
 

@@ -88,7 +88,7 @@ def test_what_waits_is_not_offered_again(layout: StateLayout) -> None:
     for hot_bytes in (1 << 30, 1 << 30, 0, 0):
         driver.hot.resize(hot_bytes)
         driver.run(PROMPT)
-    offered = [record.key for offer in queue.queue.take(1 << 60) or () for record in offer.records]
+    offered = [record.key for offer in queue._take(1 << 60) or () for record in offer.records]
     blocks = [key for key in offered if isinstance(key, BlockKey)]
     assert len(blocks) == len(set(blocks)) == len(PROMPT) // BLOCK
 
@@ -144,7 +144,7 @@ def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:
     for turn in range(20):
         job = driver.run(history, 24, [ForkPoint(len(history) - 2, ForkKind.NEXT_TURN)])
         history += [*job.output, *range(5000 + 100 * turn, 5030 + 100 * turn)]
-    counts = queue.queue.counts()
+    counts = queue.counts()
     assert counts.dropped["deleted"] > 0
     assert counts.enqueued == counts.queued + counts.dropped["deleted"]
     driver.hot.resize(0)
