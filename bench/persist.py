@@ -15,7 +15,6 @@ computes at a time (`--blocks 2`: a CPU). For each rate:
     cpu_s_per_GB        of this process, without `--busy`
     faults_per_GB       pages that this process touched for the first time; 244,000 are a GB
     worked_share        of the time of the thread that writes, with a processor, the kernel's part of it included
-    waited_share        of it, for state to be encoded; the rest it waited for a processor or the disk
 
 All but the first two are of what was stored until the end, and a GB is one of raw state.
 
@@ -41,9 +40,6 @@ from statistics import quantiles
 import numpy as np
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from adapters.lmdb import block_store
-from adapters.lmdb.format.payload import EncodedRecord
-from adapters.lmdb.index.encoders import Begun, Encoders
 from adapters.system.clock import SystemClock
 from adapters.system.heap import bound_arenas, keep_freed
 from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
@@ -112,19 +108,6 @@ class Metered(ForwardingStore):
                 self.worked_s += time.thread_time() - began
 
         return put
-
-
-class MeteredEncoders(Encoders):
-    """Tells how long they were all waited for."""
-
-    waited_s = 0.0
-
-    def finish(self, begun: Begun) -> list[EncodedRecord] | None:
-        started = time.perf_counter()
-        try:
-            return super().finish(begun)
-        finally:
-            MeteredEncoders.waited_s += time.perf_counter() - started
 
 
 def payloads(count: int, scale: int) -> list[HostPayload]:
@@ -211,7 +194,6 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
     """One rate, into a store of its own."""
     account, clock = Account(), SystemClock()
     settings = StoreSettings(dir=str(folder), quota=ByteSize(num_bytes=16 << 30))
-    MeteredEncoders.waited_s = 0.0
     store = Metered(open_lmdb_store(settings, account, clock))
     writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
     with Beside(account, clock, options.busy) as beside:
@@ -243,7 +225,6 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         "cpu_s_per_GB": used_s / raw_gb,
         "faults_per_GB": num_faults / raw_gb,
         "worked_share": store.worked_s / max(store.put_s, 1e-9),
-        "waited_share": MeteredEncoders.waited_s / max(store.put_s, 1e-9),
         "faults": account.faults,
     }
 
@@ -268,7 +249,6 @@ def main() -> None:
     # As the server does.
     bound_arenas()
     keep_freed()
-    block_store.Encoders = MeteredEncoders  # type: ignore[attr-defined]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sources = payloads(16, options.scale)
     for rate in options.rates:

@@ -1,32 +1,28 @@
-"""The persistent tier on LMDB: the BlockStore contract over one environment. See docs/store-format.md for what is on
-disk, and `containment` for what happens in trouble.
+"""The persistent tier on LMDB: the BlockStore contract over one environment. docs/store-format.md describes the files,
+`containment` the faults.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import lmdb
 
 from adapters.lmdb import faults
-from adapters.lmdb.care.compaction import erase, shrink
-from adapters.lmdb.care.containment import FAILURES, Containment
-from adapters.lmdb.care.integrity import IntegrityCheck
-from adapters.lmdb.care.opening import open_for_reading, open_for_writing
-from adapters.lmdb.care.probe import verify_payloads
-from adapters.lmdb.faults import FaultLog, classify
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.file.environment import Environment
-from adapters.lmdb.file.volume import free_bytes
-from adapters.lmdb.format.rows import Row
-from adapters.lmdb.index.ages import AgeLimit
-from adapters.lmdb.index.encoders import Begun, Encoders
-from adapters.lmdb.index.reading import CorruptRecord, Reader
-from adapters.lmdb.index.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
-from adapters.lmdb.index.uses import AnnouncedNamespaces, RecordUses
-from adapters.lmdb.index.writer import Batch, Writer
+from adapters.lmdb.compaction import erase, shrink
+from adapters.lmdb.containment import FAILURES, Containment
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import CorruptRecord, FaultLog, classify
+from adapters.lmdb.integrity import IntegrityCheck
+from adapters.lmdb.payload import EncodedRecord, encode
+from adapters.lmdb.private_files import free_bytes
+from adapters.lmdb.probe import verify_payloads
+from adapters.lmdb.reading import Reader
+from adapters.lmdb.rows import Row
+from adapters.lmdb.writer import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES, AgeLimit, RecordUses, Writer
 from application.events import RecordsEvicted
 from application.ports.block_store import (
     Advance,
@@ -50,19 +46,22 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, check_ids
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-_PUT_ATTEMPTS = 4
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _GET_ATTEMPTS = 4
+
+_Begun: TypeAlias = "dict[RecordKey, Future[EncodedRecord | None]]"
+"""Records that are being encoded; None where that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LmdbOptions:
     """`quota_bytes`: the file never becomes larger. A file that is larger already becomes smaller as soon as the volume
-    has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
+    has room for a copy of what is live. `free_reserve_bytes`: the space that writing leaves free on the volume.
 
-    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding, and as many for decoding.
-    `max_age_s`: what was not used for that long is evicted, by and by.
+    `pause_s`: how long writes are refused after the volume failed. `num_threads`: for encoding, and as many for
+    decoding. `max_age_s`: records that were not used for that long are evicted, step by step.
     """
 
     quota_bytes: int
@@ -76,50 +75,37 @@ class LmdbOptions:
 class LmdbBlockStore:
     """Opens on construction; raises StoreOpenError. One writing process a directory, any number of readers."""
 
-    def __init__(
-        self,
-        path: Path,
-        options: LmdbOptions,
-        codec: StateCodec,
-        events: EventSink,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
             raise StoreOpenError(OpenFailure.VOLUME, message)
         self._options = options
+        self._codec = codec
         self._events = events
         self._clock = clock
         self._directory = StoreDirectory(path)
         self._faults = FaultLog(events, clock)
-        self._environment = Environment(
-            self._directory,
-            map_bytes=0 if options.read_only else options.quota_bytes,
-            read_only=options.read_only,
-        )
+        map_bytes = 0 if options.read_only else options.quota_bytes
+        self._environment = Environment(self._directory, map_bytes=map_bytes, read_only=options.read_only)
         self._reader = Reader(self._environment, codec)
         self._uses = RecordUses()
-        self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)
-        self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
+        self._writer = Writer(self._environment, options.quota_bytes, self._uses, self._note_evicted)
+        self._ages = AgeLimit(self._writer, clock, options.max_age_s) if options.max_age_s else None
         self._containment = Containment(
             self._directory,
             self._environment,
+            self._writer,
             self._faults,
             clock,
-            reopen=self._open,
             read_only=options.read_only,
             pause_s=options.pause_s,
         )
-        self._announced = AnnouncedNamespaces()
         self._evicted = 0
-        self._open()
-        self._lane = Lane("store", options.num_threads)
-        self._encoders = Encoders(
-            codec,
-            lambda why: self._faults.note(faults.ENCODE, why),
-            num_threads=options.num_threads,
-        )
+        self._containment.open()
+        # Two lanes, so that no prefix that is read waits behind records that are stored.
+        self._decoding = Lane("store", options.num_threads)
+        self._encoding = Lane("store-encode", options.num_threads)
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         check_ids(namespace)
@@ -132,17 +118,20 @@ class LmdbBlockStore:
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
-        found: list[Record | None] = []
+        found: dict[int, Record | None] = {}
         with self._uses.reading(keys):
             for _ in range(_GET_ATTEMPTS):
-                rows = self._rows(keys)
-                requests = list(zip(keys, rows, wanted, strict=True))
-                found = self._spread(self._get_one, requests)
-                # Evicted between finding and reading: look again, so that the answer is that of one moment.
-                gone = [row for row, record in zip(rows, found, strict=True) if row is not None and record is None]
-                if not gone:
+                rows: list[Row | None] = self._read(lambda: self._reader.rows(keys), [])
+                futures = {
+                    index: _submit(self._decoding, self._record, keys[index], row, wanted[index])
+                    for index, row in enumerate(rows)
+                    if row is not None
+                }
+                found = {index: _result(future) for index, future in futures.items()}
+                # Removed between finding and reading: look again, so that the answer is that of one moment.
+                if None not in found.values():
                     break
-        return found
+        return [found.get(index) for index in range(len(keys))]
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._uses.touch(keys)
@@ -152,14 +141,19 @@ class LmdbBlockStore:
         return self._read(lambda: self._reader.followers(namespace, parent, limit), [])
 
     def open_namespace(self, info: NamespaceInfo) -> None:
-        # Written with its first record, so that nobody who only announces one waits for a transaction.
-        self._announced.note(info)
+        self._uses.announce(info)
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return self.prepare(records)()
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        begun = self._write(lambda: self._begin(records), None)
+        """Encodes records that are absent now, on threads of the store:
+
+        prepare(batch 1)   encode ████
+        prepare(batch 2)          encode ████
+        put                       batch 1 ███   batch 2 ███
+        """
+        begun: _Begun = self._write(lambda: {} if self._is_low() else self._begin(records), {})
         return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
@@ -174,8 +168,7 @@ class LmdbBlockStore:
 
     def usage(self) -> StoreUsage:
         nothing = StoreUsage(quota_bytes=self._options.quota_bytes, stored_bytes=0, namespaces=())
-        usage = self._read(self._usage, nothing)
-        return replace(usage, evicted=self._evicted, faults=self._faults.counts())
+        return replace(self._read(self._usage, nothing), evicted=self._evicted, faults=self._faults.counts())
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
@@ -184,7 +177,7 @@ class LmdbBlockStore:
         return self._read(check.run, IntegrityReport(0, problems))
 
     def check_payloads(self, advance: Advance = nobody_looks) -> Sequence[str]:
-        """Check every payload in a process that may die of it; one line for each problem."""
+        """Checks every payload in a process that may die of it; returns one line for each problem."""
         try:
             return verify_payloads(self._directory.path, advance)
         except FAILURES as failure:
@@ -194,12 +187,12 @@ class LmdbBlockStore:
         with self._containment.lock:
             if self._containment.is_closed:
                 return
-            self._write(self._flush_touches, None)
+            self._write(self._writer.touch, None)
             self._containment.is_closed = True
         # Outside the lock: a worker may be waiting for it.
-        self._lane.close()
-        self._lane.join()
-        self._encoders.close()
+        for lane in (self._decoding, self._encoding):
+            lane.close()
+            lane.join()
         try:
             self._environment.close(sync=not self._options.read_only)
         except FAILURES as failure:
@@ -220,92 +213,61 @@ class LmdbBlockStore:
                 return CompactReport(before_bytes, self._directory.size_bytes)
             except FAILURES as failure:
                 self._containment.contain(failure)
-                self._containment.note_lost()
+                self._containment.note_replaced()
                 message = f"{self._directory.path} cannot be compacted: {failure}"
                 raise StoreOpenError(OpenFailure.VOLUME, message) from None
 
-    def _open(self) -> None:
-        if self._options.read_only:
-            open_for_reading(self._directory, self._environment)
-            return
-        self._writer.forget_names()
-        open_for_writing(self._directory, self._environment, self._writer, self._faults)
-        self._writer.note_gone(None)
+    def _is_low(self) -> bool:
+        return free_bytes(self._directory.path) < self._options.free_reserve_bytes
+
+    def _begin(self, records: Sequence[Record]) -> _Begun:
+        """Begins to encode the records that are absent."""
+        rows = self._reader.rows([record.key for record in records])
+        absent = {record.key: record for record, row in zip(records, rows, strict=True) if row is None}
+        return {key: _submit(self._encoding, self._encode, record) for key, record in absent.items()}
+
+    def _encode(self, record: Record) -> EncodedRecord | None:
+        try:
+            return encode(record, self._codec)
+        except Exception as failure:  # a payload may still lie on a device, which fails in its own ways
+            self._faults.note(faults.ENCODE, f"{type(failure).__name__}: {failure}")
+            return None
+
+    def _put(self, records: Sequence[Record], begun: _Begun) -> PutOutcome:
+        self._age()
+        if self._is_low():
+            self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
+            return PutOutcome.UNAVAILABLE
+        ready = {key: _result(future) for key, future in begun.items()}
+        with self._environment.exclusive:
+            # Some may have been removed since they were found present.
+            late = self._begin([record for record in records if record.key not in ready])
+            ready |= {key: _result(future) for key, future in late.items()}
+            encoded = {key: one for key, one in ready.items() if one is not None}
+            if len(encoded) < len(ready):
+                return PutOutcome.UNAVAILABLE
+            try:
+                return self._writer.put(records, encoded)
+            except lmdb.MapFullError as failure:
+                self._faults.note(faults.MAP_FULL, str(failure))
+                return PutOutcome.FULL
 
     def _age(self) -> None:
         if self._ages is None or not self._ages.is_due:
             return
-        self._flush_touches()
+        self._writer.touch()
         try:
             self._ages.step()
         except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
             self._faults.note(faults.MAP_FULL, str(failure))
 
-    def _begin(self, records: Sequence[Record]) -> Begun | None:
-        """None when there is no room on the volume for what it would be for."""
-        if self._is_low():
-            return None
-        keys = [record.key for record in records]
-        present = {key for key, row in zip(keys, self._reader.rows(keys), strict=True) if row is not None}
-        absent = list({record.key: record for record in records if record.key not in present}.values())
-        return self._encoders.begin(absent)
-
-    def _is_low(self) -> bool:
-        return free_bytes(self._directory.path) < self._options.free_reserve_bytes
-
-    def _put(self, records: Sequence[Record], begun: Begun | None) -> PutOutcome:
-        self._age()
-        if self._is_low():
-            self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
-            return PutOutcome.UNAVAILABLE
-        for _ in range(_PUT_ATTEMPTS):
-            begun = begun or self._begin(records)
-            outcome = self._put_once(records, begun) if begun is not None else PutOutcome.UNAVAILABLE
-            if outcome is not None:
-                return outcome
-            begun = None
-        return PutOutcome.UNAVAILABLE
-
-    def _put_once(self, records: Sequence[Record], begun: Begun) -> PutOutcome | None:
-        """None: what was present when it was begun has gone since."""
-        encoded = self._encoders.finish(begun)
-        if encoded is None:
-            return PutOutcome.UNAVAILABLE
-        infos = self._announced.of({record.key.namespace for record in records})
-        batch = Batch(records, {one.record.key: one for one in encoded}, infos, self._uses.take_touched())
-        try:
-            return self._writer.put(batch)
-        except lmdb.MapFullError as failure:
-            self._faults.note(faults.MAP_FULL, str(failure))
-            return PutOutcome.FULL
-
-    def _get_one(self, request: tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]) -> Record | None:
-        key, row, wanted = request
-        if row is None:
-            return None
+    def _record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
         try:
             return self._read(lambda: self._reader.record(key, row, wanted), None)
-        except CorruptRecord as failure:
-            self._quarantine(key, faults.CHECKSUM, str(failure))
-        except CodecError as failure:
-            self._quarantine(key, faults.DECODE, str(failure))
-        return None
-
-    def _quarantine(self, key: RecordKey, kind: str, message: str) -> None:
-        self._faults.note(kind, message)
-        self._write(lambda: self._writer.delete(key), 0)
-
-    def _spread(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        if len(items) < 2:
-            return [work(item) for item in items]
-        try:
-            return [future.result() for future in [self._lane.submit(work, item) for item in items]]
-        except (ServerUnavailable, CancelledError):  # closed in between
-            return [work(item) for item in items]
-
-    def _rows(self, keys: Sequence[RecordKey]) -> list[Row | None]:
-        nothing: list[Row | None] = [None] * len(keys)
-        return self._read(lambda: self._reader.rows(keys), nothing)
+        except (CorruptRecord, CodecError) as failure:
+            self._faults.note(faults.CHECKSUM if isinstance(failure, CorruptRecord) else faults.DECODE, str(failure))
+            self._write(lambda: self._writer.delete(key), 0)
+            return None
 
     def _erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> EraseReport:
         with self._containment.lock:
@@ -315,27 +277,41 @@ class LmdbBlockStore:
                 self._environment.sync()
                 return report
             finally:
-                self._containment.note_lost()
+                self._containment.note_replaced()
                 self._writer.note_gone(None)
 
     def _usage(self) -> StoreUsage:
         return self._reader.usage(None if self._options.read_only else self._options.quota_bytes)
 
     def _flush(self) -> None:
-        self._flush_touches()
+        self._writer.touch()
         self._age()
         self._environment.sync()
 
-    def _flush_touches(self) -> None:
-        self._writer.touch(self._uses.take_touched())
-
     def _note_evicted(self, num_records: int, reason: str) -> None:
-        if num_records:
-            self._evicted += num_records
-            self._events.emit(RecordsEvicted(num_records, self._clock.now_ns(), reason))
+        self._evicted += num_records
+        self._events.emit(RecordsEvicted(num_records, self._clock.now_ns(), reason))
 
-    def _read(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
+    def _read(self, work: Callable[[], T], otherwise: T) -> T:
         return self._containment.read(work, otherwise)
 
-    def _write(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
+    def _write(self, work: Callable[[], T], otherwise: T) -> T:
         return self._containment.write(work, otherwise)
+
+
+def _submit(lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+    """Starts work; returns a cancelled future when the lane was closed meanwhile."""
+    try:
+        return lane.submit(work, *args, **kwargs)
+    except ServerUnavailable:
+        future: Future[T] = Future()
+        future.cancel()
+        return future
+
+
+def _result(future: "Future[T | None]") -> T | None:
+    """Returns None for work that was cancelled, because the store was closed."""
+    try:
+        return future.result()
+    except CancelledError:
+        return None

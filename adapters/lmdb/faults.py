@@ -1,4 +1,4 @@
-"""What can go wrong with a store, by name: counted always, reported the first time (docs/store-format.md, faults)."""
+"""The names of a store's faults, each counted always and reported the first time (docs/store-format.md, faults)."""
 
 import errno
 from collections import Counter
@@ -31,6 +31,10 @@ class Damaged(Exception):
     """The index contradicts itself or cannot be read: nothing in this file can be relied on."""
 
 
+class CorruptRecord(Exception):
+    """A record's payload does not verify; the index is sound."""
+
+
 _STRUCTURAL = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -60,7 +64,7 @@ _BY_ERRNO = {
 
 
 def classify(failure: Exception) -> str:
-    """The name of a fault raised by LMDB, by the operating system or by reading the index."""
+    """Returns the name of a fault raised by LMDB, by the operating system or by reading the index."""
     if isinstance(failure, (Damaged, *_STRUCTURAL)):
         return DAMAGED
     if isinstance(failure, (lmdb.MapFullError, lmdb.TxnFullError)):
@@ -70,7 +74,7 @@ def classify(failure: Exception) -> str:
 
 
 class FaultLog:
-    """Any thread."""
+    """The counts of one store's faults. Any thread."""
 
     def __init__(self, events: EventSink, clock: Clock) -> None:
         self._events = events
@@ -79,6 +83,7 @@ class FaultLog:
         self._counts: Counter[str] = Counter()
 
     def note(self, kind: str, message: str) -> None:
+        """Counts a fault; the first of a kind is emitted as an event."""
         with self._lock:
             self._counts[kind] += 1
             is_first = self._counts[kind] == 1
@@ -86,5 +91,6 @@ class FaultLog:
             self._events.emit(StoreFault(kind, message, self._clock.now_ns()))
 
     def counts(self) -> Mapping[str, int]:
+        """Returns the number of faults by name since the store was opened."""
         with self._lock:
             return dict(self._counts)

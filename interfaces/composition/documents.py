@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from adapters.lmdb.file.directory import DOCUMENTS_FOLDER, StoreDirectory
+from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.events import StoreFault
 from application.ports.block_store import StoreOpenError

@@ -8,7 +8,7 @@ from shutil import disk_usage
 from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.file.directory import StoreDirectory
+from adapters.lmdb.directory import StoreDirectory
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
 
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.file.private_files import read_private, replace_durably
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.private_files import read_private, replace_durably
 from application.ports.block_store import StoreOpenError
 from application.settings import StoreSettings
 

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.format.rows import Row
+from adapters.lmdb.rows import Row
 from adapters.zstd.codec import ZstdStateCodec
 from domain.models.state_layout import StateLayout
 from tests.support.stores.cache_driver import VOCAB, CacheDriver

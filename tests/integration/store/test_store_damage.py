@@ -140,8 +140,6 @@ def test_a_store_of_an_earlier_version_is_emptied_and_used(tmp_path: Path) -> No
     path = tmp_path / "store"
     filled(path)
     (path / "format").write_text("cairn block store\nformat 1\n")
-    for name in ("boot", "synced", "rates.json", "data.damaged"):
-        (path / name).write_text("of its own")
     with pytest.raises(StoreOpenError, match="format 1, of an earlier version") as refused:
         open_store(path, read_only=True)
     assert refused.value.failure is OpenFailure.FOREIGN

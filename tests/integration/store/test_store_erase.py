@@ -84,7 +84,7 @@ def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monke
         raise StoreOpenError(OpenFailure.VOLUME, "there is no room for a copy")
 
     store = open_store(path)
-    monkeypatch.setattr("adapters.lmdb.care.compaction.compact", refuse)
+    monkeypatch.setattr("adapters.lmdb.compaction.compact", refuse)
     report = store.erase(lambda info: info == ALICE)
     assert report.num_records == 120
     assert "may be left in free pages" in report.problem
@@ -102,7 +102,7 @@ def test_a_volume_that_fails_while_clearing_is_opened_again(path: Path, monkeypa
         raise OSError(5, "input/output error")
 
     store = open_store(path)
-    monkeypatch.setattr(store._directory, "inspect", fail)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr("adapters.lmdb.environment.inspect", fail)
     report = store.erase()
     assert report.num_records == 0
     assert report.problem

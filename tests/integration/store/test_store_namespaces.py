@@ -10,7 +10,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.index.uses import AnnouncedNamespaces
+from adapters.lmdb.writer import RecordUses
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
@@ -108,10 +108,9 @@ def test_a_namespace_emptied_by_the_eviction_for_its_own_record_stays(path: Path
     store.close()
 
 
-def test_what_is_announced_is_bounded() -> None:
-    announced = AnnouncedNamespaces(capacity=3)
+def test_announced_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.lmdb.writer._MAX_NAMESPACES", 3)
+    uses = RecordUses()
     for number in (0, 1, 2, 0, 3):
-        announced.note(tenant(number))
-    assert set(announced.of(tenant(number).namespace for number in range(4))) == {
-        tenant(number).namespace for number in (0, 2, 3)
-    }
+        uses.announce(tenant(number))
+    assert [uses.announced(tenant(number).namespace) is not None for number in range(4)] == [True, False, True, True]

@@ -133,7 +133,7 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(path / "quota")
     settings = StoreSettings(dir=str(path))
     assert quota_bytes(settings, path) > 0
-    with pytest.raises(StoreOpenError, match="no regular file"):
+    with pytest.raises(StoreOpenError, match="not a regular file"):
         open_lmdb_store(settings, EventList(), FakeClock())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.file.environment import Environment
+from adapters.lmdb.environment import Environment
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record

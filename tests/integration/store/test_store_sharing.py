@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from adapters.fake.clock import FakeClock
+from adapters.lmdb import environment
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.format import header
+from adapters.lmdb.directory import StoreDirectory
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.processes.processes import finish, start
@@ -65,9 +65,9 @@ def test_a_writer_that_grows_the_file_in_mid_reading_is_no_damage(path: Path, mo
     reader = StoreDirectory(path)
     with monkeypatch.context() as patch:
         # The header's own `os`, not everybody's: other threads of this process may read a file meanwhile.
-        patch.setattr(header, "os", SimpleNamespace(**{**vars(os), "pread": grow_first}))
+        patch.setattr(environment, "os", SimpleNamespace(**{**vars(os), "pread": grow_first}))
         for _ in range(4):
-            reader.inspect()
+            environment.inspect(reader.data, may_fill=False)
     writer.close()
 
 
@@ -75,7 +75,7 @@ def test_the_file_is_as_long_as_its_header_says_after_each_commit(path: Path) ->
     writer, reader = open_store(path, quota_bytes=SMALL_BYTES), StoreDirectory(path)
     for seed in range(30):
         assert writer.put(chain(INFO, 1, seed=seed, size_bytes=150_000)) is PutOutcome.STORED
-        reader.inspect()
+        environment.inspect(reader.data, may_fill=False)
     writer.close()
 
 

@@ -1,14 +1,15 @@
 """Notes of what threads are reading through the map, in a file that outlives the process.
 
 A sector that the disk cannot read kills the process that touches it in the map (SIGBUS), and so may an index page that
-was damaged at rest. Each thread writes down what it is about to touch and wipes it out afterwards:
+was damaged at rest. Each thread notes what it is about to touch and removes the note afterwards:
 
     u64[512] in a mapped file    [0] lives in a row that ended in mid-write before they completed one
                                  [n] 0; the id of the record whose payload is touched; READ or WRITE in a transaction
 
-What an earlier process left there it died of, or it was killed meanwhile. So records and index are read once more, by
-another process: only the records that it dies of are quarantined, and the index is given up if it dies of that. Damage
-that only writing meets is not seen so: the index is given up, too, after writing ended two lives in a row.
+A note that an earlier process left means that the process died of that read, or was killed during it. Such records and
+the index are read once more, by another process: only the records that it dies of are quarantined, and the index is
+given up if it dies of that. Damage that only writing meets is not found so: the index is also given up after writing
+ended two lives in a row.
 """
 
 import os
@@ -19,7 +20,7 @@ from mmap import mmap
 from pathlib import Path
 
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.file.private_files import open_private
+from adapters.lmdb.private_files import open_private
 
 READ = (1 << 64) - 1
 WRITE = READ - 1
@@ -28,8 +29,8 @@ _MAX_LIVES = 2
 
 
 class Notes:
-    """Any thread, but `begin`, `clear` and `close` are called while nobody else uses the database. Without room for the
-    file nothing is noted."""
+    """The notes of this process. Any thread, but `begin`, `clear` and `close` are called while no other thread uses the
+    database. Without room for the file nothing is noted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,8 +39,8 @@ class Notes:
         self._free: deque[int] = deque()
 
     def begin(self, unreadable: Callable[[Sequence[int]], Iterable[int]]) -> list[int]:
-        """Ids of records that ended an earlier life and are `unreadable` still. Raises Damaged when writing did that
-        again, or when `unreadable` does, which reads the index too."""
+        """Returns ids of records that ended an earlier life and are still `unreadable`. Raises Damaged when writing
+        ended two lives, or when `unreadable` does, which reads the index too."""
         if self._map is None:
             self._open()
         if self._map is None:
@@ -56,7 +57,7 @@ class Notes:
 
     @contextmanager
     def of(self, number: int) -> Generator[None]:
-        """Note a record's id, READ or WRITE, while the block runs."""
+        """Notes a record's id, READ or WRITE, while the block runs."""
         try:
             slot = self._free.pop()
         except IndexError:
@@ -70,17 +71,17 @@ class Notes:
             self._free.append(slot)
 
     def settle(self) -> None:
-        """A transaction that writes was completed."""
+        """Records that a write transaction was completed."""
         if self._map is not None:
             self._numbers[0] = 0
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Removes all notes."""
         if self._map is not None:
             self._map[:] = bytes(len(self._map))
 
     def close(self) -> None:
-        """Repeating it does nothing."""
+        """Removes all notes and the map. Repeating it does nothing."""
         self.clear()
         self._free.clear()
         self._numbers.release()

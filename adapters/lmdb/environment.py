@@ -1,8 +1,8 @@
 """The open database: its trees, one writer at a time, and readers that can be waited for.
 
-A reader never sees the map go away: closing and reopening wait until no transaction is open. Every access first looks
-whether the file is still the one that was opened and still as long as it was, because touching mapped memory that the
-file no longer backs would kill the process.
+A reader never sees the map go away: closing and reopening wait until no transaction is open. Every access first checks
+that the file is still the one that was opened and as long as it was, because touching mapped memory that the file no
+longer backs would kill the process. For the same reason the file's headers are read before LMDB opens it.
 """
 
 import os
@@ -10,22 +10,29 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
+from pathlib import Path
+from struct import Struct
 from threading import Condition, RLock
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
+from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.file.notes import READ, WRITE, Notes
-from adapters.lmdb.format.pages import PageGeometry
+from adapters.lmdb.notes import READ, WRITE, Notes
+from adapters.lmdb.payload import PageGeometry
+from adapters.lmdb.private_files import open_private
 
 TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
 
 _META_PAGES = 2
 _MAX_READERS = 256
 _SPARE_READERS = 8
+# LMDB maps its table of readers and writes to it: on a full volume a page that is not there would kill the process.
+_READERS_BYTES = 20 << 10
+# The last pages of a transaction may be free ones that were never written; more than this is a truncated file.
+_UNWRITTEN_BYTES = 1 << 20
 _SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
 _SAME_PID = (
     "a process with the same process id (%d) in another pid namespace has it open, and LMDB tells its readers by"
@@ -33,7 +40,15 @@ _SAME_PID = (
 )
 _RESIZE_WAIT_S = 10.0
 
-_Txn = TypeVar("_Txn")
+_PAGE_HEADER = Struct("<QHHI")
+_META = Struct("<IIQQ")
+_TREE = Struct("<IHHQQQQQ")
+_LAST = Struct("<QQ")
+_META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS, _NO_FOLDER = 0x08, 0xBEEFC0DE, 1, 0x08, 0x4000
+_NO_ROOT = (1 << 64) - 1
+_MAX_DEPTH = 32
+
+T = TypeVar("T")
 
 Tree = Any  # lmdb's database handles have a private type
 
@@ -49,8 +64,8 @@ class Trees(NamedTuple):
     dat: Tree
 
     def used_pages(self, txn: "lmdb.Transaction[bytes]") -> int:
-        """Pages in use, as LMDB counts them inside this very transaction."""
-        stats = [txn.stat(tree) for tree in (None, self.sys, self.ns, self.rec, self.kid, self.lru, self.dat)]
+        """Returns the pages in use, as LMDB counts them inside this very transaction."""
+        stats = [txn.stat(tree) for tree in (None, *self)]
         return _META_PAGES + sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
 
@@ -59,31 +74,31 @@ class ClosedError(Exception):
 
 
 class SamePidError(OSError):
-    """A process with our process id, in another pid namespace, has the database open: LMDB tells readers by that."""
+    """A process with our process id, in another pid namespace, has the database open."""
 
 
 class Environment:
-    """`map_bytes`: how large the file may become; 0 with `read_only`, to take what the writer set.
-
-    A file that is larger already stays as large and grows no further.
-    """
+    """`map_bytes`: the limit on the file's size; 0 with `read_only`, for the writer's limit. A file that is larger
+    already stays as large and grows no further. `exclusive`: the lock that keeps other writers of this process out."""
 
     def __init__(self, directory: StoreDirectory, *, map_bytes: int, read_only: bool) -> None:
+        self.exclusive = RLock()
+        self.notes = Notes(directory.notes)
+        self.trees = Trees(None, None, None, None, None, None)
+        self.geometry = PageGeometry(4096)
         self._directory = directory
         self._map_bytes = map_bytes // PAGESIZE * PAGESIZE
         self._read_only = read_only
-        self._write_lock = RLock()
         self._gate = Condition()
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
         self._known_file = ((0, 0), 0)
-        self.notes = Notes(directory.notes)
-        self.trees = Trees(None, None, None, None, None, None)
-        self.geometry = PageGeometry(4096)
 
     def open(self) -> None:
         """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
-        self._directory.inspect()
+        if self._directory.is_claimed:
+            _reserve_readers(self._directory.readers)
+        inspect(self._directory.data, may_fill=self._directory.is_claimed)
         env = self._open_patiently()
         try:
             env.reader_check()
@@ -94,7 +109,7 @@ class Environment:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
                     raise Damaged("trees of different page sizes")
             self._note_file(env)
-            self._env = env  # readers may come from here on
+            self._env = env  # readers may enter from here on
         except BaseException:
             env.close()
             raise
@@ -137,7 +152,7 @@ class Environment:
 
         Raises lmdb.Error or OSError when syncing failed, or when the file is not the one that was opened.
         """
-        with self._write_lock, self._gate:
+        with self.exclusive, self._gate:
             env, self._env = self._env, None
             while self._num_readers:
                 self._gate.wait()
@@ -157,47 +172,39 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self.notes.of(READ), self._begun(env, env.begin) as txn:
+        with self._entered() as env, self.notes.of(READ), self._begin(env, env.begin) as txn:
             yield txn
 
     @contextmanager
     def viewing(self) -> Generator["lmdb.Transaction[memoryview]"]:
         """A snapshot whose values are views into the map: they end with it."""
-        with self._entered() as env, self._begun(env, lambda: env.begin(buffers=True)) as txn:
+        with self._entered() as env, self._begin(env, lambda: env.begin(buffers=True)) as txn:
             yield txn
-
-    @contextmanager
-    def exclusive(self) -> Generator[None]:
-        """Keeps other writers away."""
-        with self._write_lock:
-            yield
 
     @contextmanager
     def writing(self) -> Generator["lmdb.Transaction[bytes]"]:
         """The one write transaction: committed on leaving, aborted by an exception."""
-        with self._write_lock, self._entered() as env:
+        with self.exclusive, self._entered() as env:
             with self.notes.of(WRITE), env.begin(write=True) as txn:
                 yield txn
             self.notes.settle()
             self._note_file(env)
 
     def info(self) -> tuple[int, int]:
-        """(bytes of the file in pages ever used, bytes of the map)."""
+        """Returns (bytes of the file in pages ever used, bytes of the map)."""
         with self._entered() as env:
             info = env.info()
             return (info["last_pgno"] + 1) * self.geometry.page_bytes, info["map_size"]
 
     def resize(self, spare_bytes: int = 0) -> None:
-        """Let a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no further."""
-        with self._write_lock, self._gate:
+        """Lets a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no more."""
+        with self.exclusive, self._gate:
             if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is not None:
                 self._env.set_mapsize(self._map_size(spare_bytes))
 
     def has_lagging_reader(self) -> bool:
-        """Whether a living reader, here or in another process, holds a snapshot so old that freed pages wait for it.
-
-        Slots of dead ones are cleared first.
-        """
+        """Returns whether a living reader, here or in another process, holds a snapshot so old that freed pages wait
+        for it. Slots of dead readers are cleared first."""
         with self._entered() as env:
             env.reader_check()
             snapshots = [line.split()[-1] for line in env.readers().splitlines() if line.strip()]
@@ -205,16 +212,16 @@ class Environment:
             return oldest is not None and oldest < env.info()["last_txnid"] - 1
 
     def sync(self) -> None:
-        """Make the last commit durable; all others are."""
+        """Makes the last commit durable; all others are."""
         with self._entered() as env:
             env.sync(True)
 
-    def live_bytes(self) -> int:
-        """What a compact copy takes."""
+    def used_pages(self) -> int:
+        """Returns the pages in use: those that a compact copy takes."""
         with self.reading() as txn:
-            return self.trees.used_pages(txn) * self.geometry.page_bytes
+            return self.trees.used_pages(txn)
 
-    def _begun(self, env: lmdb.Environment, begin: Callable[[], _Txn]) -> _Txn:
+    def _begin(self, env: lmdb.Environment, begin: Callable[[], T]) -> T:
         """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
         try:
             return begin()
@@ -252,14 +259,14 @@ class Environment:
                     self._gate.notify_all()
 
     def _map_size(self, spare_bytes: int = 0) -> int:
-        """0: what the writer set."""
+        """0: the writer's."""
         return 0 if self._read_only else max(self._map_bytes, self._directory.size_bytes + spare_bytes)
 
     def _note_file(self, env: lmdb.Environment) -> None:
         status = os.stat(self._directory.data)
         needed_bytes = (env.info()["last_pgno"] + 1) * self.geometry.page_bytes
         if status.st_size < needed_bytes and not self._read_only:
-            # Free pages at the end that were never written: whoever opens the file beside us would miss them.
+            # Free pages at the end that were never written: a process that opens the file beside us would miss them.
             os.truncate(self._directory.data, needed_bytes)
             status = os.stat(self._directory.data)
         self._known_file = ((status.st_dev, status.st_ino), min(status.st_size, needed_bytes))
@@ -272,3 +279,67 @@ class Environment:
             raise OSError(ENODEV, "the database was replaced", str(self._directory.data))
         if status.st_size < sound_bytes:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
+
+
+def inspect(data: Path, *, may_fill: bool) -> None:
+    """Raises Damaged when LMDB would fail on the file, or fault on memory that the file does not back; and OSError.
+
+    `may_fill`: fill a short missing tail with zeros. Where it was in use after all, checks and LMDB's own tests of a
+    page refuse it. The file's size is read last: a process that writes makes the file longer before its header.
+    """
+    if not data.exists():
+        return
+    with data.open("rb") as file:
+        handle = file.fileno()
+        if not os.fstat(handle).st_size:
+            return
+        page_bytes, *first = _read_meta(os.pread(handle, 4096, 0))
+        other_page_bytes, *second = _read_meta(os.pread(handle, 4096, page_bytes))
+        if other_page_bytes != page_bytes:
+            raise Damaged("the headers of the database differ in their page size")
+        _, last_page = max(first, second)
+        size_bytes, needed_bytes = os.fstat(handle).st_size, (last_page + 1) * page_bytes
+    missing_bytes = needed_bytes - size_bytes
+    if missing_bytes > (_UNWRITTEN_BYTES if may_fill else 0):
+        raise Damaged(f"the database has {size_bytes} bytes and needs {needed_bytes}")
+    if missing_bytes > 0:
+        os.truncate(data, needed_bytes)
+
+
+def _read_meta(page: bytes) -> tuple[int, int, int]:
+    """Returns (page size in bytes, transaction, last page) of one of the file's two headers. Raises Damaged."""
+    trees = _PAGE_HEADER.size + _META.size
+    last = trees + 2 * _TREE.size
+    if len(page) < last + _LAST.size:
+        raise Damaged("the database is shorter than its header")
+    flags = _PAGE_HEADER.unpack_from(page)[2]
+    magic, version, address, _ = _META.unpack_from(page, _PAGE_HEADER.size)
+    if not flags & _META_FLAG or magic != _MAGIC or version != _DATA_VERSION:
+        raise Damaged("the database does not begin with an LMDB header")
+    # A fixed address, or flags that this store never sets, would make LMDB map the file elsewhere or sort it anew.
+    if address:
+        raise Damaged("the database wants to be mapped at an address of its own")
+    last_page, transaction = _LAST.unpack_from(page, last)
+    for offset, expected in ((trees, _INTEGER_KEYS), (trees + _TREE.size, 0)):
+        # The first tree's flags hold how the file was named when it was made.
+        _, tree_flags, depth, *_, root = _TREE.unpack_from(page, offset)
+        if tree_flags & ~_NO_FOLDER != expected or depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
+            raise Damaged("the header of the database points outside of it")
+    page_bytes = _TREE.unpack_from(page, trees)[0]
+    if page_bytes not in (1 << shift for shift in range(9, 17)):
+        raise Damaged(f"the database claims pages of {page_bytes} bytes")
+    return page_bytes, transaction, last_page
+
+
+def _reserve_readers(readers: Path) -> None:
+    """Raises StoreOpenError, OSError."""
+    if readers.exists() or not hasattr(os, "posix_fallocate"):
+        return
+    handle = open_private(readers, os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(handle, 0, _READERS_BYTES)
+    except OSError:
+        readers.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)

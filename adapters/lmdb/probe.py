@@ -1,6 +1,6 @@
-"""Reading records in a process of its own, which may die of it: what the disk cannot read kills who touches the map.
+"""Records read by a process of its own, which may die of it: touching what the disk cannot read kills a process.
 
-parent                                       child: python -m adapters.lmdb.care.probe PATH AFTER IDS
+parent                                       child: python -m adapters.lmdb.probe PATH AFTER IDS
 reads lines        <── "> NAME ID" ───────   about to read this record, the next after AFTER (and of IDS, if any)
                    <── "= BYTES PROBLEM" ─   read and checked; PROBLEM is empty where it is sound
 the child died     the record of the last line cannot be read; another child goes on after it
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import lmdb
 
-from adapters.lmdb.faults import DAMAGED, Damaged, classify
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.file.environment import Environment
-from adapters.lmdb.format.rows import NamespaceRow, Row, described, parse_key, space_of
-from adapters.lmdb.index.reading import CorruptRecord, verify
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, classify
+from adapters.lmdb.reading import verify
+from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, space_of
 from application.installation import child_environment
 from application.ports.block_store import Advance, nobody_looks
 from domain.prefix.record import Namespace
@@ -41,14 +41,14 @@ class Probed(NamedTuple):
 
 
 def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
-    """The records among these that the disk cannot read. Raises Damaged when the index cannot be read."""
+    """Returns those of the records that the disk cannot read. Raises Damaged when the index cannot be read."""
     if not StoreDirectory(path).data.exists():
         return []
     return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
 
 
 def verify_payloads(path: Path, advance: Advance = nobody_looks) -> list[str]:
-    """Check every payload of a store; one line for each problem. `advance`: told of each record what it is charged.
+    """Checks every payload of a store; returns one line for each problem. `advance` is called with each record's bytes.
     Raises Damaged when the index cannot be read."""
     problems: list[str] = []
     for one in _probed(path, ()):
@@ -61,15 +61,8 @@ def verify_payloads(path: Path, advance: Advance = nobody_looks) -> list[str]:
 def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
     after, is_done = b"", False
     while not is_done:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "adapters.lmdb.care.probe",
-            str(path),
-            after.hex(),
-            ",".join(map(str, ids)),
-        ]
+        arguments = [str(path), after.hex(), ",".join(map(str, ids))]
+        command = [sys.executable, "-P", "-m", "adapters.lmdb.probe", *arguments]
         name, record_id = b"", 0
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as child:
             assert child.stdout is not None

@@ -1,6 +1,6 @@
-"""The fixed-size values of the index, byte by byte (docs/store-format.md). Each ends in a check that covers its key.
+"""Keys and values of the index, byte by byte (docs/store-format.md). Each value ends in a check that covers its key.
 
-Reading one that does not verify raises Damaged: the index is small, and what it says decides where everything lies.
+Reading a value that does not verify raises Damaged: the index is small, and everything else is found through it.
 """
 
 from dataclasses import dataclass, replace
@@ -16,28 +16,33 @@ _CHECK = Struct("<Q")
 _STATE = Struct("<QQI")
 _ROW = Struct("<QQQQQQIB32s")
 _NAMESPACE = Struct("<IQQQQHI")
+_MARK = Struct("<Q")
+_QUARANTINED = Struct("<IQ")
 _SPACE = Struct(">I")
 _PARTIAL = Struct(">H")
-_CLOCK = Struct(">Q")
-_LINK_BYTES = _SPACE.size + 2 * ID_BYTES
+_NUMBER = Struct(">Q")
 _PIECE = Struct(">QI")
-_QUARANTINED = Struct("<IQ")
+_LINK_BYTES = _SPACE.size + 2 * ID_BYTES
 _PROVENANCES = (Provenance.PREFILL, Provenance.DECODE)
 
 STATE_KEY = b"state"
 QUARANTINED = b"bad"
-"""What keys in `sys` begin with that name records whose pages are left alone."""
+"""The prefix of keys in `sys` that name records whose pages are left alone."""
+MARK = b"mark"
+"""The prefix of keys in `sys` that say where the clock stood at a time."""
 ROW_BYTES = _ROW.size + _CHECK.size
 PIECE_KEY_BYTES = _PIECE.size
+LINK_KEY_BYTES = _LINK_BYTES
 BLOCK, SNAPSHOT = b"\x00", b"\x01"
 
 
 def sealed(key: bytes, body: bytes) -> bytes:
+    """Returns a value: the body and its check."""
     return body + _CHECK.pack(xxh3_64_intdigest(key + body))
 
 
 def opened(key: bytes, value: bytes) -> bytes:
-    """The body of a sealed value. Raises Damaged."""
+    """Returns the body of a sealed value. Raises Damaged."""
     body = value[: -_CHECK.size]
     if value[-_CHECK.size :] != _CHECK.pack(xxh3_64_intdigest(key + body)):
         raise Damaged("an index entry does not match its checksum")
@@ -46,7 +51,7 @@ def opened(key: bytes, value: bytes) -> bytes:
 
 @dataclass(slots=True)
 class State:
-    """Counters of the whole store. The clock counts uses; ids are never given twice."""
+    """Counters of the whole store. The clock counts uses; a record id is never given twice."""
 
     next_id: int = 1
     clock: int = 1
@@ -65,7 +70,7 @@ class State:
 
 @dataclass(slots=True)
 class NamespaceRow:
-    """A namespace and the sums over its records."""
+    """A namespace, by the number that its records' keys begin with, and the sums over its records."""
 
     space: int
     model: str = ""
@@ -74,11 +79,6 @@ class NamespaceRow:
     num_snapshots: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is stored in it: the row goes."""
-        return self.num_blocks + self.num_snapshots == 0
 
     def pack(self, namespace: Namespace) -> bytes:
         model, fingerprint = self.model.encode(), self.fingerprint.encode()
@@ -104,7 +104,7 @@ class NamespaceRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a record lies and what it counts for."""
+    """The place of a record's payload, its links and what it is charged."""
 
     id: int
     clock: int
@@ -133,81 +133,9 @@ class Row:
         return replace(self, clock=clock)
 
 
-def record_key(space: int, key: RecordKey) -> bytes:
-    if isinstance(key, BlockKey):
-        return block_name(space, key.hash)
-    return snapshot_prefix(space, key.block_hash, key.num_partial) + key.digest
-
-
-def block_name(space: int, block: BlockHash) -> bytes:
-    return _SPACE.pack(space) + BLOCK + block
-
-
-def identity(key: RecordKey) -> bytes:
-    """What payload checks cover of a key: all of it, and nothing that depends on this database."""
-    return key.namespace + record_key(0, key)[_SPACE.size :]
-
-
-def snapshot_prefix(space: int, block: BlockHash, num_partial: int | None = None) -> bytes:
-    """What the keys of the snapshots on a block begin with; with `num_partial`, of those so many tokens after it."""
-    prefix = _SPACE.pack(space) + SNAPSHOT + block
-    return prefix if num_partial is None else prefix + _PARTIAL.pack(num_partial)
-
-
-def space_prefix(space: int) -> bytes:
-    """What the keys of all records of a namespace begin with."""
-    return _SPACE.pack(space)
-
-
-def child_prefix(space: int, parent: BlockHash) -> bytes:
-    return _SPACE.pack(space) + parent
-
-
-def linked(link: bytes) -> BlockHash:
-    """The block of an entry of `kid`. Raises Damaged."""
-    if len(link) != _LINK_BYTES:
-        raise Damaged("a link has another size")
-    return BlockHash(link[-ID_BYTES:])
-
-
-def space_of(key: bytes) -> int:
-    return int.from_bytes(key[:4], "big")
-
-
-def is_block(key: bytes) -> bool:
-    return key[4:5] == BLOCK
-
-
-def parse_key(namespace: Namespace, key: bytes) -> RecordKey:
-    """Inverse of `record_key`. Raises Damaged."""
-    body = key[5:]
-    if is_block(key) and len(body) == 32:
-        return BlockKey(namespace, BlockHash(body))
-    if key[4:5] == SNAPSHOT and len(body) == 66:
-        return SnapshotKey(namespace, BlockHash(body[:32]), _PARTIAL.unpack(body[32:34])[0], body[34:])
-    raise Damaged("a record key cannot be read")
-
-
-def described(key: bytes) -> str:
-    """A record for people."""
-    return f"{'block' if is_block(key) else 'snapshot'} {key[5:37].hex()[:16]} of namespace {space_of(key)}"
-
-
-def clock_key(clock: int) -> bytes:
-    return _CLOCK.pack(clock)
-
-
-def piece_key(record_id: int, piece: int) -> bytes:
-    return _PIECE.pack(record_id, piece)
-
-
-def quarantine_key(record_id: int) -> bytes:
-    return QUARANTINED + _CLOCK.pack(record_id)
-
-
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """What is left of a record that cannot be read from the disk: its key in `rec`, and what it takes in `dat`."""
+    """The rest of a record that cannot be read from the disk: its key in `rec`, and what it takes in `dat`."""
 
     name: bytes
     num_pieces: int
@@ -223,3 +151,89 @@ class Quarantined:
             return cls(body[_QUARANTINED.size :], *_QUARANTINED.unpack_from(body))
         except error:
             raise Damaged("a quarantined record cannot be read") from None
+
+
+def pack_mark(at_s: int, clock: int) -> tuple[bytes, bytes]:
+    """Returns key and value of a mark: the clock at a Unix time in seconds."""
+    key = MARK + _NUMBER.pack(at_s)
+    return key, sealed(key, _MARK.pack(clock))
+
+
+def unpack_mark(key: bytes, value: bytes) -> tuple[int, int]:
+    """Returns the Unix time in seconds and the clock. Raises Damaged."""
+    try:
+        return _NUMBER.unpack(key[len(MARK) :])[0], _MARK.unpack(opened(key, value))[0]
+    except error:
+        raise Damaged("a mark of time cannot be read") from None
+
+
+def record_key(space: int, key: RecordKey) -> bytes:
+    if isinstance(key, BlockKey):
+        return block_name(space, key.hash)
+    return snapshot_prefix(space, key.block_hash) + _PARTIAL.pack(key.num_partial) + key.digest
+
+
+def parse_key(namespace: Namespace, key: bytes) -> RecordKey:
+    """Inverse of `record_key`. Raises Damaged."""
+    body = key[5:]
+    if is_block(key) and len(body) == 32:
+        return BlockKey(namespace, BlockHash(body))
+    if key[4:5] == SNAPSHOT and len(body) == 66:
+        return SnapshotKey(namespace, BlockHash(body[:32]), _PARTIAL.unpack(body[32:34])[0], body[34:])
+    raise Damaged("a record key cannot be read")
+
+
+def block_name(space: int, block: BlockHash) -> bytes:
+    return _SPACE.pack(space) + BLOCK + block
+
+
+def identity(key: RecordKey) -> bytes:
+    """Returns the part of payload checks that names the record: it does not depend on this database."""
+    return key.namespace + record_key(0, key)[_SPACE.size :]
+
+
+def space_prefix(space: int) -> bytes:
+    """Returns the prefix of the keys of all records of a namespace."""
+    return _SPACE.pack(space)
+
+
+def snapshot_prefix(space: int, block: BlockHash) -> bytes:
+    """Returns the prefix of the keys of the snapshots on a block."""
+    return _SPACE.pack(space) + SNAPSHOT + block
+
+
+def child_prefix(space: int, parent: BlockHash) -> bytes:
+    """Returns the prefix of the keys in `kid` of the blocks that follow a block."""
+    return _SPACE.pack(space) + parent
+
+
+def linked(link: bytes) -> BlockHash:
+    """Returns the block of an entry of `kid`. Raises Damaged."""
+    if len(link) != _LINK_BYTES:
+        raise Damaged("a link has another size")
+    return BlockHash(link[-ID_BYTES:])
+
+
+def space_of(key: bytes) -> int:
+    return int.from_bytes(key[:4], "big")
+
+
+def is_block(key: bytes) -> bool:
+    return key[4:5] == BLOCK
+
+
+def described(key: bytes) -> str:
+    """Returns the name of a record for messages."""
+    return f"{'block' if is_block(key) else 'snapshot'} {key[5:37].hex()[:16]} of namespace {space_of(key)}"
+
+
+def clock_key(clock: int) -> bytes:
+    return _NUMBER.pack(clock)
+
+
+def piece_key(record_id: int, piece: int) -> bytes:
+    return _PIECE.pack(record_id, piece)
+
+
+def quarantine_key(record_id: int) -> bytes:
+    return QUARANTINED + _NUMBER.pack(record_id)

@@ -1,10 +1,11 @@
-"""Giving disk space back, and removing for good: what is live is copied to a new file, which replaces the database.
+"""Disk space given back, and records removed for good: what is live is copied to a new file, which replaces the
+database.
 
 The copy is made entry by entry, so that nothing of a deleted record is in it, nor one that the disk cannot read. It
 needs free space for the live records. Without it the old file stays at its size: it grows no further, and eviction
 keeps its records below the quota. Where everything is to go, an empty file replaces the old one, which is unlinked and
-not overwritten: where a disk puts an overwritten byte is its own affair. Readers of other processes keep it until they
-open the store again.
+not overwritten: a disk puts overwritten bytes elsewhere. Readers of other processes keep it until they open the store
+again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,12 @@ from collections.abc import Iterator, Sequence
 import lmdb
 
 from adapters.lmdb import faults
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.environment import TREES, Environment, Tree
 from adapters.lmdb.faults import Damaged, FaultLog, classify
-from adapters.lmdb.file.directory import StoreDirectory
-from adapters.lmdb.file.environment import TREES, Environment, Tree
-from adapters.lmdb.file.volume import free_bytes
-from adapters.lmdb.format.rows import QUARANTINED, Row, piece_key
-from adapters.lmdb.index.writer import Writer
+from adapters.lmdb.private_files import free_bytes
+from adapters.lmdb.rows import QUARANTINED, Row, piece_key
+from adapters.lmdb.writer import Writer
 from application.ports.block_store import (
     Advance,
     EraseReport,
@@ -27,7 +28,7 @@ from application.ports.block_store import (
     nobody_looks,
 )
 
-# What evicting may add to a full file before its pages can be given back.
+# The room that evicting may add to a full file before its pages can be given back.
 _SPARE_BYTES = 64 << 20
 # Names, and what other programs write meanwhile.
 _MARGIN_BYTES = 1 << 20
@@ -36,16 +37,16 @@ _COPY_BYTES = 32 << 20
 
 
 def compact(directory: StoreDirectory, environment: Environment, advance: Advance = nobody_looks) -> None:
-    """Copy what is live, then swap; the store is as before when that fails or is interrupted. The caller keeps other
-    writers away.
+    """Copies what is live, then swaps the files; the store is as before when that fails or is interrupted. The caller
+    keeps other writers out.
 
     Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
     """
-    needed_bytes = environment.live_bytes() + _MARGIN_BYTES
-    if free_bytes(directory.path) < needed_bytes:
-        raise _no_room(directory, f"{needed_bytes} bytes")
+    live_bytes = environment.used_pages() * environment.geometry.page_bytes
+    if free_bytes(directory.path) < live_bytes + _MARGIN_BYTES:
+        raise _no_room(directory, f"{live_bytes + _MARGIN_BYTES} bytes")
     try:
-        _copy(directory, environment, advance)
+        _copy(directory, environment, 2 * live_bytes + _SPARE_BYTES, advance)
     except BaseException as failure:
         directory.copy.unlink(missing_ok=True)
         if isinstance(failure, lmdb.Error | OSError) and _is_full(directory, failure):
@@ -53,7 +54,7 @@ def compact(directory: StoreDirectory, environment: Environment, advance: Advanc
         raise
     environment.close()
     try:
-        directory.swap_in(directory.copy)
+        directory.swap_in_copy()
     finally:
         environment.open()
 
@@ -66,11 +67,11 @@ def shrink(
     always: bool = False,
     advance: Advance = nobody_looks,
 ) -> None:
-    """Evict down to the quota; compact when the file is larger than that, or `always`. What was evicted stays evicted.
+    """Evicts down to the quota; compacts when the file is larger than that, or `always`. Evicted records stay evicted.
 
     Raises StoreOpenError(VOLUME) without room for the copy, or Damaged, lmdb.Error, OSError.
     """
-    with environment.exclusive():
+    with environment.exclusive:
         environment.resize(_SPARE_BYTES)
         try:
             writer.shrink()
@@ -85,28 +86,23 @@ def shrink(
 
 
 def fit(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
-    """When the quota was lowered: give the space back, if the volume has room for the copy. Raises Damaged."""
+    """Gives space back after the quota was lowered, if the volume has room for the copy. Raises Damaged."""
     quota = writer.quota
-    is_fitting = environment.live_bytes() <= quota.limit_pages * quota.page_bytes
-    if is_fitting and environment.info()[0] <= quota.quota_bytes:
+    if environment.used_pages() <= quota.limit_pages and environment.info()[0] <= quota.quota_bytes:
         return
     try:
         shrink(directory, environment, writer)
     except (StoreOpenError, lmdb.Error, OSError) as failure:
         if not isinstance(failure, StoreOpenError) and classify(failure) == faults.DAMAGED:
             raise
-        why = (
-            f"{failure}; the file stays above the quota of {quota.quota_bytes} bytes until a start or compact has room"
-        )
-        log.note(faults.NO_ROOM, why)
+        limit = f"the file stays above the quota of {quota.quota_bytes} bytes"
+        log.note(faults.NO_ROOM, f"{failure}; {limit} until a start or compact has room")
         if not environment.is_open:
             environment.open()
         return
     if environment.info()[0] > quota.quota_bytes:
         log.note(faults.NO_ROOM, f"{directory.path} does not fit its quota although all was evicted; starting empty")
-        environment.close()
-        directory.empty()
-        environment.open()
+        _replace_by_empty(directory, environment)
 
 
 def erase(
@@ -117,30 +113,33 @@ def erase(
     *,
     is_everything: bool,
 ) -> EraseReport:
-    """`gone`: what is to go. The caller keeps others from repairing and compacting. Raises what LMDB raises."""
+    """Removes the namespaces `gone` for good. The caller keeps others from repairing and compacting. Raises lmdb.Error,
+    Damaged, OSError."""
     num_bytes, problem = sum(space.stored_bytes for space in gone), ""
-    with environment.exclusive():
+    with environment.exclusive:
         if is_everything:
             num_records = sum(space.num_blocks + space.num_snapshots for space in gone)
-            environment.close()
-            try:
-                directory.empty()
-            finally:
-                environment.open()
-            writer.forget_names()
+            _replace_by_empty(directory, environment)
         else:
             num_records = sum(writer.delete_namespace(space.info.namespace) for space in gone)
             try:
                 compact(directory, environment)
             except StoreOpenError as failure:
-                problem = f"the records are gone, but what they were may be left in free pages of the file: {failure}"
+                problem = f"the records are removed, but their bytes may be left in free pages of the file: {failure}"
     return EraseReport(num_records, num_bytes, problem)
 
 
-def _copy(directory: StoreDirectory, environment: Environment, advance: Advance) -> None:
-    """Nobody opens the copy before it has its name: it needs no locks, and one sync at the end."""
+def _replace_by_empty(directory: StoreDirectory, environment: Environment) -> None:
+    environment.close()
+    try:
+        directory.empty()
+    finally:
+        environment.open()
+
+
+def _copy(directory: StoreDirectory, environment: Environment, map_bytes: int, advance: Advance) -> None:
+    """No process opens the copy before it has its name: it needs no locks, and one sync at the end."""
     directory.copy.unlink(missing_ok=True)
-    map_bytes = 2 * environment.live_bytes() + _SPARE_BYTES
     copy = lmdb.open(
         str(directory.copy), subdir=False, map_size=map_bytes, max_dbs=len(TREES), mode=0o600, lock=False, sync=False,
         lib_version=0,
@@ -161,7 +160,7 @@ def _copy(directory: StoreDirectory, environment: Environment, advance: Advance)
 
 
 def _entries(txn: "lmdb.Transaction[memoryview]", tree: Tree) -> Iterator[tuple[bytes, memoryview]]:
-    """Of a tree other than `dat`, without the marks of records whose pages are not copied."""
+    """Yields a tree other than `dat`, without the marks of records whose pages are not copied."""
     with txn.cursor(tree) as cursor:
         for key, value in cursor:
             if not bytes(key).startswith(QUARANTINED):
@@ -171,7 +170,7 @@ def _entries(txn: "lmdb.Transaction[memoryview]", tree: Tree) -> Iterator[tuple[
 def _pieces(
     txn: "lmdb.Transaction[memoryview]", environment: Environment, advance: Advance
 ) -> Iterator[tuple[bytes, memoryview]]:
-    """Of records that can be read: to walk over `dat` would be to touch the others. Raises Damaged."""
+    """Yields the pieces of records that can be read: walking over `dat` would touch the others. Raises Damaged."""
     rows = (Row.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(environment.trees.rec))
     for row_id, num_pieces, num_bytes in sorted((row.id, row.num_pieces, row.charged_bytes) for row in rows):
         with environment.notes.of(row_id):
@@ -185,7 +184,7 @@ def _pieces(
 
 
 def _portion(entries: Iterator[tuple[bytes, memoryview]]) -> Iterator[tuple[bytes, memoryview]]:
-    """As many as one transaction takes."""
+    """Yields as many entries as one transaction takes."""
     num_bytes = 0
     for key, value in entries:
         yield key, value

@@ -1,1 +1,0 @@
-"""A store's upkeep: opening, containing faults, recounting, compacting. Uses `index`, `file` and `format`."""
