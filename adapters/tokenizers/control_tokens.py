@@ -22,9 +22,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
+from adapters.tokenizers.encoded_parts import longest_of
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextEncoder
-from adapters.tokenizers.text_cuts import longest_of
 from domain.id_row import IdRow
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt

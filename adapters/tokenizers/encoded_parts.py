@@ -1,26 +1,40 @@
-"""A cache of encoded parts of long texts, so that a conversation's next turn encodes only its new parts.
+"""Long texts encoded in parts, and a cache of encoded parts: a conversation's next turn encodes only its new parts.
 
-Parts are keyed by a digest of their owner and their text: the time of an encoding tells no tenant what another has
-sent. The least recently used are evicted first. One text displaces at most half of the cache: the beginning of a longer
-one is kept now, and the rest with the next turn.
+A tokenizer looks for added tokens first and encodes the text between them on its own. So a part that begins with an
+added token is encoded as it is in the whole. Exceptions begin no part: tokens that include the spaces beside them, that
+are only found between words, or that are looked for in normalized text, which is made after the others were found.
+Parts are decided from the beginning of the text on, each by its own text: two texts that begin alike have the same
+parts up to where they differ.
+
+Parts are cached by a digest of their owner and their text, so the time of an encoding tells no tenant which texts
+another tenant has sent. The least recently used are evicted first. One text displaces at most half of the cache: the
+beginning of a longer one is kept now, and the rest with the next turn.
+
+Measured for the next turn of a conversation of 145,000 tokens: 8 ms with its fork points, 311 ms without the cache.
 """
 
+import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, groupby
 from threading import Lock
 from typing import NamedTuple
 
-from adapters.tokenizers.library import Encoding
+from adapters.tokenizers.library import Encoding, RustTokenizer
 from domain.id_row import IdRow
+
+PART_CHARS = 2_048
+"""The least length of a part, but for the last: some 500 tokens, half a millisecond of encoding."""
 
 MAX_TOKENS = 2**19
 """The bound of the cache: an encoding takes some 100 bytes a token."""
 
 PART_TOKENS = 8
 """Counted for each part beside its tokens: a part that is encoded to nothing takes memory too."""
+
+_FILLINGS = (" a b", "word", "\n", "", " naïve 漢字 ", "1 2  ")
 
 
 class Part(NamedTuple):
@@ -54,11 +68,51 @@ class PartSpans:
         return start + self._first_chars[at], end + self._first_chars[at]
 
 
+class TextCuts:
+    """The places where one tokenizer's texts may be cut. Any thread."""
+
+    def __init__(self, pattern: "re.Pattern[str]", cuttable: frozenset[str]) -> None:
+        """`pattern` finds added tokens; those that are `cuttable` may begin a part."""
+        self._pattern = pattern
+        self._cuttable = cuttable
+
+    @classmethod
+    def of(cls, rust: RustTokenizer) -> "TextCuts | None":
+        """Return None where no cut is safe, by the tokenizer's description or by trying it."""
+        added = [token for token in rust.get_added_tokens_decoder().values() if token.content]
+        cuttable = [one.content for one in added if not (one.normalized or one.lstrip or one.rstrip)]
+        if not cuttable or any(token.single_word for token in added):
+            return None
+        pattern = longest_of(token.content for token in added if not token.normalized)
+        cuts = cls(re.compile(pattern), frozenset(cuttable))
+        return cuts if cuts._are_safe(rust) else None
+
+    def parts(self, text: str, part_chars: int = PART_CHARS) -> Iterator[str]:
+        start = 0
+        for match in self._pattern.finditer(text):
+            at = match.start()
+            if match[0] in self._cuttable and at - start >= max(1, part_chars):
+                yield text[start:at]
+                start = at
+        yield text[start:]
+
+    def _are_safe(self, rust: RustTokenizer) -> bool:
+        """Whether a text with some of the tokens between words, spaces and each other gives the same cut and whole."""
+        text = "".join(filling + token for token in sorted(self._cuttable)[:8] for filling in _FILLINGS)
+        texts = list(self.parts(text, part_chars=1))
+        whole, *encodings = rust.encode_batch([text, *texts], add_special_tokens=False)
+        parts = [Part(IdRow(one.ids), one, len(part)) for one, part in zip(encodings, texts, strict=True)]
+        if IdRow.joined(part.ids for part in parts) != whole.ids:
+            return False
+        spans = PartSpans(parts)
+        return all(spans[index] == whole.token_to_chars(index) for index in range(len(whole)))
+
+
 class EncodedParts:
-    """Any thread."""
+    """The cache of one tokenizer's encoded parts. Any thread."""
 
     def __init__(self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS) -> None:
-        """`encode`: from any thread."""
+        """`encode` may be called from any thread."""
         self._encode = encode
         self._max_tokens = max_tokens
         self._lock = Lock()
@@ -71,22 +125,21 @@ class EncodedParts:
         return self._num_tokens
 
     def of(self, texts: Sequence[str], owner: str) -> list[Part]:
-        """Return the parts, encoded now or before."""
+        """Return the parts, from the cache or encoded now."""
         keys = [_key(owner, text) for text in texts]
         with self._lock:
             found = {key: self._parts[key] for key in keys if key in self._parts}
-            for key in keys:
-                if key in self._parts:
-                    self._parts.move_to_end(key)
+            for key in found:
+                self._parts.move_to_end(key)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
-        made = dict(zip(missing, self._made(list(missing.values())), strict=True))
+        encodings = self._encode(list(missing.values()))
+        made = {
+            key: Part(IdRow(one.ids), one, len(text))
+            for (key, text), one in zip(missing.items(), encodings, strict=True)
+        }
         self._keep(made)
         found |= made
         return [found[key] for key in keys]
-
-    def _made(self, texts: list[str]) -> list[Part]:
-        encodings = self._encode(texts)
-        return [Part(IdRow(one.ids), one, len(text)) for one, text in zip(encodings, texts, strict=True)]
 
     def _keep(self, made: dict[bytes, Part]) -> None:
         room = self._max_tokens // 2
@@ -110,3 +163,18 @@ class EncodedParts:
 def _key(owner: str, text: str) -> bytes:
     owned = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=owned).digest()
+
+
+def longest_of(texts: Iterable[str]) -> str:
+    """Return a regular expression for the longest of `texts` that matches. It branches where they differ: some families
+    have thousands, and tried one after the other they take seconds for a few thousand `<`, with the interpreter held.
+    """
+    ordered = sorted(set(texts))
+    pairs = enumerate(zip(ordered[0], ordered[-1], strict=False))  # a prefix of these two is a prefix of all
+    num_shared = next((at for at, (one, other) in pairs if one != other), len(ordered[0]))
+    start = ordered[0][:num_shared]
+    rests = [text[num_shared:] for text in ordered]
+    branches = [longest_of(rest) for _, rest in groupby(filter(None, rests), key=lambda rest: rest[0])]
+    if not branches:
+        return re.escape(start)
+    return f"{re.escape(start)}(?:{'|'.join(branches)}){'?' if '' in rests else ''}"

@@ -1,6 +1,6 @@
-"""Where later requests are likely to branch off a rendered chat, found by rendering what they would send.
+"""Fork points of a rendered chat: the positions where later requests are likely to branch off, found by rendering them.
 
-A likely later request shares the beginning of this prompt; the fork point is where their tokens part:
+A likely later request shares the beginning of this prompt; the fork point is where their tokens diverge:
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
@@ -12,15 +12,24 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
 A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share.
 Without spans each probe costs an encoding of the whole prompt, so turns are left out.
+
+Tokens are compared, not characters: a merge across the point where the texts diverge changes the token before it. So
+the other text is encoded in a window around that point, and its tokens are compared with those of the whole encoding.
+The first ones in the window may differ, because it begins in the middle of a word; from where enough of them in a row
+agree, the first that does not is the answer:
+
+    encoded   ......................|..|...|..|.|...|..x...
+    other                         [ |...|..|..|.|...|..y... ]
+                                           ^ they agree    ^ texts diverge here
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
 from adapters.tokenizers.text_codec import EncodedText
-from adapters.tokenizers.token_prefix import common_token_count
 from domain.prefix.fork_point import ForkKind, ForkPoint
 from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
 from domain.request.request import ChatPrompt
@@ -31,6 +40,16 @@ _PROBES = ("probe", "Zebra", "7")
 
 _OPENING_TAG = re.compile(r"\s*<([\w-]{1,64})>")
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
+
+_WINDOWS = ((256, 256), (2048, 512))
+"""Characters before and after the point where the texts diverge; the next window where tokens of the last did not
+agree. A window costs a microsecond a character, several times while a request waits to be queued."""
+
+_NUM_WITNESSES = 8
+"""Tokens in a row that must agree before one that does not counts."""
+
+_NEAR = 64
+"""Characters before the point where the texts diverge within which their first different token must begin."""
 
 _RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
@@ -119,3 +138,60 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
     call = ToolCall("probe0000", tool, "{}")
     return ChatMessage(Role.ASSISTANT, tool_calls=(call,)), ChatMessage(Role.TOOL, _PROBES[0], tool_call_id=call.id)
+
+
+def common_text_length(first: str, second: str) -> int:
+    """Length of the longest common prefix in characters. Bisection on slices: the comparing is done in C."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))
+
+
+def common_token_count(text: str, encoded: EncodedText, other: str, encode: Callable[[str], EncodedText]) -> int:
+    """Leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
+    diverge_at = common_text_length(text, other)
+    if diverge_at == len(text) == len(other):
+        return len(encoded.ids)
+    if not encoded.spans:
+        return common_length(encoded.ids, encode(other[: diverge_at + _WINDOWS[-1][1]]).ids)
+    for before, after in _WINDOWS:
+        first = bisect_left(encoded.spans, (diverge_at - before, 0), hi=len(encoded.spans) - 1)
+        start = encoded.spans[first][0] if diverge_at > before else 0
+        window = encode(other[start : diverge_at + after] if start < diverge_at else "")
+        count = _first_difference(encoded, first if start else 0, window, start, diverge_at)
+        if count:
+            return count
+    return common_length(encoded.ids, encode(other).ids)
+
+
+def _first_difference(whole: EncodedText, first: int, window: EncodedText, start: int, diverge_at: int) -> int:
+    """The first token of the whole, from number `first` on, that the window (of text from `start` on) does not have
+    after enough tokens that it has. 0 if that cannot be told: none begins shortly before the texts part, or unknown
+    characters on both sides go on as the same token."""
+    if whole.spans is None or window.spans is None:
+        return 0
+    at, in_window, here = first, 0, diverge_at
+    num_agreed = 0 if start else _NUM_WITNESSES  # nothing is cut off before the very beginning
+    while at < len(whole.ids) and in_window < len(window.ids):
+        here, there = whole.spans[at][0], window.spans[in_window][0] + start
+        # Unknown characters are one token, wherever they begin: only what was skipped is told by where it begins.
+        if whole.ids[at] == window.ids[in_window] and (here == there or num_agreed >= _NUM_WITNESSES):
+            num_agreed, at, in_window = num_agreed + 1, at + 1, in_window + 1
+            continue
+        if here >= diverge_at - _NEAR:
+            break
+        num_agreed, at, in_window = 0, at + (here <= there), in_window + (there <= here)
+    return at if num_agreed >= _NUM_WITNESSES and here <= diverge_at else 0

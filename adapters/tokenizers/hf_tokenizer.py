@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from adapters.tokenizers.chat_template import ChatTemplate
-from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
+from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
-from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
 from application.services.text_side.answers.token_parser import TokenParser
 from domain.errors import TemplateFailed
@@ -29,8 +28,8 @@ _CHARS_PER_TOKEN = 256
 
 
 class HfTokenizer:
-    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone.
-    `output`: how its answers are read. `note`: see the port."""
+    """One model's tokenizer. `template` is None for a model without one, `token_bytes` where tokens have no bytes of
+    their own. `output`: the format that its answers are parsed by. `note`: see the port."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class HfTokenizer:
         *,
         eos_token_ids: frozenset[int],
         template: ChatTemplate | None,
-        token_bytes: TokenBytes | None,
+        token_bytes: Callable[[int], bytes] | None,
         output: OutputFormat,
         note: str = "",
     ) -> None:
@@ -73,7 +72,7 @@ class HfTokenizer:
     def vocabulary(self) -> Vocabulary | None:
         if self._token_bytes is None:
             return None
-        tokens = tuple(self._token_bytes.uncached(id) for id in range(self.vocab_size))
+        tokens = tuple(map(self._token_bytes, range(self.vocab_size)))
         return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
     @property
@@ -110,9 +109,7 @@ class HfTokenizer:
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
         """Without `prompt_ids` the text is decoded as one of its own: the reply of a chat."""
-        if self._token_bytes is not None:
-            return ByteDetokenizer(self._token_bytes, self._special_ids, prompt_ids)
-        return WindowDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
+        return IncrementalDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
 
     @property
     def output_format(self) -> str:

@@ -1,22 +1,13 @@
-"""A chat template in Jinja, rendered as transformers renders it, piece by piece up to a bound.
+"""A chat template in Jinja, rendered piece by piece up to a limit.
 
-The environment is that of transformers (`utils/chat_template_utils`): a sandbox, loop controls, `{% generation %}`,
-`tojson` without escapes for HTML. A test compares the two on every template of the suite.
+transformers compiles it, into its own sandbox; a test compares the renderings on every template of the suite.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, NoReturn, cast
+from functools import cached_property
+from typing import Any
 
-from jinja2 import Template, nodes
-from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from adapters.tokenizers.library import compiled_chat_template
 
 _PASSED = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
 _SPECIAL_TOKENS = frozenset(
@@ -32,11 +23,10 @@ _SPECIAL_TOKENS = frozenset(
         "unk_token",
     }
 )
-_MAX_COMPILED = 64
 
 
 class RenderingTooLong(Exception):
-    """A rendering was stopped at `num_chars`, more than the bound."""
+    """A rendering was stopped at `num_chars`, more than its limit."""
 
     def __init__(self, num_chars: int) -> None:
         super().__init__(f"more than {num_chars} characters")
@@ -55,13 +45,14 @@ class JinjaTemplate:
 
     @property
     def source(self) -> str:
-        """The text of all of them."""
+        """The text of all sources."""
         return "\n".join(self._sources.values())
 
-    @property
+    @cached_property
     def reserved(self) -> frozenset[str]:
         """Names that a client's template arguments may not replace."""
-        return _PASSED | _SPECIAL_TOKENS | self._tokens.keys() | _ENVIRONMENT.globals.keys()
+        own: frozenset[str] = frozenset(compiled_chat_template("").environment.globals)
+        return _PASSED | _SPECIAL_TOKENS | self._tokens.keys() | own
 
     def __call__(
         self,
@@ -72,7 +63,7 @@ class JinjaTemplate:
         max_chars: int | None = None,
         **arguments: Any,
     ) -> str:
-        """Raises RenderingTooLong beyond `max_chars`, and whatever the template does."""
+        """Raises RenderingTooLong beyond `max_chars`, and any exception that the template raises."""
         context = {
             **self._tokens,
             **arguments,
@@ -83,7 +74,7 @@ class JinjaTemplate:
         }
         parts: list[str] = []
         num_chars = 0
-        for part in _compiled(self._source_for(tools)).generate(context):
+        for part in compiled_chat_template(self._source_for(tools)).generate(context):
             num_chars += len(part)
             if max_chars is not None and num_chars > max_chars:
                 raise RenderingTooLong(num_chars)
@@ -96,82 +87,3 @@ class JinjaTemplate:
         if "default" in self._sources:
             return self._sources["default"]
         raise ValueError(f"the model has several chat templates and none named default: {sorted(self._sources)}")
-
-
-class _Generation(Extension):
-    """The tag that marks what a model wrote, for training: its body is rendered as it is."""
-
-    tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
-
-    def parse(self, parser: Parser) -> nodes.CallBlock:
-        lineno = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return cast(nodes.CallBlock, nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(lineno))
-
-    def _body(self, caller: Macro) -> str:
-        return caller()
-
-
-class _Dict:
-    """`dict` in a template: a class would give access to its attributes."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
-
-
-class _Namespace(Namespace):
-    """`namespace` in a template, without attributes that begin with an underscore."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, attributes = args[0], dict(*args[1:], **kwargs)
-        for name in attributes:
-            _check_attribute(name)
-        Namespace.__init__(self, attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_attribute(name)
-        Namespace.__setitem__(self, name, value)
-
-
-def _check_attribute(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot have the attribute {name!r}")
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    own: dict[str, Any] = environment.globals
-    own |= {"raise_exception": _raise, "strftime_now": _strftime_now, "dict": _Dict(), "namespace": _Namespace}
-    return environment
-
-
-_ENVIRONMENT = _environment()
-
-
-@lru_cache(_MAX_COMPILED)
-def _compiled(source: str) -> Template:
-    return _ENVIRONMENT.from_string(source)

@@ -1,11 +1,10 @@
-"""The untyped libraries behind this adapter, as the few methods it uses of them, and how they are imported.
+"""The untyped libraries behind this adapter: Protocols of the few methods in use, and deferred imports.
 
 Importing transformers takes about a second, so it happens on the first load and not with this module. Importing any
-part of mlx_lm lowers the process's limit of open files; the limit is put back.
+part of mlx_lm lowers the process's limit of open files; the limit is restored.
 """
 
 import importlib
-import json
 import os
 import resource
 from collections.abc import Generator, Mapping, Sequence
@@ -42,8 +41,8 @@ class AddedToken(Protocol):
 class RustTokenizer(Protocol):
     """`tokenizers.Tokenizer`. Encoding and decoding are safe from any thread.
 
-    Only the batch calls let other threads run meanwhile: `encode` and `decode` hold the interpreter to their end. The
-    fast one knows no spans.
+    Only the batch calls let other threads run meanwhile: `encode` and `decode` hold the interpreter to their end.
+    `encode_batch_fast` gives no spans.
     """
 
     @property
@@ -57,18 +56,13 @@ class RustTokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoding: ...
     def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]: ...
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]: ...
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
     def decode_batch(self, sequences: list[list[int]], *, skip_special_tokens: bool) -> list[str]: ...
     def id_to_token(self, id: int) -> str | None: ...
     def token_to_id(self, token: str) -> int | None: ...
     def get_added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
     def no_truncation(self) -> None: ...
     def no_padding(self) -> None: ...
-
-
-def part_state(part: Any) -> Mapping[str, Any]:
-    """Return a normalizer or pre-tokenizer as in `tokenizer.json`; empty where there is none. Raises any exception for
-    one that a class of transformers implements in Python."""
-    return {} if part is None else cast("dict[str, Any]", json.loads(part.__getstate__()))
 
 
 class PythonTokenizer(Protocol):
@@ -142,7 +136,7 @@ def load_tokenizer(folder: str) -> PythonTokenizer:
 
 
 def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
-    """The Rust tokenizer inside, unless there is none or a Python class around it changes texts on the way."""
+    """Return the Rust tokenizer inside; None without one, or where a Python class around it changes texts."""
     if not tokenizer.is_fast:
         return None
     for owner in type(tokenizer).__mro__:
@@ -159,8 +153,8 @@ def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
 
 
 def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTokenizer:
-    """A tokenizer that shares the parts of another and has its added tokens, those in `names` under other names. Ids of
-    added tokens differ."""
+    """Return a tokenizer that shares the parts of another and has its added tokens, those in `names` under other names.
+    Ids of added tokens differ."""
     tokenizers: Any = importlib.import_module("tokenizers")
     made: Any = tokenizers.Tokenizer(like.model)
     if like.normalizer is not None:
@@ -182,8 +176,14 @@ def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTok
     return cast(RustTokenizer, made)
 
 
+def compiled_chat_template(source: str) -> Any:
+    """Return a Jinja template, compiled in the sandbox of transformers, which caches it. Raises jinja2's errors."""
+    utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
+    return utils._compile_jinja_template(source)
+
+
 def python_chat_template(name: str) -> Any:
-    """One of the chat templates that mlx_lm holds as Python code, by the name a model's configuration gives."""
+    """Return a chat template that mlx_lm has as Python code, by the name in a model's configuration."""
     if not name.isidentifier():
         raise ValueError(f"chat_template_type {name!r} is not a name")
     with open_files_limit_kept(), _advice_silenced():

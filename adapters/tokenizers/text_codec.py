@@ -1,7 +1,7 @@
 """Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread.
 
-Long texts are encoded in parts where the tokenizer allows it (`text_cuts`), and parts that were encoded before are not
-encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end.
+Long texts are encoded in parts where the tokenizer allows it, and parts that were encoded before are not encoded again
+(`encoded_parts`): a conversation comes back with each turn, and grows at its end.
 
 The interpreter's lock is held only to copy ids: encoding happens without it, a text that cannot fit is refused for its
 length or its number of tokens before any list is made, and spans are looked up one by one.
@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
+from adapters.tokenizers.encoded_parts import PART_CHARS, EncodedParts, PartSpans, TextCuts
 from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
-from adapters.tokenizers.text_cuts import PART_CHARS, TextCuts
-from adapters.tokenizers.token_reach import token_reach
+from adapters.tokenizers.token_bytes import token_reach
 from application.ports.tokenizer import PromptTooLong
 from domain.id_row import IdRow
+
+_SHORT_TOKENS = 64
+"""Few enough to decode with the interpreter's lock held: a few microseconds."""
 
 
 class Spans(Protocol):
@@ -140,6 +142,8 @@ class TextCodec:
             return self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
             )
+        if len(ids) <= _SHORT_TOKENS:
+            return self._rust.decode(list(ids), skip_special_tokens=skip_special)
         return self._rust.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
 
     def _encode_with_special(self, text: str) -> list[int]:

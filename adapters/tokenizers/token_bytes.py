@@ -1,84 +1,58 @@
-"""The bytes that each token contributes to a text, for decoders whose output is the concatenation of them.
+"""Facts about single tokens: the bytes that each contributes to a text, and the most characters that one can cover.
 
     decoder                                               a token's bytes
     ByteLevel                                             each character stands for one byte; otherwise its UTF-8
     Sequence(Replace*, ByteFallback?, Fuse, Strip?)       `<0xE2>` is that byte; otherwise its UTF-8 after Replace
     Metaspace                                             its UTF-8 with the word mark as a space
 
-Other decoders (WordPiece, suffixes, patterns) look at a token's neighbours; `token_bytes_of` returns None for them.
+Other decoders (WordPiece, suffixes, patterns) look at a token's neighbours, so a token has no bytes of its own.
+
+`num_tokens >= len(text) / reach` refuses a text for its length without encoding it. A token covers no more than it
+spells, so the reach is the longest token's length, times the factor by which the normalizer may shorten its input:
+
+    normalizer                          characters in for one out
+    none, Prepend, ByteLevel, Lowercase 1
+    NFD, NFKD                           1
+    NFC, NFKC                           4 (UAX 15: no character decomposes into more)
+    Replace(text, content)              text / content, if longer; unknown for a pattern, or an empty content
+
+The reach is unknown wherever text can vanish without a token: other normalizers, a pre-tokenizer that removes
+separators, an unknown-token that stands for a whole word or run, a model that skips unknown characters, and added
+tokens that include the spaces beside them.
 """
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from math import ceil, prod
+from typing import Any, TypeAlias, cast
 
 from adapters.tokenizers.library import RustTokenizer
 
-
-@dataclass(frozen=True, slots=True)
-class LeadingRule:
-    """The characters that the decoder drops at the start of a text.
-
-    `characters` of at most `count` are dropped from the text; `first_token_mark` from all of the first token.
-    """
-
-    character: str = " "
-    count: int = 0
-    first_token_mark: str = ""
-
-
-class TokenBytes:
-    """Bytes of a token by id, cached. Any thread."""
-
-    def __init__(
-        self,
-        rust: RustTokenizer,
-        *,
-        is_byte_level: bool,
-        has_byte_fallback: bool = False,
-        replacements: tuple[tuple[str, str], ...] = (),
-        leading: LeadingRule | None = None,
-    ) -> None:
-        self._rust = rust
-        self._is_byte_level = is_byte_level
-        self._has_byte_fallback = has_byte_fallback
-        self._replacements = replacements
-        self._known: dict[int, bytes] = {}
-        self.leading = leading or LeadingRule()
-
-    def of(self, token_id: int) -> bytes:
-        """Empty for ids that the tokenizer does not have (padding rows of an embedding)."""
-        known = self._known.get(token_id)
-        if known is None:
-            known = self._known[token_id] = self.uncached(token_id)
-        return known
-
-    def uncached(self, token_id: int) -> bytes:
-        """As `of`, for a look at all of them."""
-        token = self._rust.id_to_token(token_id)
-        return b"" if token is None else self._bytes(token)
-
-    def of_first(self, token_id: int) -> bytes:
-        """Bytes of the token that opens a text."""
-        mark = self.leading.first_token_mark
-        token = self._rust.id_to_token(token_id) if mark else None
-        return self.of(token_id) if token is None else self._bytes(token.replace(mark, ""))
-
-    def _bytes(self, token: str) -> bytes:
-        if self._is_byte_level:
-            try:
-                return bytes(BYTE_OF_CHARACTER[character] for character in token)
-            except KeyError:
-                return token.encode()
-        if self._has_byte_fallback and _BYTE_TOKEN.fullmatch(token):
-            return bytes.fromhex(token[3:5])
-        for old, new in self._replacements:
-            token = token.replace(old, new)
-        return token.encode("utf-8", "replace")
-
-
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_MAX_COMPOSED = 4
+_KEEPING_NORMALIZERS = frozenset({"Prepend", "ByteLevel", "Lowercase", "NFD", "NFKD"})
+_KEEPING_PRE_TOKENIZERS = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts"})
+_SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
+
+Step: TypeAlias = Mapping[str, Any]
+"""A normalizer, pre-tokenizer or decoder as in `tokenizer.json`."""
+
+
+def _steps(part: Any) -> list[Step]:
+    """Return the steps of a part of a tokenizer, sequences taken apart; none where there is no part. Raises any
+    exception for a part that a class of transformers implements in Python."""
+    return [] if part is None else list(_flat(json.loads(part.__getstate__())))
+
+
+def _flat(step: Step) -> Iterator[Step]:
+    if step["type"] != "Sequence":
+        yield step
+        return
+    inner = next(step[name] for name in ("normalizers", "pretokenizers", "decoders") if name in step)
+    for one in cast("list[Step]", inner):
+        yield from _flat(one)
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -90,50 +64,92 @@ def _byte_of_character() -> dict[str, int]:
     return table
 
 
-BYTE_OF_CHARACTER = _byte_of_character()
-"""How byte-level vocabularies write each of the 256 bytes."""
+_BYTE_OF_CHARACTER = _byte_of_character()
 
 
-def token_bytes_of(rust: RustTokenizer) -> TokenBytes | None:
-    """Recognise the tokenizer's decoder; None when its tokens cannot be decoded one by one."""
-    if rust.decoder is None:
-        return None
-    steps = _steps(cast("dict[str, Any]", json.loads(rust.decoder.__getstate__())))
+def token_bytes_of(rust: RustTokenizer) -> Callable[[int], bytes] | None:
+    """Return a function from a token's id to its bytes, which are empty for ids without a token; None for a decoder
+    whose tokens have no bytes of their own. The space that some decoders drop at the start of a text is included."""
+    steps = _steps(rust.decoder)
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
-        return TokenBytes(rust, is_byte_level=True)
+        return partial(_bytes_of, rust, _byte_level)
     if kinds == ["Metaspace"]:
-        mark = steps[0].get("replacement", "▁")
-        drops_first = steps[0].get("prepend_scheme", "always") != "never"
-        leading = LeadingRule(first_token_mark=mark if drops_first else "")
-        return TokenBytes(rust, is_byte_level=False, replacements=((mark, " "),), leading=leading)
-    return _sentence_pieces(rust, steps)
-
-
-def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    if decoder["type"] == "Sequence":
-        return cast("list[dict[str, Any]]", decoder["decoders"])
-    return [decoder]
-
-
-def _sentence_pieces(rust: RustTokenizer, steps: list[dict[str, Any]]) -> TokenBytes | None:
-    replacements: list[tuple[str, str]] = []
+        return partial(_bytes_of, rust, partial(_spelled, [(steps[0].get("replacement", "▁"), " ")]))
+    replaced: list[tuple[str, str]] = []
     while steps and steps[0]["type"] == "Replace" and "String" in steps[0]["pattern"]:
-        replacements.append((steps[0]["pattern"]["String"], steps[0]["content"]))
-        steps = steps[1:]
-    has_byte_fallback = bool(steps) and steps[0]["type"] == "ByteFallback"
-    steps = steps[has_byte_fallback:]
-    if not steps or steps[0]["type"] != "Fuse":
+        replaced.append((steps[0]["pattern"]["String"], steps[0]["content"]))
+        del steps[0]
+    has_bytes = bool(steps) and steps[0]["type"] == "ByteFallback"
+    end = steps[has_bytes:]
+    is_known = [step["type"] for step in end] in (["Fuse"], ["Fuse", "Strip"]) and end[-1].get("stop", 0) == 0
+    return partial(_bytes_of, rust, partial(_spelled, replaced, has_bytes=has_bytes)) if is_known else None
+
+
+def _bytes_of(rust: RustTokenizer, written: Callable[[str], bytes], token_id: int) -> bytes:
+    token = rust.id_to_token(token_id)
+    return b"" if token is None else written(token)
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def _spelled(replaced: Iterable[tuple[str, str]], token: str, *, has_bytes: bool = False) -> bytes:
+    if has_bytes and _BYTE_TOKEN.fullmatch(token):
+        return bytes.fromhex(token[3:5])
+    for old, new in replaced:
+        token = token.replace(old, new)
+    return token.encode("utf-8", "replace")
+
+
+def token_reach(rust: RustTokenizer, tokens: Iterable[str]) -> int | None:
+    """Return the most characters that one of `tokens` covers; None where no such number can be proven."""
+    try:
+        normalizers, pre_tokenizers = _steps(rust.normalizer), _steps(rust.pre_tokenizer)
+    except Exception:  # a part that a class of transformers brings as Python code cannot be examined
         return None
-    leading = LeadingRule()
-    if len(steps) == 2 and steps[1]["type"] == "Strip" and steps[1]["stop"] == 0:
-        leading = LeadingRule(steps[1]["content"], steps[1]["start"])
-    elif len(steps) > 1:
+    factors = [_shortening(step) for step in normalizers]
+    added = rust.get_added_tokens_decoder().values()
+    if not (all(factors) and all(map(_keeps_all, pre_tokenizers)) and _covers_all(rust, pre_tokenizers)):
         return None
-    return TokenBytes(
-        rust,
-        is_byte_level=False,
-        has_byte_fallback=has_byte_fallback,
-        replacements=tuple(replacements),
-        leading=leading,
-    )
+    if any(token.lstrip or token.rstrip for token in added):
+        return None
+    normalize = str if rust.normalizer is None else cast("Callable[[str], str]", rust.normalizer.normalize_str)
+    contents = [text for token in added for text in (token.content, normalize(token.content))]
+    return ceil(max(1, *map(len, tokens), *map(len, contents)) * prod(factors))
+
+
+def _shortening(normalizer: Step) -> float:
+    """Return the most characters that the normalizer reads for each that it writes; 0 where that is unknown."""
+    kind = normalizer["type"]
+    if kind in _KEEPING_NORMALIZERS:
+        return 1
+    if kind in ("NFC", "NFKC"):
+        return _MAX_COMPOSED
+    if kind == "Replace" and (pattern := normalizer["pattern"].get("String")) and normalizer["content"]:
+        return max(1, len(pattern) / len(normalizer["content"]))
+    return 0
+
+
+def _keeps_all(pre_tokenizer: Step) -> bool:
+    kind = pre_tokenizer["type"]
+    is_kept = kind in _SPLITTING_PRE_TOKENIZERS and pre_tokenizer.get("behavior") != "Removed"
+    return is_kept or kind in _KEEPING_PRE_TOKENIZERS
+
+
+def _covers_all(rust: RustTokenizer, pre_tokenizers: Iterable[Step]) -> bool:
+    """Whether the model gives at least one token for every unknown character, or has a token for each."""
+    model = rust.model
+    if type(model).__name__ != "BPE":
+        return False
+    if model.unk_token is not None and not model.fuse_unk:
+        return True
+    if model.byte_fallback:
+        return all(rust.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
+    is_affixed = bool(model.continuing_subword_prefix or model.end_of_word_suffix)
+    is_byte_level = not is_affixed and any(step["type"] == "ByteLevel" for step in pre_tokenizers)
+    return is_byte_level and all(rust.token_to_id(character) is not None for character in _BYTE_OF_CHARACTER)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.tokenizers.control_tokens import strings_of
-from adapters.tokenizers.token_prefix import common_text_length
+from adapters.tokenizers.fork_points import common_text_length
 from application.ports.tokenizer import Tokenizer
 from domain.errors import TemplateFailed
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
+from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import PythonTokenizer, load_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
@@ -52,11 +52,6 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def _streamed(detokenizer: Detokenizer, ids: Sequence[int]) -> str:
     return "".join(detokenizer.feed(token_id) for token_id in ids) + detokenizer.flush()
-
-
-def test_each_family_takes_the_detokenizer_that_fits_it(family: _Family) -> None:
-    expected = WindowDetokenizer if family.name == "word_piece" else ByteDetokenizer
-    assert type(family.tokenizer.detokenizer()) is expected
 
 
 @given(text=_TEXTS)
@@ -147,7 +142,7 @@ def test_text_of_a_long_stream_is_taken_in_bounded_windows(tmp_path: Path) -> No
         seen.append(len(ids))
         return tokenizer.decode(ids)
 
-    detokenizer = WindowDetokenizer(decode, frozenset())
+    detokenizer = IncrementalDetokenizer(decode, frozenset())
     for token_id in tokenizer.encode("the quick brown fox " * 50).token_ids:
         detokenizer.feed(token_id)
     assert max(seen) <= 16  # eight of context, eight pending

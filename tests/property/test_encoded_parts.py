@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 
-from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
+from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans, TextCuts, longest_of
 from adapters.tokenizers.library import Encoding
-from adapters.tokenizers.text_cuts import TextCuts, longest_of
 from tests.support.mlx.tiny_tokenizers import FAMILIES
 
 PIECES = st.sampled_from(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.tokenizers.fork_points import common_length, common_token_count
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
-from adapters.tokenizers.token_prefix import common_length, common_token_count
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.prefix.fork_point import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
