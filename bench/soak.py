@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS
-from application.services.text_side.answers.answer import Answer
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
@@ -83,13 +82,13 @@ async def client(service: Service, number: int, deadline: float, counts: dict[st
             sampling=SamplingParams(temperature=0),
             stop=StopRules(max_tokens=16, ignore_eos=True),
         )
-        generation = await service.container.generate().start(request)
+        answer = await service.container.generate().start([request])
         try:
-            async for _ in Answer([generation]):
+            async for _ in answer:
                 if turn % 11 == 10:
                     break  # one that leaves
         finally:
-            generation.close()
+            answer.close()
         counts[model] = counts.get(model, 0) + 1
         turn += 1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.engine import Engine
-from application.services.text_side.answers.preparations import Preparation, Preparations
+from application.services.text_side.answers.open_requests import OpenRequests, Preparation
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.models.model_pool import ModelPool
 from domain.ids import ModelId
@@ -32,23 +32,23 @@ class ExplainPrompt:
         pool: ModelPool,
         engine: Engine,
         encoder: PromptEncoder,
-        preparations: Preparations,
+        requests: OpenRequests,
         clock: Clock,
         *,
         shows_text: bool = False,
     ) -> None:
-        """`preparations`: where it is seen, and can be cancelled. `shows_text`: quote what is stored where the prompt
+        """`requests`: where it is seen, and can be cancelled. `shows_text`: quote what is stored where the prompt
         differs from it."""
         self._pool = pool
         self._engine = engine
         self._encoder = encoder
-        self._preparations = preparations
+        self._requests = requests
         self._clock = clock
         self._shows_text = shows_text
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
-        with self._preparations.of(request, self._clock.now_ns()) as preparation:
+        with self._requests.prepare(request, self._clock.now_ns()) as preparation:
             return await self._explained(request, preparation)
 
     async def _explained(self, request: GenerationRequest, preparation: Preparation) -> ExplainedPrompt:

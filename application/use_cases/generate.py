@@ -1,6 +1,6 @@
-"""One prompt and its completions: find the model, prepare the prompt, check everything, submit, stream.
+"""Generation, the use case behind every dialect's completions: find the model, prepare the prompt, check, submit.
 
-All checks happen in `start`, so whatever is wrong with a request is an exception before any byte of an answer.
+All checks happen in `start`, so that an invalid request raises before any byte of an answer is sent.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,29 @@ from application.ports.content_sink import ContentSink
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.generated_calls import GeneratedCalls
-from application.services.text_side.answers.generation import Generation
 from application.services.text_side.answers.grammar_check import GrammarCheck
 from application.services.text_side.answers.memory_check import MemoryCheck
 from application.services.text_side.answers.open_requests import OpenRequests
-from application.services.text_side.answers.output_pipeline import OutputPipeline
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.answers.token_parser import PlainParser
 from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.models.served_model import ServedModel
 from domain.errors import DomainError, InvalidRequest
+from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
 from domain.shown import shown
 
+MAX_PROMPT_LOGPROBS = 2**19
+"""Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
+
 
 class Generate:
-    """The use case every dialect's completion goes through. Event loop only."""
+    """Event loop only."""
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class Generate:
         content: ContentSink | None = None,
     ) -> None:
         """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept.
-        `content`: who is told what is said; None for nobody."""
+        `content`: takes the text of prompts and answers; None where it is not recorded."""
         self._pool = pool
         self._engine = engine
         self._requests = requests
@@ -61,27 +65,43 @@ class Generate:
         self._calls = calls or GeneratedCalls()
         self._content = content
 
-    async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
-        """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
+    async def start(self, requests: Sequence[GenerationRequest], lease: ServedModel | None = None) -> Answer:
+        """Check and submit the prompts of one client request, in order, all for one model. Raises any DomainError;
+        nothing is held afterwards if it does.
 
-        `beside`: a model on which the caller has a lease, or had: while anybody has one, another does not wait for
-        room. Who holds a lease and waits for a second one would otherwise wait for whoever waits for the first.
+        `lease`: a model that the caller has leased. A lease on the same model is then shared at once: a caller that
+        holds one and waits in the queue for another could wait for itself.
         """
+        answer: Answer | None = None
+        try:
+            for request in requests:
+                answer = await self._start(request, answer, lease)
+            assert answer is not None, "at least one prompt"
+            answer.complete()
+        except BaseException:
+            if answer is not None:
+                answer.close()
+            raise
+        return answer
+
+    async def _start(self, request: GenerationRequest, answer: Answer | None, lease: ServedModel | None) -> Answer:
+        """Submit one prompt. Returns the answer that it belongs to, a new one for the first prompt."""
         started_ns = self._clock.now_ns()
         if request.asked_ns is None:
             request = replace(request, asked_ns=started_ns)
         try:
             self._requests.reserve(request.num_choices)
             try:
-                with self._requests.preparations.of(request, started_ns) as preparation:
-                    is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
-                    served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
+                with self._requests.prepare(request, started_ns) as preparation:
+                    found = answer or await self._leased(request.model, lease)
                     preparation.has_model = True
                     try:
-                        return await self._submit(request, served)
+                        await self._submit(request, found)
                     except BaseException:
-                        self._pool.release(served)
+                        if answer is None:
+                            found.close()
                         raise
+                    return found
             except BaseException:
                 self._requests.release(request.num_choices)
                 raise
@@ -98,11 +118,18 @@ class Generate:
             )
             raise
 
-    async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
-        """From here on the generation holds the lease, and the engine the places."""
+    async def _leased(self, model: ModelId, lease: ServedModel | None) -> Answer:
+        is_shared = lease is not None and lease.source.id == model and self._pool.share(lease)
+        served = lease if lease is not None and is_shared else await self._pool.acquire(model)
+        return Answer(self._engine, served, partial(self._pool.release, served))
+
+    async def _submit(self, request: GenerationRequest, answer: Answer) -> None:
+        """From here on the engine holds the request's places in the queue."""
+        served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
+        _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(
@@ -124,31 +151,25 @@ class Generate:
             num_prompt_logprobs=request.num_prompt_logprobs,
             priority=request.priority,
         )
-        generation = Generation(
-            request,
-            submission,
-            model=served,
-            engine=self._engine,
-            pipelines=[self._pipeline(request, served, prompt.token_ids) for _ in range(request.num_choices)],
-            release=partial(self._pool.release, served),
-            content=self._content,
-        )
+        choices = [self._choice(request, number, served, prompt.token_ids) for number in range(request.num_choices)]
         queued_ns = self._clock.now_ns()  # before the engine can admit it
         self._engine.submit(submission)
-        self._requests.add(generation)
-        for choice in range(request.num_choices):
+        answer.add(prompt.token_ids, choices)
+        self._requests.add(answer, choices)
+        for choice in choices:
             if self._content is not None:
-                self._content.asked(choice_id(request.id, choice), request.prompt)
-            self._events.emit(self._queued(request, submission, choice, queued_ns))
-        return generation
+                self._content.asked(choice.id, request.prompt)
+            self._events.emit(self._queued(request, submission, choice.number, queued_ns))
 
-    def _pipeline(self, request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]) -> OutputPipeline:
-        prompt, tokenizer = request.prompt, served.tokenizer
-        if not isinstance(prompt, ChatPrompt):
-            return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
-        make = partial(tokenizer.output_parser, prompt, prompt_ids)
-        parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
-        return OutputPipeline(parser, request.stop, prompt.tools, tokenizer.output_format.partition(" ")[0])
+    def _choice(self, request: GenerationRequest, number: int, served: ServedModel, prompt_ids: IdRow) -> Choice:
+        prompt, tokenizer, family = request.prompt, served.tokenizer, ""
+        if isinstance(prompt, ChatPrompt):
+            make = partial(tokenizer.output_parser, prompt, prompt_ids)
+            parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
+            family = tokenizer.output_format.partition(" ")[0]
+        else:
+            parser = PlainParser(tokenizer.detokenizer(prompt_ids))
+        return Choice(request, number, len(prompt_ids), parser, family, self._content)
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:
         sampling = request.sampling
@@ -172,6 +193,20 @@ class Generate:
         )
 
 
+def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:
+    """Bound the prompt log probabilities of one answer. Raises InvalidRequest."""
+    if request.num_prompt_logprobs is None:
+        return
+    num_tokens = sum(map(len, answer.prompts)) + num_prompt
+    num_values = num_tokens * (1 + request.num_prompt_logprobs) * request.num_choices
+    if num_values > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs would report {num_values} values in one answer, at most {MAX_PROMPT_LOGPROBS} are"
+            " allowed: send fewer prompts at once, or ask for fewer alternatives",
+            param="prompt_logprobs",
+        )
+
+
 def _reasoning_budget(
     request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]
 ) -> ReasoningBudget | None:
@@ -183,7 +218,7 @@ def _reasoning_budget(
         return ReasoningBudget(limit.num_tokens, marks)
     if limit.is_firm:
         raise InvalidRequest(
-            f"no tokens are known that end the reasoning of {served.source.id}, so that it cannot be bounded",
+            f"reasoning_budget is not supported for {served.source.id}: no tokens are known that end its reasoning",
             param="reasoning_budget",
         )
     return None

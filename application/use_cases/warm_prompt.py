@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from application.ports.clock import Clock
 from application.ports.engine import Engine
 from application.services.text_side.answers.answer import Answer, failure
-from application.services.text_side.answers.preparations import Preparations
+from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_pool import ModelPool
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, RequestCancelled
@@ -41,36 +41,33 @@ class WarmPrompt:
         pool: ModelPool,
         generate: Generate,
         engine: Engine,
-        preparations: Preparations,
+        requests: OpenRequests,
         clock: Clock,
     ) -> None:
-        """`preparations`: where it is seen, and can be cancelled, while it waits for its model."""
+        """`requests`: where it is seen, and can be cancelled, while it waits for its model."""
         self._pool = pool
         self._generate = generate
         self._engine = engine
-        self._preparations = preparations
+        self._requests = requests
         self._clock = clock
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
         """Raises any DomainError; InvalidRequest for a model of which nothing can be kept, StoreUnresponsive when
         nobody can tell what was stored."""
-        with self._preparations.of(request, self._clock.now_ns()):
+        with self._requests.prepare(request, self._clock.now_ns()):
             served = await self._pool.acquire(request.model)
         try:
             if served.reuse_note:
                 raise InvalidRequest(
                     f"prompts of {served.source.id} cannot be kept: {served.reuse_note}", param="model"
                 )
-            generation = await self._generate.start(_prompt_only(request), beside=served)
-            answer = Answer([generation])
+            answer = await self._generate.start([_prompt_only(request)], lease=served)
             try:
                 usage = await _usage(answer)
             finally:
                 answer.close()
             await self._engine.cache.settle(FLUSH_TIMEOUT_S)
-            num_stored = await self._engine.cache.num_stored(
-                served.source.id, generation.prompt_ids, request.cache_salt
-            )
+            num_stored = await self._engine.cache.num_stored(served.source.id, answer.prompts[0], request.cache_salt)
         finally:
             self._pool.release(served)
         return WarmedPrompt(

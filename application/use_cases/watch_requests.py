@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from application.services.request_timelines import RequestTimeline, RequestTimelines
-from application.services.text_side.answers.open_requests import OpenRequests
-from application.services.text_side.answers.preparations import Preparation
+from application.services.text_side.answers.open_requests import OpenRequests, Preparation
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import RequestNotFound
 from domain.ids import RequestId
@@ -61,7 +60,7 @@ class WatchRequests:
 
     def all(self, most_ended: int) -> RequestsSeen:
         """Without any text."""
-        timelines, preparing = self._timelines, self._requests.preparations.all()
+        timelines, preparing = self._timelines, self._requests.preparations()
         return RequestsSeen(
             num_preparing=len(preparing),
             preparing=preparing[:MAX_SHOWN],

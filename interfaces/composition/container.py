@@ -169,7 +169,7 @@ class Container(TokenSide):
         pool=pool,
         engine=engine,
         encoder=encoder,
-        preparations=requests.provided.preparations,
+        requests=requests,
         clock=clock,
         shows_text=settings.provided.shows_text,
     )
@@ -181,6 +181,6 @@ class Container(TokenSide):
         pool=pool,
         generate=generate,
         engine=engine,
-        preparations=requests.provided.preparations,
+        requests=requests,
         clock=clock,
     )

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from adapters.fake.ids import FakeIds
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeTokenizer
-from application.ports.engine import Tokens
-from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.ports.engine import Ended, Tokens
+from application.services.text_side.answers.choice import Choice
+from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role, ToolSpec
-from domain.request.request import ChatPrompt, FinishReason, Usage
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage
 from domain.request.sampling import StopRules
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TokenLogprob, ToolCallDelta
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
 from tests.support.http.transcripts import Told, told
 
 TOOLS = (ToolSpec("add"), ToolSpec("sub"))
@@ -40,28 +41,27 @@ class Read:
 
 def read(token_ids: Sequence[int], rules: StopRules, cuts: Sequence[int] = ()) -> Read:
     """All that a client is told of an answer whose last token ends it; `cuts`: where the engine's steps end."""
-    pipeline = OutputPipeline(FakeTokenizer().output_parser(PROMPT, (), FakeIds().call_id), rules, TOOLS)
-    deltas: list[ContentDelta] = []
+    choice = choice_with(rules)
     bounds = sorted({0, len(token_ids), *(cut for cut in cuts if cut < len(token_ids))})
-    stop_text = None
     for start, end in pairwise(bounds):
         ids = tuple(token_ids[start:end])
         logprobs = tuple(TokenLogprob(id, -float(start + at)) for at, id in enumerate(ids))
-        step = pipeline.feed(Tokens(ids, logprobs, has_eos=end == len(token_ids)))
-        deltas += step.deltas
-        if (stop_text := step.stop_text) is not None:
-            break
-    else:
-        step = pipeline.finish()
-        deltas += step.deltas
-        stop_text = step.stop_text
-    finished = pipeline.ended(FinishReason.STOP, Usage(1, pipeline.num_tokens), stop_text)
+        choice.receive(Tokens(ids, logprobs, has_eos=end == len(token_ids)))
+    choice.receive(Ended(Usage(1, choice.num_tokens), FinishReason.STOP))
+    *deltas, finished = choice.take()
+    assert isinstance(finished, Finished)
+    content = [delta for delta in deltas if isinstance(delta, ContentDelta)]
     return Read(
-        told(deltas),
-        [id for delta in deltas for id in delta.token_ids],
-        [logprob for delta in deltas for logprob in delta.logprobs],
+        told(content),
+        [id for delta in content for id in delta.token_ids],
+        [logprob for delta in content for logprob in delta.logprobs],
         finished,
     )
+
+
+def choice_with(rules: StopRules) -> Choice:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), PROMPT, stop=rules)
+    return Choice(request, 0, 1, FakeTokenizer().output_parser(PROMPT, (), FakeIds().call_id))
 
 
 @given(answer=ANSWERS, rules=RULES, cuts=st.lists(st.integers(1, 120), max_size=12))
@@ -100,9 +100,9 @@ def test_a_stop_string_does_not_reach_over_a_call() -> None:
 
 
 def test_text_that_is_held_back_comes_before_the_call_behind_it() -> None:
-    pipeline = OutputPipeline(FakeTokenizer().output_parser(PROMPT, (), FakeIds().call_id), StopRules(stop=("STOP",)))
-    step = pipeline.feed(Tokens(tuple(b"ST<call>add {}</call>")))
-    kinds = [type(delta).__name__ for delta in step.deltas if isinstance(delta, ToolCallDelta) or delta.text]
+    choice = choice_with(StopRules(stop=("STOP",)))
+    choice.receive(Tokens(tuple(b"ST<call>add {}</call>")))
+    kinds = [type(item).__name__ for item in choice.take() if not isinstance(item, TextDelta) or item.text]
     assert kinds[:2] == ["TextDelta", "ToolCallDelta"]
 
 
@@ -111,8 +111,9 @@ def test_text_that_is_held_back_comes_before_the_call_behind_it() -> None:
 )
 def test_tokens_that_tell_nothing_belong_to_what_is_under_way(answer: str, kind: type[ContentDelta]) -> None:
     """So that merging goes on over them, and reasoning tokens can be counted."""
-    pipeline = OutputPipeline(FakeTokenizer().output_parser(PROMPT, (), FakeIds().call_id), StopRules())
+    choice = choice_with(StopRules())
     close = answer.index("</")
-    deltas = pipeline.feed(Tokens(tuple(answer.encode()))).deltas
+    choice.receive(Tokens(tuple(answer.encode())))
+    deltas = choice.take()
     behind = {token: delta for delta, token in zip(deltas, range(len(answer)), strict=False)}
     assert isinstance(behind[close + 1], kind)

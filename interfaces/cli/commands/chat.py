@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from application.services.text_side.answers.answer import Answer
 from domain.errors import DomainError
 from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Role
@@ -44,7 +43,7 @@ class Chat:
             sampling=self._sampling,
             stop=self._stop,
         )
-        answer = Answer([await self._service.container.generate().start(request)])
+        answer = await self._service.container.generate().start([request])
         pieces: list[str] = []
         is_failed = False
         try:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
-from application.services.text_side.answers.preparations import Preparation
+from application.services.text_side.answers.open_requests import Preparation
 from domain.prefix.explanation import Explanation
 from domain.scheduling.wait_reason import WaitReason
 from domain.shown import shown

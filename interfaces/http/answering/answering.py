@@ -14,10 +14,9 @@ from litestar.response import Response
 from litestar.types import Receive
 
 from application.services.text_side.answers.answer import Answer
-from application.services.text_side.answers.generation import Generation
 from application.use_cases.list_models import ModelEntry
 from domain.client import Client
-from domain.errors import InvalidRequest, ModelNotFound
+from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
@@ -30,9 +29,6 @@ from interfaces.http.incoming.visit import GENERATES, visit_of
 from interfaces.http.services import Services
 
 T = TypeVar("T")
-
-MAX_PROMPT_LOGPROBS = 2**19
-"""Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
 
 
 def operation_route(
@@ -86,32 +82,23 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
 
 
 def _started(asked: Asked, wanted: Sequence[GenerationRequest], answer: Answer, model: ModelId) -> Started:
-    first = answer.generations[0]
     return Started(
         asked=asked,
         requests=tuple(wanted),
-        prompts=tuple(generation.prompt_ids for generation in answer.generations),
+        prompts=tuple(answer.prompts),
         model=model,
-        tokenizer=first.model.tokenizer,
+        tokenizer=answer.model.tokenizer,
         submitted_ns=asked.services.clock.now_ns(),
         created_s=asked.services.clock.unix_ns() // 1_000_000_000,
     )
 
 
 async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> Answer:
-    """Whatever is wrong with any of them is raised here, before any byte is sent; then nothing is left running."""
-    started: list[Generation] = []
+    """Check and submit every prompt. An invalid one raises here, before any byte is sent; nothing is left running."""
     try:
-        for request in requests:
-            started.append(await asked.services.generate.start(request, started[0].model if started else None))
-            _check_scores(started)
-        return Answer(started)
+        return await asked.services.generate.start(requests)
     except ModelNotFound as error:
-        _close(started)
         raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
-    except BaseException:
-        _close(started)
-        raise
 
 
 async def naming_what_is_served(services: Services, error: ModelNotFound, client: Client) -> ModelNotFound:
@@ -123,24 +110,6 @@ async def naming_what_is_served(services: Services, error: ModelNotFound, client
 async def models_for(services: Services, client: Client) -> list[ModelEntry]:
     """Those that the client may use."""
     return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
-
-
-def _check_scores(started: Sequence[Generation]) -> None:
-    num_values = 0
-    for generation in started:
-        if (num_tops := generation.request.num_prompt_logprobs) is not None:
-            num_values += len(generation.prompt_ids) * (1 + num_tops) * generation.request.num_choices
-    if num_values > MAX_PROMPT_LOGPROBS:
-        raise InvalidRequest(
-            f"prompt_logprobs would report {num_values} values in one answer; at most {MAX_PROMPT_LOGPROBS} are:"
-            " send fewer prompts at once, or ask for fewer alternatives",
-            param="prompt_logprobs",
-        )
-
-
-def _close(generations: Sequence[Generation]) -> None:
-    for generation in generations:
-        generation.close()
 
 
 async def plain_answer(services: Services, request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:

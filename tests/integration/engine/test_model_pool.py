@@ -18,7 +18,6 @@ from application.ports.compute import LoadSteps
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.answers.answer import Answer
-from application.services.text_side.answers.generation import Generation
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
@@ -126,12 +125,12 @@ class Bench:
             raise ModelLoadFailed(reason)
         return ModelPreview(self.weight_bytes.get(source.id, 0))
 
-    async def start(self, id: ModelId, num_tokens: int = 3) -> Generation:
+    async def start(self, id: ModelId, num_tokens: int = 3) -> Answer:
         stop = StopRules(max_tokens=num_tokens, ignore_eos=True)
         request = GenerationRequest(
             RequestId(f"r{next(self._numbers)}"), id, TextPrompt("x"), sampling=SamplingParams(), stop=stop
         )
-        return await self.generate.start(request)
+        return await self.generate.start([request])
 
     def loads(self) -> list[ModelId]:
         return [event.id for event in self.events.of("ModelLoaded")]  # type: ignore[union-attr]
@@ -220,11 +219,11 @@ def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> No
     bench = Bench(max_loaded=1)
 
     async def work() -> None:
-        generation = await bench.start(A)
+        answer = await bench.start(A)
         await bench.use(B)
-        assert isinstance([item async for _, item in Answer([generation])][-1], Finished)
-        generation.close()
-        generation.close()
+        assert isinstance([item async for _, item in answer][-1], Finished)
+        answer.close()
+        answer.close()
         assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0
 
     bench.run(work)
@@ -310,8 +309,8 @@ def test_a_request_is_queued_before_the_engine_can_admit_it() -> None:
     bench.loop.submit = submit_slowly  # type: ignore[method-assign]
 
     async def work() -> None:
-        generation = await bench.start(ModelId("a"))
-        assert [item async for _, item in Answer([generation])]
+        answer = await bench.start(ModelId("a"))
+        assert [item async for _, item in answer]
 
     bench.run(work)
     (queued,) = bench.events.of("RequestQueued")

@@ -9,7 +9,6 @@ import pytest
 from adapters.fake.options import FakeOptions
 from application.ports.engine import EngineModel
 from application.services.text_side.answers.answer import Answer
-from application.services.text_side.answers.generation import Generation
 from application.services.text_side.models.served_model import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
@@ -19,10 +18,10 @@ from tests.integration.engine.test_model_pool import A, B, Bench
 from tests.support.patience import PATIENCE_S
 
 
-async def read(generation: Generation) -> None:
+async def read(answer: Answer) -> None:
     """To its end."""
-    assert isinstance([item async for _, item in Answer([generation])][-1], Finished)
-    generation.close()
+    assert isinstance([item async for _, item in answer][-1], Finished)
+    answer.close()
 
 
 def test_a_stream_ends_while_a_load_waits_for_its_files() -> None:

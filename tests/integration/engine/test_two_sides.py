@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed, RequestEnded, RequestQueued
-from application.services.text_side.answers.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
@@ -57,10 +56,10 @@ def test_stopping_a_service_hands_over_what_both_sides_and_the_workers_told() ->
         await service.start()
         await service.ready()
         request = GenerationRequest(RequestId("r"), ModelId("fake-hybrid"), TextPrompt("x" * 300), stop=StopRules(9))
-        generation = await service.container.generate().start(request)
-        async for _ in Answer([generation]):
+        answer = await service.container.generate().start([request])
+        async for _ in answer:
             break
-        generation.close()  # and so its end is told while the service stops
+        answer.close()  # and so its end is told while the service stops
         assert await service.stop(PATIENCE_S)
 
     asyncio.run(run())

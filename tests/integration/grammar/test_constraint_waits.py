@@ -10,7 +10,6 @@ from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
-from application.services.text_side.answers.answer import Answer
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource, Vocabulary
@@ -27,11 +26,11 @@ SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 
 async def _items(service: Service, number: int, *, is_held: bool) -> list[StreamItem]:
     grammar = choice_grammar(["yes", "no"], "x") if is_held else None
-    generation = await service.container.generate().start(asking(number, grammar))
+    answer = await service.container.generate().start([asking(number, grammar)])
     try:
-        return [item async for _, item in Answer([generation])]
+        return [item async for _, item in answer]
     finally:
-        generation.close()
+        answer.close()
 
 
 def test_others_are_answered_while_a_grammar_is_compiled():
@@ -65,8 +64,8 @@ def test_a_request_may_leave_while_its_grammar_is_compiled():
         await service.start()
         try:
             await service.ready()
-            generation = await service.container.generate().start(asking(1, choice_grammar(["yes"], "x")))
-            generation.close()
+            answer = await service.container.generate().start([asking(1, choice_grammar(["yes"], "x"))])
+            answer.close()
             items = await asyncio.wait_for(_items(service, 2, is_held=False), PATIENCE_S)
             assert isinstance(items[-1], Finished)
             workers.release()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions
-from interfaces.http.answering import answering
+from application.use_cases import generate
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.sse import completion_text, events
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_had_is_refused_by_name(
 def test_an_answer_that_would_be_too_large_is_refused_as_a_whole(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "MAX_PROMPT_LOGPROBS", 40)
+    monkeypatch.setattr(generate, "MAX_PROMPT_LOGPROBS", 40)
     assert len(post(service, prompt=["a" * 10, "b" * 10], echo=True, logprobs=1, max_tokens=1)["choices"]) == 2
     for body in (
         {"prompt": ["a" * 10, "b" * 11], "echo": True, "logprobs": 1},

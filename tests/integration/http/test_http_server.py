@@ -109,7 +109,7 @@ def test_who_waits_for_an_answer_when_the_grace_is_over_is_refused(loads: bool) 
             files.set_result(None)
         client = RawClient(service.base_url, "/v1/completions", {"prompt": "x"})
         if loads:
-            service.wait_until(lambda: bool(service.requests.preparations.all()), "it to wait for its model")
+            service.wait_until(lambda: bool(service.requests.preparations()), "it to wait for its model")
         else:
             gate.wait_until_reached()
         service.server.stop(grace_s=0)

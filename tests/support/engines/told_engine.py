@@ -5,18 +5,18 @@ from typing import Any, cast
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
-from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
+from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import OutputParser
-from application.services.text_side.answers.generation import MAX_HELD_BYTES, Generation
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.open_requests import OpenRequests
-from application.services.text_side.answers.output_pipeline import OutputPipeline
 from application.services.text_side.answers.token_parser import PlainParser
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation, StopReason
-from domain.request.chat import ToolSpec
-from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
-from domain.request.sampling import SamplingParams, StopRules
+from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
+from domain.request.sampling import StopRules
 from domain.request.stream import Admitted, StreamItem, TextDelta
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -66,27 +66,21 @@ class TextSide:
         self,
         id: RequestId = ID,
         *,
+        answer: Answer | None = None,
         rules: StopRules | None = None,
         num_choices: int = 1,
-        max_held_bytes: int = MAX_HELD_BYTES,
         parser: Callable[[], OutputParser] = lambda: PlainParser(FakeDetokenizer()),
         tools: Sequence[ToolSpec] = (),
-    ) -> Generation:
-        rules = rules or StopRules()
-        model, prompt = ModelId("m"), FakeTokenizer().encode("ab")
-        request = GenerationRequest(id, model, TextPrompt("ab"), stop=rules, num_choices=num_choices)
-        submission = Submission(id=id, model=model, prompt=prompt, sampling=SamplingParams(), seed=1, max_new_tokens=9)
-        generation = Generation(
-            request,
-            submission,
-            model=cast(Any, None),
-            engine=cast(Engine, self.engine),
-            pipelines=[OutputPipeline(parser(), rules, tools) for _ in range(num_choices)],
-            release=self._released,
-            max_held_bytes=max_held_bytes,
-        )
-        self.requests.add(generation)
-        return generation
+    ) -> Answer:
+        """A submitted prompt, of a new answer or one more of `answer`."""
+        prompt = ChatPrompt((ChatMessage(Role.USER, "ab"),), tuple(tools)) if tools else TextPrompt("ab")
+        request = GenerationRequest(id, ModelId("m"), prompt, stop=rules or StopRules(), num_choices=num_choices)
+        found = answer or Answer(cast(Engine, self.engine), cast(Any, None), self._released)
+        choices = [Choice(request, number, 2, parser()) for number in range(num_choices)]
+        found.add(FakeTokenizer().encode("ab").token_ids, choices)
+        self.requests.add(found, choices)
+        found.complete()
+        return found
 
     def tell(self, *items: EngineItem, id: RequestId = ID, choice: int = 0, **batch: Any) -> None:
         self.requests.receive(StepBatch(5, tuple((id, choice, item) for item in items), **batch))

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from application.services.text_side.answers.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import DomainError
@@ -73,13 +72,13 @@ def answers(requests: Sequence[GenerationRequest], model: str = FAKE, **override
 
 async def _answer(service: Service, request: GenerationRequest) -> Answered:
     try:
-        generation = await service.container.generate().start(request)
+        answer = await service.container.generate().start([request])
     except DomainError as error:
         return Answered(error=error)
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     try:
-        async for _, item in Answer([generation]):
+        async for _, item in answer:
             if isinstance(item, TextDelta):
                 text.append(item.text)
                 logprobs += item.logprobs
@@ -88,5 +87,5 @@ async def _answer(service: Service, request: GenerationRequest) -> Answered:
             elif isinstance(item, Failed):
                 return Answered("".join(text), error=item.error)
     finally:
-        generation.close()
+        answer.close()
     raise AssertionError("the stream ended without an end")

@@ -1,14 +1,19 @@
-"""What one client reads: the choices of all prompts of its request, as one stream.
+"""The answer to one client request, as its client reads it: the choices of all prompts as one stream.
 
-Items wait in their choices only, where they are bounded and merged; the answer holds none.
+    OpenRequests ──► receive ──► Choice, where items wait ──► items ──► framing, or one whole body
+
+Items wait in their choices only. The lease on the model ends with the last choice, however long the client reads.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from application.services.text_side.answers.generation import Generation
+from application.ports.engine import Ended, Engine, EngineItem
+from application.services.text_side.answers.choice import Choice
+from application.services.text_side.models.served_model import ServedModel
 from domain.errors import DomainError, RequestCancelled
+from domain.id_row import IdRow
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem
@@ -16,7 +21,7 @@ from domain.request.stream import Admitted, Failed, Finished, PrefillProgress, S
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`text`: `queued`, `prefill 512/2000` or `working`. The prompt's tokens are 0 unless it is being computed."""
+    """`text`: `queued`, `prefill 512/2000` or `working`. Both counts are of prompt tokens, and 0 outside prefill."""
 
     text: str
     num_done: int = 0
@@ -24,69 +29,117 @@ class Progress:
 
 
 class Answer:
-    """For one reader on the event loop, which iterates it for (choice, item) or asks for `items`. Owns the generations
-    from the moment it exists: `close` it in any case, which cancels whatever still runs. A choice's index counts prompt
-    by prompt."""
+    """One reader on the event loop iterates it for (choice, item) or awaits `items`. `close` it in any case, which
+    cancels what still runs. Choices are numbered prompt by prompt. `prompts`: token ids, one row a prompt."""
 
-    def __init__(self, generations: Sequence[Generation]) -> None:
-        self.generations = tuple(generations)
-        self._choices = [choice for generation in self.generations for choice in generation.choices]
-        self._num_open = len(self._choices)
+    def __init__(self, engine: Engine, model: ServedModel, release: Callable[[], None]) -> None:
+        """Takes over a lease on the model; `release` gives it back and is called once."""
+        self.model = model
+        self.choices: list[Choice] = []
+        self.prompts: list[IdRow] = []
+        self.is_closed = False
+        self._engine = engine
+        self._release: Callable[[], None] | None = release
+        self._is_whole = False
+        self._num_unread = 0
         self._wake = asyncio.Event()
-        for generation in self.generations:
-            generation.wake = self._wake
+
+    # ---- the engine's side -------------------------------------------------------------------------------------
+
+    def add(self, prompt_ids: IdRow, choices: Sequence[Choice]) -> None:
+        """One more prompt was submitted."""
+        self.prompts.append(prompt_ids)
+        self.choices += choices
+        self._num_unread += len(choices)
+
+    def complete(self) -> None:
+        """All prompts were submitted."""
+        self._is_whole = True
+        self._give_back_if_over()
+
+    def receive(self, choice: Choice, item: EngineItem) -> None:
+        """Add the engine's next report of a choice; the engine is asked to stop where the choice ends by it. May raise
+        what its parser raises: see `fail`."""
+        if choice.outcome is not None:
+            return
+        choice.receive(item)
+        self._changed(choice, is_reported=isinstance(item, Ended))
+
+    def fail(self, choice: Choice, error: DomainError) -> None:
+        """End a choice that cannot continue here, unless it has ended."""
+        if choice.outcome is None:
+            choice.fail(error)
+            self._changed(choice, is_reported=False)
+
+    def _changed(self, choice: Choice, *, is_reported: bool) -> None:
+        self._wake.set()
+        if choice.outcome is None:
+            return
+        if not is_reported:
+            id, number = choice.request.id, choice.number
+            if isinstance(choice.outcome, Finished):  # a stop string
+                num_tokens = choice.outcome.usage.completion_tokens
+                self._engine.cancel(id, number, reason=FinishReason.STOP, num_tokens=num_tokens)
+            else:
+                self._engine.cancel(id, number)
+        self._give_back_if_over()
+
+    def _give_back_if_over(self) -> None:
+        is_over = self._is_whole and all(choice.outcome is not None for choice in self.choices)
+        if (is_over or self.is_closed) and self._release is not None:
+            release, self._release = self._release, None
+            release()
+
+    # ---- the reader's side -------------------------------------------------------------------------------------
 
     @property
     def num_choices(self) -> int:
-        return len(self._choices)
+        return len(self.choices)
 
     @property
     def is_open(self) -> bool:
         """True until the end of every choice was read."""
-        return self._num_open > 0
+        return self._num_unread > 0
 
     @property
     def explanations(self) -> list[Explanation | None]:
         """What each choice reuses; None for one that was not admitted yet."""
-        return [None if choice.admitted is None else choice.admitted.explanation for choice in self._choices]
+        return [None if choice.admitted is None else choice.admitted.explanation for choice in self.choices]
 
     @property
     def progress(self) -> Progress:
-        """Of the choice that is furthest behind."""
-        latest = [choice.latest for choice in self._choices]
+        """The progress of the choice that is furthest behind."""
+        latest = [choice.latest for choice in self.choices]
         if None in latest:
             return Progress("queued")
         for item in latest:
-            match item:
-                case PrefillProgress(num_done=num_done, num_total=num_total):
-                    return _prefill(num_done, num_total)
-                case Admitted(explanation=found):
-                    return _prefill(found.stopped_at, found.num_prompt)
-                case _:
-                    pass
+            if isinstance(item, PrefillProgress):
+                return _prefill(item.num_done, item.num_total)
+            if isinstance(item, Admitted):
+                return _prefill(item.explanation.stopped_at, item.explanation.num_prompt)
         return Progress("working")
 
     async def admitted(self, timeout_s: float) -> None:
         """Wait until every choice was admitted, one has begun, or `timeout_s` has passed. Raises the error of a choice
-        that failed before. Nothing is read by it."""
+        that failed before. Reads nothing."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(choice.admitted for choice in self._choices):
-                    for begun in [choice.opening for choice in self._choices if choice.opening is not None]:
+                while not all(choice.admitted for choice in self.choices):
+                    for begun in [choice.opening for choice in self.choices if choice.opening is not None]:
                         if (error := failure(begun)) is not None:
                             raise error
                         return
-                    await self._changed()
+                    await self._woken()
         except TimeoutError:
             return
 
     async def items(self, until_s: float | None = None) -> list[tuple[int, StreamItem]]:
-        """All that is unread, each with its choice's index, as soon as there is something; nothing when nothing comes
-        until the loop's time `until_s`. Cancelling it loses nothing."""
+        """Returns all unread items, each with its choice's index, as soon as there are any; none when the loop's time
+        `until_s` comes first. Cancelling it loses nothing."""
         while not (unread := self.take()):
             try:
                 async with asyncio.timeout_at(until_s):
-                    await self._changed()
+                    await self._woken()
             except TimeoutError:
                 return []
         return unread
@@ -97,24 +150,30 @@ class Answer:
                 yield entry
 
     def take(self) -> list[tuple[int, StreamItem]]:
-        """All that is unread by now: each choice's items in order."""
-        unread = [(index, item) for index, choice in enumerate(self._choices) for item in choice.take()]
-        self._num_open -= sum(isinstance(item, Finished | Failed) for _, item in unread)
+        """Returns the unread items at once, possibly none: each choice's in order."""
+        unread = [(index, item) for index, choice in enumerate(self.choices) for item in choice.take()]
+        self._num_unread -= sum(isinstance(item, Finished | Failed) for _, item in unread)
         return unread
 
     def close(self) -> None:
-        """Idempotent."""
-        for generation in self.generations:
-            generation.close()
+        """Cancel what has not ended, within one engine step. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for id in dict.fromkeys(choice.request.id for choice in self.choices if choice.outcome is None):
+            self._engine.cancel(id)
+        for choice in self.choices:
+            choice.close()
+        self._give_back_if_over()
 
-    async def _changed(self) -> None:
+    async def _woken(self) -> None:
         await self._wake.wait()
         self._wake.clear()
 
 
 def failure(item: StreamItem) -> DomainError | None:
-    """The error to report for a choice that ends with this item, if it ends badly. One that the server cancelled does:
-    an answer cut short must not look complete."""
+    """The error to report for a choice that ends with this item; None where it ended well or has not ended. A choice
+    that the server cancelled has failed: an answer cut short must not look complete."""
     if isinstance(item, Failed):
         return item.error
     if isinstance(item, Finished) and item.reason is FinishReason.CANCELLED:

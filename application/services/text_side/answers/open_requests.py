@@ -1,54 +1,83 @@
-"""The text side's end of the engine port: who waits for a place, whose items go where, and telemetry to its sinks.
+"""All requests that are in work: prepared, waiting in the queue, or computed; the engine's batches go through here.
 
-A place in the queue is taken before a prompt is prepared and given back when the engine says that the choice has left
-its queue. A request is open until the engine has ended all its choices, also when its client has left: only then is it
-known what it has cost.
+    enter ──► model ──► prompt ──► submitted ──► queue ──► computed ──► the engine has ended all choices
+      └── Preparation: cancelled by asyncio ──┘     └── Answer: cancelled in the engine ──┘
+
+A place in the queue is taken before a prompt is prepared and given back when the engine reports that the choice has
+left its queue. A request stays open until the engine has ended all its choices, also when its client has left: only
+then its cost is known.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from application.events import Event, FaultObserved, RequestEnded, TokensReceived
 from application.ports.clock import Clock
 from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
-from application.services.event_fan_out import EventFanOut
 from application.services.faults import placed
-from application.services.text_side.answers.generation import Generation
-from application.services.text_side.answers.preparations import Preparations
-from domain.errors import ComputeFailed, QueueFull, RequestNotFound, ServerUnavailable
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.choice import Choice
+from domain.errors import (
+    ComputeFailed,
+    DomainError,
+    QueueFull,
+    RequestCancelled,
+    RequestNotFound,
+    ServerUnavailable,
+)
 from domain.ids import RequestId
 from domain.prefix.explanation import Explanation
-from domain.request.request import GenerationRequest, Usage, choice_id
+from domain.request.request import GenerationRequest, Usage
 from domain.request.stream import Admitted, Failed, Finished
 from domain.shown import shown
 
-STOPPING = "the server is stopping; ask again once it is back"
+STOPPING = "the server is stopping; try again once it is back"
 RETRY_AFTER_S = 10
-"""Seconds after which a client that was refused may ask again: another engine may have been started by then."""
+"""The `Retry-After` of requests that are refused without an engine: another one may have been started by then."""
 
 Explained: TypeAlias = Callable[[RequestId, GenerationRequest, Explanation], None]
-"""Told what the lookup of a choice found; event loop, must neither block nor raise."""
+"""Takes the result of a choice's lookup. Event loop; must neither block nor raise."""
 
 
-def _nobody_asks(_id: RequestId, _request: GenerationRequest, _told: Explanation) -> None:
+def _ignore(_id: RequestId, _request: GenerationRequest, _explanation: Explanation) -> None:
     return
 
 
+@dataclass(slots=True)
+class Preparation:
+    """A request before its submission. `has_model`: it no longer waits for its model."""
+
+    request: GenerationRequest
+    started_ns: int
+    has_model: bool = False
+
+
+@dataclass(slots=True)
+class _Preparing:
+    preparation: Preparation
+    task: "asyncio.Task[object]"
+    num_cancelled: int
+    cancelled_for: DomainError | None = None
+
+
 class OpenRequests:
-    """`receive` is what the engine is started with. Event loop only, but for the counts."""
+    """The engine is started with `receive`. Event loop only, but for the counts."""
 
     def __init__(
-        self, engine: Engine, events: EventSink, clock: Clock, max_queue: int, explained: Explained = _nobody_asks
+        self, engine: Engine, events: EventSink, clock: Clock, max_queue: int, explained: Explained = _ignore
     ) -> None:
-        """`max_queue`: choices waiting or being prepared."""
+        """`max_queue`: choices that may wait or be prepared."""
         self._engine = engine
-        self._events = EventFanOut(events)
+        self._events = events
         self._clock = clock
         self.max_queue = max_queue
         self._explained = explained
-        self.preparations = Preparations()
-        self._open: dict[RequestId, Generation] = {}
+        self._preparing: dict[RequestId, _Preparing] = {}
+        self._open: dict[RequestId, tuple[Answer, Sequence[Choice]]] = {}
         self._is_cut_off = False
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -56,12 +85,14 @@ class OpenRequests:
     @property
     def num_read(self) -> int:
         """Requests whose client has not left."""
-        return sum(not generation.is_closed for generation in tuple(self._open.values()))
+        return sum(not answer.is_closed for answer, _ in tuple(self._open.values()))
 
     @property
     def num_open(self) -> int:
-        """Requests of which the engine still has to tell something."""
+        """Requests that the engine has not ended."""
         return len(self._open)
+
+    # ---- before the submission ---------------------------------------------------------------------------------
 
     def reserve(self, num_choices: int) -> None:
         """Take places in the queue before preparing a prompt. Raises QueueFull or ServerUnavailable."""
@@ -75,74 +106,107 @@ class OpenRequests:
         self.num_waiting += num_choices
 
     def release(self, num_choices: int) -> None:
-        """Give places back of what was never submitted."""
+        """Give back the places of choices that were never submitted."""
         self.num_waiting -= num_choices
 
-    def add(self, generation: Generation) -> None:
-        """It has just been submitted."""
-        self._open[generation.request.id] = generation
+    def preparations(self) -> Sequence[Preparation]:
+        """The longest waiting first."""
+        return [one.preparation for one in self._preparing.values()]
+
+    @contextmanager
+    def prepare(self, request: GenerationRequest, started_ns: int) -> Generator[Preparation]:
+        """Encloses all work on a request before its submission. `cancel` ends that work by asyncio's cancellation, as a
+        deadline does, and this raises its reason in place of CancelledError."""
+        task = asyncio.current_task()
+        assert task is not None  # Event loop only
+        one = self._preparing[request.id] = _Preparing(Preparation(request, started_ns), task, task.cancelling())
+        try:
+            yield one.preparation
+        except asyncio.CancelledError:
+            if one.cancelled_for is not None and task.uncancel() <= one.num_cancelled:
+                raise one.cancelled_for from None
+            raise  # its client left too
+        finally:
+            del self._preparing[request.id]
+
+    # ---- submitted ---------------------------------------------------------------------------------------------
+
+    def add(self, answer: Answer, choices: Sequence[Choice]) -> None:
+        """The choices of one prompt have just been submitted."""
+        self._open[choices[0].request.id] = answer, choices
 
     def cancel(self, id: RequestId) -> None:
-        """End a request with all its choices, or one choice by its own id, within one engine step, whoever asked for
-        it. Its client is told that it was cancelled. Raises RequestNotFound for what is not open."""
-        if self.preparations.cancel(id):
+        """End a request with all its choices, or one choice by its own id, within one engine step. Its client gets
+        RequestCancelled. Raises RequestNotFound for an id that is not open."""
+        if self._stop_preparing(id, RequestCancelled()):
             return
         if id in self._open:
             self._engine.cancel(id)
             return
-        for request in [generation.request for generation in self._open.values()]:
-            for choice in range(1, request.num_choices):
-                if choice_id(request.id, choice) == id:
-                    self._engine.cancel(request.id, choice)
+        for _, choices in self._open.values():
+            for choice in choices:
+                if choice.id == id:
+                    self._engine.cancel(choice.request.id, choice.number)
                     return
         raise RequestNotFound(f"no request '{shown(id)}' is open")
 
     def cut_off(self) -> None:
-        """The server stops and waits no longer: whoever is open, waits or comes now is told so."""
+        """The server stops and waits no longer: open, waiting and new requests get ServerUnavailable."""
         self._is_cut_off = True
-        for one in self.preparations.all():
-            self.preparations.cancel(one.request.id, ServerUnavailable(STOPPING))
-        for generation in tuple(self._open.values()):
-            for choice in range(generation.request.num_choices):
-                generation.fail(choice, ServerUnavailable(STOPPING))
+        for id in tuple(self._preparing):
+            self._stop_preparing(id, ServerUnavailable(STOPPING))
+        for answer, choices in tuple(self._open.values()):
+            for choice in choices:
+                answer.fail(choice, ServerUnavailable(STOPPING))
 
     def receive(self, batch: StepBatch) -> None:
+        """Give each item of the engine's batch to its choice, and emit the batch's events and the ends."""
         self.num_waiting -= batch.num_left_queue
         ended: list[Event] = []
         counts: list[tuple[RequestId, int]] = []
-        for id, choice, item in batch.items:
-            generation = self._open.get(id)
-            if generation is None:
+        for id, number, item in batch.items:
+            found = self._open.get(id)
+            if found is None:
                 continue
+            answer, choices = found
+            choice = choices[number]
             started_ns, has_failed = self._clock.now_ns(), False
             try:
-                generation.receive(choice, item)
+                answer.receive(choice, item)
             except Exception as error:
                 has_failed = True
                 self._events.emit(FaultObserved("text.output", placed(error), self._clock.now_ns()))
-                generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {placed(error)}"))
-            generation.note_parsing(choice, item, started_ns, self._clock.now_ns(), has_failed=has_failed)
+                answer.fail(choice, ComputeFailed(f"the answer's tokens could not be parsed: {placed(error)}"))
+            choice.note_parsing(item, started_ns, self._clock.now_ns(), has_failed=has_failed)
             if isinstance(item, Tokens):
-                counts.append((choice_id(id, choice), len(item.token_ids)))
+                counts.append((choice.id, len(item.token_ids)))
             elif isinstance(item, Admitted):
-                self._explained(choice_id(id, choice), generation.request, item.explanation)
-            elif isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
-                ended.append(_ended(generation, choice, outcome, batch.at_ns, self._clock.now_ns()))
+                self._explained(choice.id, choice.request, item.explanation)
+            elif isinstance(item, Ended) and choice.outcome is not None:
+                choice.is_in_engine = False
+                ended.append(_ended(choice, choice.outcome, batch.at_ns, self._clock.now_ns()))
+                if not any(one.is_in_engine for one in choices):
+                    del self._open[id]
         received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
         for event in (*batch.events, *received, *ended):
             self._events.emit(event)
-        for id in {id for id, _, _ in batch.items if id in self._open and not self._open[id].is_in_engine}:
-            del self._open[id]
+
+    def _stop_preparing(self, id: RequestId, why: DomainError) -> bool:
+        one = self._preparing.get(id)
+        if one is not None and one.cancelled_for is None:
+            one.cancelled_for = why
+            one.task.cancel()
+        return one is not None
 
 
-def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int, now_ns: int) -> RequestEnded:
+def _ended(choice: Choice, outcome: Finished | Failed, at_ns: int, now_ns: int) -> RequestEnded:
     error = outcome.error if isinstance(outcome, Failed) else None
     return RequestEnded(
-        id=choice_id(generation.request.id, choice),
+        id=choice.id,
         reason="error" if isinstance(outcome, Failed) else outcome.reason.value,
-        usage=outcome.usage or Usage(len(generation.prompt_ids), 0),
+        usage=outcome.usage or Usage(choice.num_prompt, 0),
         at_ns=at_ns,
         error_code=error.code if error is not None else None,
         error_message=error.message if error is not None else "",
-        parsing=generation.parsing(choice, now_ns),
+        parsing=choice.parsing(now_ns),
     )

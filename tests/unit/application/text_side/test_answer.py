@@ -1,21 +1,20 @@
 """Items that pile up are merged at a cost linear in them; an answer waits for its choices and reads all of them."""
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pytest
 
-from adapters.fake.tokenizer import FakeDetokenizer
-from application.ports.engine import Ended, EngineError
+from application.ports.engine import Ended, EngineError, Tokens
+from application.services.text_side.answers import choice
 from application.services.text_side.answers.answer import Answer, Progress
-from application.services.text_side.answers.generation import MAX_HELD_BYTES, Choice
-from application.services.text_side.answers.output_pipeline import OutputPipeline
-from application.services.text_side.answers.token_parser import PlainParser
+from application.services.text_side.answers.choice import MERGE_ABOVE, Choice
 from domain.errors import ComputeFailed, DomainError, RequestCancelled
-from domain.ids import RequestId
-from domain.request.request import FinishReason, Usage
-from domain.request.sampling import StopRules
+from domain.ids import ModelId, RequestId
+from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.stream import (
+    ContentDelta,
+    Failed,
     PrefillProgress,
     PromptLogprobs,
     ReasoningDelta,
@@ -29,68 +28,72 @@ from tests.support.patience import PATIENCE_S
 SECOND = RequestId("second")
 
 
-def unread_choice(max_held_bytes: int = MAX_HELD_BYTES) -> Choice:
-    return Choice(OutputPipeline(PlainParser(FakeDetokenizer()), StopRules()), Usage(1, 0), max_held_bytes)
+def opened(side: TextSide) -> Answer:
+    """Of two prompts."""
+    return side.open(SECOND, answer=side.open())
 
 
-class Counted(tuple[int, ...]):
-    """Token ids that count how many of them were copied."""
+class Telling:
+    """An OutputParser that gives one delta a token."""
 
-    num_copied = 0
+    def __init__(self, deltas: Iterable[ContentDelta]) -> None:
+        self._deltas = iter(deltas)
 
-    def __add__(self, other: Any) -> "Counted":
-        Counted.num_copied += len(self) + len(other)
-        return Counted(tuple(self) + tuple(other))
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        return (next(self._deltas),)
 
-    def __iter__(self) -> Any:
-        Counted.num_copied += len(self)
-        return super().__iter__()
+    def finish(self) -> Sequence[ContentDelta]:
+        return ()
+
+
+def taking(deltas: Sequence[ContentDelta]) -> Choice:
+    """A choice that has got these, and nothing of it was read."""
+    taken = Choice(GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x")), 0, 1, Telling(deltas))
+    taken.receive(Tokens(tuple(range(len(deltas)))))
+    return taken
 
 
 def test_merging_what_is_not_read_costs_what_is_in_it() -> None:
     num_tokens = 20_000
-    Counted.num_copied = 0
-    unread = unread_choice()
-    for at in range(num_tokens):
-        unread.push(TextDelta("x", Counted((at,))))
-    tokens = [token for item in unread.take() if isinstance(item, TextDelta) for token in item.token_ids]
+    unread = taking([TextDelta("x")] * num_tokens)
+    taken = unread.take()
+    assert len(taken) == MERGE_ABOVE + 1
+    tokens = [token for item in taken if isinstance(item, TextDelta) for token in item.token_ids]
     assert tokens == list(range(num_tokens))
-    assert Counted.num_copied <= 10 * num_tokens
     assert unread.take() == []
 
 
 def test_only_what_can_be_told_together_is_merged() -> None:
-    unread = unread_choice()
-    for at in range(100):
-        unread.push(TextDelta("t", (at,)))
-    for delta in (ReasoningDelta("r"), ToolCallDelta(0, "call_1", "f"), ToolCallDelta(0, arguments="{}")):
-        unread.push(delta)
-    *_, text, reasoning, call = unread.take()
+    calls = [ToolCallDelta(0, "call_1", "f"), ToolCallDelta(0, arguments="{}")]
+    *_, text, reasoning, call = taking([*[TextDelta("t")] * 100, ReasoningDelta("r"), *calls]).take()
     assert isinstance(text, TextDelta)
-    assert reasoning == ReasoningDelta("r")
-    assert call == ToolCallDelta(0, "call_1", "f", "{}")
+    assert reasoning == ReasoningDelta("r", (100,))
+    assert call == ToolCallDelta(0, "call_1", "f", "{}", (101, 102))
 
 
-def test_every_kind_of_content_counts_against_the_bound() -> None:
+def test_every_kind_of_content_counts_against_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_HELD_BYTES", 200)
     for delta in (TextDelta("x" * 60), ReasoningDelta("x" * 60), ToolCallDelta(0, arguments="x" * 60)):
-        unread = unread_choice(100)
-        assert unread.push(delta)
-        assert not unread.push(delta)
-        assert len(unread.take()) == 1
+        assert [type(item) for item in taking([delta]).take()] == [type(delta)]
+        assert [type(item) for item in taking([delta] * 2).take()] == [Failed]
 
 
-def test_log_probabilities_of_a_prompt_are_merged_and_count_against_the_bound() -> None:
-    score, unread = TokenLogprob(1, -1.0, ((1, -1.0),), 1), unread_choice(20_000)
-    sizes = [unread.push(PromptLogprobs((None, score))) for _ in range(100)]
-    assert sizes == [True] * 66 + [False] * 34
-    told = unread.take()
-    assert sum(len(item.scores) for item in told if isinstance(item, PromptLogprobs)) == 132
-    assert len(told) == 33
+def test_log_probabilities_of_a_prompt_are_merged_and_count_against_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_HELD_BYTES", 20_000)
+    score, unread = TokenLogprob(1, -1.0, ((1, -1.0),), 1), taking([])
+    for _ in range(66):
+        unread.receive(PromptLogprobs((None, score)))
+    taken = unread.take()
+    assert sum(len(item.scores) for item in taken if isinstance(item, PromptLogprobs)) == 132
+    assert len(taken) == MERGE_ABOVE + 1
+    for _ in range(67):
+        unread.receive(PromptLogprobs((None, score)))
+    assert isinstance(unread.outcome, Failed)
 
 
 def test_prompts_and_their_choices_are_read_as_one_stream_and_nothing_waits_beside_the_choices() -> None:
     side = TextSide()
-    answer = Answer([side.open(num_choices=2), side.open(SECOND)])
+    answer = side.open(SECOND, answer=side.open(num_choices=2))
     side.say("ab", choice=1)
     side.say("c", id=SECOND)
     assert answer.take() == [(1, TextDelta("a", (97,))), (1, TextDelta("b", (98,))), (2, TextDelta("c", (99,)))]
@@ -105,7 +108,7 @@ def test_prompts_and_their_choices_are_read_as_one_stream_and_nothing_waits_besi
 def test_items_wait_until_something_comes_and_no_longer_than_asked() -> None:
     async def run() -> None:
         side = TextSide()
-        answer = Answer([side.open(), side.open(SECOND)])
+        answer = opened(side)
         loop = asyncio.get_running_loop()
         assert await answer.items(loop.time()) == []
         waiting = asyncio.create_task(answer.items())
@@ -124,7 +127,7 @@ def test_items_wait_until_something_comes_and_no_longer_than_asked() -> None:
 def test_an_answer_is_admitted_once_all_are_or_one_has_begun() -> None:
     async def run() -> None:
         side = TextSide()
-        answer = Answer([side.open(), side.open(SECOND)])
+        answer = opened(side)
         side.tell(ADMITTED)
         await answer.admitted(0)
         assert answer.explanations == [ADMITTED.explanation, None]
@@ -134,7 +137,7 @@ def test_an_answer_is_admitted_once_all_are_or_one_has_begun() -> None:
         side.tell(ADMITTED, id=SECOND)
         await waiting
         assert answer.explanations == [ADMITTED.explanation] * 2
-        begun = Answer([side.open(RequestId("third")), side.open(RequestId("fourth"))])
+        begun = side.open(RequestId("fourth"), answer=side.open(RequestId("third")))
         side.say("x", id=RequestId("fourth"))
         await begun.admitted(PATIENCE_S)
         assert len(begun.take()) == 1
@@ -152,7 +155,7 @@ def test_an_answer_is_admitted_once_all_are_or_one_has_begun() -> None:
 def test_what_fails_before_it_begins_is_raised(ended: Ended, error: type[DomainError]) -> None:
     async def run() -> None:
         side = TextSide()
-        answer = Answer([side.open(), side.open(SECOND)])
+        answer = opened(side)
         side.tell(ended, id=SECOND)
         with pytest.raises(error):
             await answer.admitted(PATIENCE_S)
@@ -162,7 +165,7 @@ def test_what_fails_before_it_begins_is_raised(ended: Ended, error: type[DomainE
 
 def test_progress_is_that_of_the_choice_that_is_furthest_behind() -> None:
     side = TextSide()
-    answer = Answer([side.open(), side.open(SECOND)])
+    answer = opened(side)
     side.tell(ADMITTED)
     assert answer.progress == Progress("queued")
     side.tell(ADMITTED, id=SECOND)

@@ -8,19 +8,18 @@ import pytest
 
 from adapters.fake.ids import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
-from application.events import DecodeStarted, Event, FaultObserved, RequestEnded
+from application.events import DecodeStarted, FaultObserved, RequestEnded
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.tokenizer import OutputParser
-from application.services.text_side.answers.answer import Answer
-from application.services.text_side.answers.generation import MERGE_ABOVE
-from domain.errors import QueueFull, ServerUnavailable
-from domain.ids import RequestId
+from application.services.text_side.answers import choice
+from application.services.text_side.answers.choice import MERGE_ABOVE
+from domain.errors import QueueFull, RequestCancelled, RequestNotFound, ServerUnavailable
+from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role, ToolSpec
-from domain.request.request import ChatPrompt, FinishReason, Usage
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.sampling import StopRules
 from domain.request.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
 from tests.support.engines.told_engine import ADMITTED, ID, TextSide, text_of
-from tests.support.telemetry.recording import RecordingEvents
 
 
 def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
@@ -30,12 +29,12 @@ def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
 def test_items_arrive_in_order_with_their_choice() -> None:
     async def consume() -> list[tuple[int, Any]]:
         side = TextSide()
-        generation = side.open(num_choices=2)
+        answer = side.open(num_choices=2)
         side.tell(ADMITTED, PrefillProgress(1, 2))
         side.say("ab", choice=1)
         side.end(choice=1, num_tokens=2)
         side.end()
-        return [entry async for entry in Answer([generation])]
+        return [entry async for entry in answer]
 
     items = asyncio.run(consume())
     assert [(number, type(item).__name__) for number, item in items] == [
@@ -46,18 +45,18 @@ def test_items_arrive_in_order_with_their_choice() -> None:
 
 def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_dropped() -> None:
     side = TextSide()
-    generation = side.open(rules=StopRules(stop=("STOP",)), num_choices=2)
+    answer = side.open(rules=StopRules(stop=("STOP",)), num_choices=2)
     side.tell(ADMITTED)
     side.say("one STOP and more")
     assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 8)]
     finished = Finished(FinishReason.STOP, Usage(2, 8, {"hot": 1}), "STOP")
-    items = Answer([generation]).take()
+    items = answer.take()
     assert text_of(items) == "one "
     assert items[-1] == (0, finished)
     assert ends(side) == []  # the engine has not ended it yet
     side.say("even more")
     side.end(num_tokens=99)  # it had come to its end before it heard of it
-    assert Answer([generation]).take() == []
+    assert answer.take() == []
     assert ends(side) == [(ID, "stop", finished.usage)]
     assert (side.num_released, side.requests.num_open) == (0, 1)  # the other choice runs on
     side.end(FinishReason.STOP, choice=1)
@@ -66,21 +65,21 @@ def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_d
 
 def test_the_lease_ends_when_all_choices_have_though_nobody_has_read() -> None:
     side = TextSide()
-    generation = side.open(num_choices=2)
+    answer = side.open(num_choices=2)
     side.end()
     assert side.num_released == 0
     side.end(choice=1)
     assert side.num_released == 1
-    generation.close()
+    answer.close()
     assert (side.num_released, side.engine.cancelled) == (1, [])
 
 
 def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_it_is_known() -> None:
     side = TextSide()
-    generation = side.open(num_choices=2)
+    answer = side.open(num_choices=2)
     side.say("ab")
-    generation.close()
-    generation.close()
+    answer.close()
+    answer.close()
     assert side.engine.cancelled == [(ID, None, FinishReason.CANCELLED, None)]
     assert (side.requests.num_read, side.requests.num_open, side.num_released) == (0, 1, 1)
     side.say("cd")
@@ -92,24 +91,25 @@ def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_
 
 def test_a_slow_reader_gets_merged_text_and_loses_nothing() -> None:
     side = TextSide()
-    generation = side.open()
+    answer = side.open()
     side.tell(*(PrefillProgress(done, 500) for done in range(500)))
     side.tell(*(Tokens((97 + at % 26,)) for at in range(1_000)))
     side.end(num_tokens=1_000)
-    items = Answer([generation]).take()
+    items = answer.take()
     assert len(items) <= MERGE_ABOVE + 4
     tokens = [token for _, item in items if isinstance(item, TextDelta) for token in item.token_ids]
     assert tokens == [97 + at % 26 for at in range(1_000)]
     assert (0, PrefillProgress(499, 500)) in items
 
 
-def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else() -> None:
+def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_HELD_BYTES", 10_000)
     side = TextSide()
-    generation = side.open(max_held_bytes=10_000, num_choices=2)
+    answer = side.open(num_choices=2)
     side.say("x" * 1_000)
     side.say("y", choice=1)
     assert side.engine.cancelled == [(ID, 0, FinishReason.CANCELLED, None)]
-    (zero, failed), *others = Answer([generation]).take()
+    (zero, failed), *others = answer.take()
     assert zero == 0
     assert isinstance(failed, Failed)
     assert "not read" in failed.error.message
@@ -118,13 +118,14 @@ def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else()
     assert [reason for _, reason, _ in ends(side)] == ["error"]
 
 
-def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
+def test_an_answer_that_is_read_may_be_longer_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_HELD_BYTES", 10_000)
     side = TextSide()
-    generation = side.open(max_held_bytes=10_000)
+    answer = side.open()
     num_read = 0
     for _ in range(40):
         side.say("x" * 50)
-        num_read += len(text_of(Answer([generation]).take()))
+        num_read += len(text_of(answer.take()))
     assert num_read == 40 * 50
 
 
@@ -148,10 +149,10 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     side.say("x" * num_tokens)
     side.end()
     side.say("y", id=RequestId("s"))
-    (last,) = Answer([broken]).take()
+    (last,) = broken.take()
     assert isinstance(last[1], Failed)
     assert [reason for _, reason, _ in ends(side)] == ["error"]
-    assert text_of(Answer([sound]).take()) == "y"
+    assert text_of(sound.take()) == "y"
     assert names(side) == ["FaultObserved", "RequestEnded"]
     assert side.requests.num_open == 1
     faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
@@ -165,9 +166,9 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
 
 def test_an_error_of_the_engine_is_the_clients_error() -> None:
     side = TextSide()
-    generation = side.open()
+    answer = side.open()
     side.tell(Ended(Usage(2, 0), None, EngineError("server_unavailable", "it was unloaded")))
-    ((_, failed),) = Answer([generation]).take()
+    ((_, failed),) = answer.take()
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ServerUnavailable)
     (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
@@ -184,10 +185,10 @@ TOOLS = (ToolSpec("add", parameters={"type": "object", "required": ["a"]}),)
 
 def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told() -> None:
     side = TextSide()
-    generation = side.open(parser=fake_parser, tools=TOOLS)
+    answer = side.open(parser=fake_parser, tools=TOOLS)
     side.say("<call>add {}</call><call>sub {}</call>")
     side.end(FinishReason.STOP, num_tokens=9)
-    (_, last) = Answer([generation]).take()[-1]
+    (_, last) = answer.take()[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.TOOL_CALLS
     kinds = ("schema_mismatch", "unknown_tool")
@@ -200,19 +201,19 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told
 
 def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
     side = TextSide()
-    generation = side.open(parser=fake_parser, tools=TOOLS)
+    answer = side.open(parser=fake_parser, tools=TOOLS)
     side.say('<call>add {"a": 1}</call>')
     side.end(FinishReason.STOP)
-    assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
+    assert answer.take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
     assert names(side) == ["RequestEnded"]
 
 
 def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
     side = TextSide()
-    generation = side.open(parser=fake_parser, tools=TOOLS)
+    answer = side.open(parser=fake_parser, tools=TOOLS)
     side.say('<call>add {"a')
     side.end(FinishReason.LENGTH)
-    (_, last) = Answer([generation]).take()[-1]
+    (_, last) = answer.take()[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.LENGTH
     assert [problem.kind.value for problem in last.call_problems] == ["malformed_arguments"]
@@ -240,24 +241,56 @@ def test_places_are_taken_all_or_none_and_given_back_as_the_engine_says() -> Non
     assert side.requests.num_waiting == 1
 
 
-class RaisingEvents(RecordingEvents):
-    def emit(self, event: Event) -> None:
-        super().emit(event)
-        raise OSError("no telemetry")
-
-
-def test_an_event_sink_that_raises_costs_nothing() -> None:
-    events = RaisingEvents()
-    side = TextSide(events)
-    generation = side.open()
-    side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
-    assert text_of(Answer([generation]).take()) == "a"
-    told = [type(event).__name__ for event in events.events]
-    assert told == ["DecodeStarted", "TokensReceived", "RequestEnded"]
-
-
 def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:
     side = TextSide()
     side.say("x", id=RequestId("nobody"))
     side.end(id=RequestId("nobody"))
     assert side.recorded.events == []
+
+
+def prepared(side: TextSide) -> "asyncio.Task[str]":
+    """A request that is being prepared until it is cancelled."""
+
+    async def prepare() -> str:
+        try:
+            with side.requests.prepare(GenerationRequest(ID, ModelId("demo"), TextPrompt("x")), 5):
+                await asyncio.Event().wait()
+        except RequestCancelled:
+            await asyncio.sleep(0)  # nothing of the cancellation is left
+            return "cancelled"
+        return "ended"
+
+    return asyncio.create_task(prepare())
+
+
+def test_a_request_that_is_prepared_is_listed_and_cancelled() -> None:
+    async def run() -> None:
+        side = TextSide()
+        task = prepared(side)
+        await asyncio.sleep(0)
+        (preparation,) = side.requests.preparations()
+        assert (preparation.request.id, preparation.started_ns, preparation.has_model) == (ID, 5, False)
+        side.requests.cancel(ID)
+        side.requests.cancel(ID)  # once more changes nothing
+        assert (await task, task.cancelling()) == ("cancelled", 0)
+        assert side.requests.preparations() == []
+        with pytest.raises(RequestNotFound):
+            side.requests.cancel(ID)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_cancelled_too", [False, True])
+def test_a_client_that_leaves_a_preparation_is_no_error(is_cancelled_too: bool) -> None:
+    async def run() -> None:
+        side = TextSide()
+        task = prepared(side)
+        await asyncio.sleep(0)
+        if is_cancelled_too:
+            side.requests.cancel(ID)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert side.requests.preparations() == []
+
+    asyncio.run(run())

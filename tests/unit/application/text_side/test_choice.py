@@ -4,18 +4,21 @@ from collections.abc import Sequence
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
-from application.ports.engine import Tokens
-from application.services.text_side.answers.output_pipeline import OutputPipeline
+from application.ports.engine import Ended, Tokens
+from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.token_parser import PlainParser
+from domain.ids import ModelId, RequestId
+from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.sampling import StopRules
-from domain.request.stream import ContentDelta, TextDelta, TokenLogprob
+from domain.request.stream import Finished, StreamItem, TextDelta, TokenLogprob
 
 
-def plain(rules: StopRules) -> OutputPipeline:
-    return OutputPipeline(PlainParser(FakeDetokenizer()), rules)
+def plain(rules: StopRules) -> Choice:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"), stop=rules)
+    return Choice(request, 0, 1, PlainParser(FakeDetokenizer()))
 
 
-def text_of(deltas: Sequence[ContentDelta]) -> str:
+def text_of(deltas: Sequence[StreamItem]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
@@ -31,15 +34,13 @@ def run(
         if token == EOS_ID and not rules.ignore_eos and at + 1 >= rules.min_tokens
     ]
     tokens = tokens[: ends[0]] if ends else tokens
-    pipeline, text = plain(rules), ""
+    choice = plain(rules)
     for start in range(0, len(tokens), at_once):
         told = tuple(tokens[start : start + at_once])
-        step = pipeline.feed(Tokens(told, has_eos=bool(ends) and start + len(told) == len(tokens)))
-        text += text_of(step.deltas)
-        if step.stop_text is not None:
-            return text, pipeline.num_tokens, step.stop_text
-    step = pipeline.finish()
-    return text + text_of(step.deltas), pipeline.num_tokens, step.stop_text
+        choice.receive(Tokens(told, has_eos=bool(ends) and start + len(told) == len(tokens)))
+    choice.receive(Ended(Usage(1, choice.num_tokens), FinishReason.LENGTH))
+    assert isinstance(choice.outcome, Finished)
+    return text_of(choice.take()), choice.outcome.usage.completion_tokens, choice.outcome.stop_text
 
 
 def test_a_stop_string_over_three_tokens_ends_the_text_before_it() -> None:
@@ -64,9 +65,10 @@ def test_end_of_sequence_is_counted_but_not_shown() -> None:
 
 
 def test_a_token_that_ends_the_answer_is_not_shown_whatever_its_text() -> None:
-    pipeline = plain(StopRules())
-    assert pipeline.feed(Tokens((ord("x"),), has_eos=True)).deltas == [TextDelta("", (ord("x"),))]
-    assert pipeline.num_tokens == 1
+    choice = plain(StopRules())
+    choice.receive(Tokens((ord("x"),), has_eos=True))
+    assert choice.take() == [TextDelta("", (ord("x"),))]
+    assert choice.num_tokens == 1
 
 
 def test_ignore_eos_goes_on() -> None:
@@ -89,5 +91,6 @@ def test_a_stop_string_completed_by_the_final_flush_is_a_stop() -> None:
 
 def test_log_probabilities_stay_with_their_tokens() -> None:
     logprobs = tuple(TokenLogprob(token, -1.0) for token in b"ab")
-    deltas = plain(StopRules()).feed(Tokens(tuple(b"ab"), logprobs)).deltas
-    assert [(delta.token_ids, delta.logprobs) for delta in deltas] == [((97,), logprobs[:1]), ((98,), logprobs[1:])]
+    choice = plain(StopRules())
+    choice.receive(Tokens(tuple(b"ab"), logprobs))
+    assert choice.take() == [TextDelta("a", (97,), logprobs[:1]), TextDelta("b", (98,), logprobs[1:])]

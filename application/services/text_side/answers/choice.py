@@ -1,0 +1,290 @@
+"""One choice of an answer: the engine's tokens become content, which waits here until the client's reader takes it.
+
+    engine item ──► parser ──► stop strings ──► unread items, bounded and merged ──► Answer, which the client reads
+
+A choice ends for its reader when a stop string completes, when it cannot continue here (its text cannot be made, or it
+is not read), or when the engine ends it, whichever comes first. What the engine reports after that is neither shown nor
+counted.
+
+Stop strings are matched in text only: not in reasoning or arguments, and not across them. The content, joined, is the
+same however the engine batches tokens. Every token is in one delta: the first that it produced or, if it produced none,
+an empty one of the kind that is in progress.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from application.events import Parsing
+from application.ports.content_sink import ContentSink
+from application.ports.engine import Ended, EngineItem, Tokens
+from application.ports.tokenizer import OutputParser
+from domain.errors import DomainError, ServerUnavailable
+from domain.output.call_problems import call_problems, joined_calls
+from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
+from domain.request.stop_text import StopStep, StopText
+from domain.request.stream import (
+    Admitted,
+    ContentDelta,
+    Failed,
+    Finished,
+    PromptLogprobs,
+    StreamItem,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+
+MERGE_ABOVE = 32
+"""Items that wait for a reader before further ones of the same kind are merged."""
+
+MAX_HELD_BYTES = 16 * 2**20
+"""The bound on the unread items of one choice, estimated: 150,000 tokens of text, or 5,000 with twenty alternatives
+each."""
+
+_TOKEN_BYTES = 100
+_LOGPROB_BYTES = 150
+
+
+class Choice:
+    """Event loop only. Items that pile up are kept as runs, which are joined once when they are read: adding an item
+    costs time linear in its own size, however many wait.
+
+    `id`: its own, as events name it. `outcome`: the last item that its reader gets. `latest`: the newest item.
+    `opening`: the first item that is content or an end. `admitted`: what its prompt reuses. `num_prompt`: tokens of its
+    prompt. `num_tokens`: output tokens that count so far. `is_in_engine`: False once the engine has ended it.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_content",
+        "_family",
+        "_has_failed",
+        "_held_bytes",
+        "_in_progress",
+        "_is_closed",
+        "_parse_ns",
+        "_parsed_from_ns",
+        "_parser",
+        "_runs",
+        "_stop",
+        "_usage",
+        "admitted",
+        "id",
+        "is_in_engine",
+        "latest",
+        "num_prompt",
+        "num_tokens",
+        "number",
+        "opening",
+        "outcome",
+        "request",
+    )
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        number: int,
+        num_prompt: int,
+        parser: OutputParser,
+        family: str = "",
+        content: ContentSink | None = None,
+    ) -> None:
+        """`family`: the parser's model family, empty for plain text. `content`: None
+        where content is not recorded."""
+        self.request, self.number, self.id = request, number, choice_id(request.id, number)
+        self.outcome: Finished | Failed | None = None
+        self.latest: StreamItem | None = None
+        self.opening: StreamItem | None = None
+        self.admitted: Admitted | None = None
+        self.num_prompt, self.num_tokens = num_prompt, 0
+        self.is_in_engine = True
+        self._usage = Usage(num_prompt, 0)
+        self._parser, self._family, self._content = parser, family, content
+        self._stop = StopText(request.stop.stop)
+        self._calls: list[ToolCallDelta] = []
+        self._in_progress: ContentDelta = TextDelta("")
+        self._parsed_from_ns: int | None = None
+        self._parse_ns = 0
+        self._has_failed = self._is_closed = False
+        self._runs: deque[list[StreamItem]] = deque()
+        self._held_bytes = 0
+
+    def receive(self, item: EngineItem) -> None:
+        """Add the engine's next report. May raise what the parser raises: see `fail`."""
+        if self.outcome is not None:
+            return
+        if isinstance(item, Ended):
+            self._receive_end(item)
+        elif self._is_closed:
+            return
+        elif isinstance(item, Tokens):
+            self._receive_tokens(item)
+        else:
+            self._add(item)
+
+    def fail(self, error: DomainError) -> None:
+        """End it with an error, unless it has ended."""
+        if self.outcome is None:
+            self._end(Failed(error, self._counted))
+
+    def take(self) -> list[StreamItem]:
+        """Returns all unread items, in order."""
+        taken = [_joined(run) for run in self._runs]
+        self._clear()
+        return taken
+
+    def close(self) -> None:
+        """Drop what is unread, now and later: its reader has left."""
+        self._is_closed = True
+        self._clear()
+
+    def note_parsing(self, item: EngineItem, from_ns: int, to_ns: int, *, has_failed: bool) -> None:
+        """Count the event loop's time for an item. An end without tokens before it is not parsing."""
+        if isinstance(item, Tokens) or (isinstance(item, Ended) and (has_failed or self._parsed_from_ns is not None)):
+            self._parsed_from_ns = from_ns if self._parsed_from_ns is None else self._parsed_from_ns
+            self._parse_ns += to_ns - from_ns
+            self._has_failed |= has_failed
+
+    def parsing(self, at_ns: int) -> Parsing | None:
+        """Returns how an ended choice was parsed; None where there was nothing to parse."""
+        if self._parsed_from_ns is None:
+            return None
+        problems = self.outcome.call_problems if isinstance(self.outcome, Finished) else ()
+        return Parsing(
+            family=self._family,
+            num_calls=len({call.index for call in self._calls}),
+            problems=tuple(problem.kind.value for problem in problems),
+            busy_ns=self._parse_ns,
+            started_ns=self._parsed_from_ns,
+            ended_ns=at_ns,
+            has_failed=self._has_failed,
+        )
+
+    # ---- from tokens to content --------------------------------------------------------------------------------
+
+    def _receive_tokens(self, tokens: Tokens) -> None:
+        last = len(tokens.token_ids) - 1
+        for index, token_id in enumerate(tokens.token_ids):
+            self.num_tokens += 1
+            ends_answer = tokens.has_eos and index == last
+            deltas, stop_text = self._up_to_stop(() if ends_answer else self._parser.feed(token_id))
+            first, *others = deltas or (self._in_progress,)
+            logprobs = tokens.logprobs[index : index + 1]
+            self._add(replace(first, token_ids=(token_id,), logprobs=logprobs), *others)
+            if stop_text is not None:
+                self._finish(FinishReason.STOP, self._counted, stop_text)
+            if self.outcome is not None:
+                return
+
+    def _receive_end(self, ended: Ended) -> None:
+        if ended.error is not None:
+            self._end(Failed(ended.error.to_error(), ended.usage))
+        elif ended.reason is None or ended.reason is FinishReason.CANCELLED or self._is_closed:
+            self._end(Finished(ended.reason or FinishReason.CANCELLED, ended.usage))
+        else:
+            deltas, stop_text = self._up_to_stop(self._parser.finish())
+            if stop_text is None:  # text that was held back may still complete a stop string
+                rest = self._stop.flush()
+                deltas += _shown(rest)
+                stop_text = rest.matched
+            self._add(*deltas)
+            self._finish(ended.reason if stop_text is None else FinishReason.STOP, ended.usage, stop_text)
+
+    def _finish(self, reason: FinishReason, usage: Usage, stop_text: str | None) -> None:
+        if self.outcome is not None:
+            return
+        calls, prompt = joined_calls(self._calls), self.request.prompt
+        if calls and reason is FinishReason.STOP:
+            reason = FinishReason.TOOL_CALLS
+        tools = prompt.tools if isinstance(prompt, ChatPrompt) else ()
+        self._end(Finished(reason, usage, stop_text, call_problems(calls, tools)))
+
+    def _up_to_stop(self, deltas: Iterable[ContentDelta]) -> tuple[list[ContentDelta], str | None]:
+        """The deltas that may be shown now, and the stop string that ends the choice behind them."""
+        shown: list[ContentDelta] = []
+        for delta in deltas:
+            step = self._matched(delta.text) if isinstance(delta, TextDelta) else self._stop.flush()
+            shown += _shown(step)
+            if step.matched is not None:
+                return shown, step.matched
+            self._in_progress = _empty(delta)
+            if not isinstance(delta, TextDelta):
+                shown.append(delta)
+            if isinstance(delta, ToolCallDelta):
+                self._calls.append(delta)
+        return shown, None
+
+    def _matched(self, text: str) -> StopStep:
+        return StopStep(text) if self.num_tokens < self.request.stop.min_tokens else self._stop.feed(text)
+
+    # ---- unread items ------------------------------------------------------------------------------------------
+
+    @property
+    def _counted(self) -> Usage:
+        return replace(self._usage, completion_tokens=self.num_tokens)
+
+    def _add(self, *items: StreamItem) -> None:
+        """Keep items for the reader; too many bytes fail the choice, for an answer with a gap would be wrong."""
+        for item in items:
+            if self.outcome is not None:
+                return
+            if self._content is not None and isinstance(item, ContentDelta):
+                self._content.answered(self.id, item)
+            size = _held_bytes(item)
+            if size and self._held_bytes + size > MAX_HELD_BYTES:
+                self._clear()
+                self.fail(ServerUnavailable(f"more than {MAX_HELD_BYTES} bytes of the answer were not read"))
+                return
+            self._held_bytes += size
+            self._keep(item)
+
+    def _end(self, outcome: Finished | Failed) -> None:
+        self.outcome = outcome
+        if not self._is_closed:
+            self._keep(outcome)
+
+    def _keep(self, item: StreamItem) -> None:
+        if len(self._runs) > MERGE_ABOVE and self._runs[-1][-1].merges_with(item):
+            self._runs[-1].append(item)
+        else:
+            self._runs.append([item])
+        self.latest = item
+        if isinstance(item, Admitted):
+            self.admitted, self._usage = item, Usage.of(item.explanation, 0)
+        elif self.opening is None and (item.is_content or isinstance(item, Finished | Failed)):
+            self.opening = item
+
+    def _clear(self) -> None:
+        self._runs.clear()
+        self._held_bytes = 0
+
+
+def _held_bytes(item: StreamItem) -> int:
+    """An estimate of the memory of an item; additive over merged ones, and 0 for kinds that are few."""
+    if isinstance(item, PromptLogprobs):
+        return _scored_bytes(item.scores)
+    if not isinstance(item, ContentDelta):
+        return 0
+    text = item.arguments if isinstance(item, ToolCallDelta) else item.text
+    return len(text) + _TOKEN_BYTES * len(item.token_ids) + _scored_bytes(item.logprobs)
+
+
+def _scored_bytes(scores: Iterable[TokenLogprob | None]) -> int:
+    return _LOGPROB_BYTES * sum(1 + len(score.top) for score in scores if score is not None)
+
+
+def _joined(run: Sequence[StreamItem]) -> StreamItem:
+    first = run[0]
+    if len(run) == 1 or isinstance(first, Admitted | Finished | Failed):  # which never merge
+        return first
+    return first.merged(cast(Any, run[1:]))
+
+
+def _shown(step: StopStep) -> list[ContentDelta]:
+    return [TextDelta(step.text)] if step.text else []
+
+
+def _empty(delta: ContentDelta) -> ContentDelta:
+    return ToolCallDelta(delta.index) if isinstance(delta, ToolCallDelta) else type(delta)("")
