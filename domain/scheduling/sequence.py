@@ -1,13 +1,13 @@
-"""One token stream being computed: its lifecycle as a table, its progress as two counters.
+"""One token stream being computed: its lifecycle as a table, its progress as counters.
 
         QUEUED ──► PREFILLING ──► DECODING ──► FINISHED (after PREFILLING if no token is wanted)
           │  └► RESTORING ─┘│         │
           │         ▲ └──►│ │         │
-          │         └── PREEMPTED ◄───┘      its state is let go of; what it has put out is part of its prompt then
+          │         └── PREEMPTED ◄───┘      its state is released, and its output becomes part of its prompt
           └──────┴──────────┴─────────┴──► CANCELLED | FAILED
 
-Who has put something out may also be FINISHED while it is preempted or on its way back: a stop string was found in it.
-Everything that affects the lifecycle lives in this file; the engine loop only asks for steps the table has.
+A sequence with output may also be FINISHED while it is preempted or being restored: a stop string was found in it.
+Everything that affects the lifecycle is in this file; the engine loop only requests transitions that the table has.
 """
 
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ class Phase(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
-    __hash__ = object.__hash__  # every row is asked for its phase many times a step, and Enum hashes the name in Python
+    __hash__ = object.__hash__  # read for every row many times a step, and Enum would hash the name in Python
 
 
 WAITING = frozenset({Phase.QUEUED, Phase.PREEMPTED})
 ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
-"""Phases without a place in the batch, and with one."""
+"""Phases without a place in the batch (WAITING) and with one (ACTIVE)."""
 
 _ENDS = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
 
@@ -49,14 +49,22 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 }
 
 
+MAX_ALONE = 3
+"""Number of preemptions in a row that a sequence may suffer while no other one runs, each within MIN_PROGRESS of the
+first; after them it is too large for the memory there is."""
+
+MIN_PROGRESS = 256
+"""Tokens."""
+
+
 @dataclass(slots=True)
 class Sequence:
-    """Mutable, owned by the engine loop's thread.
+    """One sequence and its progress. Mutable, owned by the engine loop's thread.
 
     `num_computed` is the position of the model state while prefilling: how many leading tokens of `fed_ids` it covers.
-    The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: what is prefilled:
-    the prompt, and what had been put out when the sequence was last preempted, or before it came to this engine:
-    `num_resumed` tokens.
+    The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: the tokens that are
+    prefilled: the prompt, and the `num_resumed` output tokens from before the last preemption, or from another engine.
+    `num_preempted`: number of preemptions so far.
     """
 
     id: SequenceId
@@ -67,6 +75,9 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list[int])
     fed_ids: IdRow = field(init=False)
     num_resumed: int = field(init=False)
+    num_preempted: int = 0
+    _num_alone: int = 0
+    _position_alone: int = 0
 
     def __post_init__(self) -> None:
         self._feed()
@@ -78,17 +89,26 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """Tokens that are computed, or about to be: while decoding, all."""
+        """Number of tokens that are computed, or about to be: all of them while decoding."""
         return self.num_computed + max(0, len(self.output_ids) - self.num_resumed)
 
+    def may_resume(self, *, is_alone: bool) -> bool:
+        """Counts a preemption; `is_alone`: no other sequence runs. Returns False when there were too many of these
+        without progress, so that the sequence can never end."""
+        self.num_preempted += 1
+        if not is_alone or self.position >= self._position_alone + MIN_PROGRESS:
+            self._num_alone, self._position_alone = 0, self.position
+        self._num_alone += is_alone
+        return self._num_alone <= MAX_ALONE
+
     def preempt(self) -> None:
-        """Begin again from nothing, with a longer prompt. Raises as `enter`."""
+        """Restarts from an empty state, with the output as part of the prompt. Raises as `enter`."""
         self.enter(Phase.PREEMPTED)
         self._feed()
         self.num_computed = 0
 
     def enter(self, phase: Phase) -> None:
-        """Move to `phase`. Raises IllegalTransition when the table has no such step."""
+        """Moves to `phase`. Raises IllegalTransition when the table has no such step."""
         if phase not in TRANSITIONS[self.phase]:
             raise IllegalTransition(f"sequence {self.id}: {self.phase.value} to {phase.value}")
         self.phase = phase

@@ -113,6 +113,40 @@ class StepPace:
     num_held: int = 0
 
 
+class StepClock:
+    """The durations of the last steps, measured by the engine loop; `pace` is what the planner reads. A backend may
+    return before a turn is computed: the time that the next decode step takes beyond an ordinary one is the turn's."""
+
+    def __init__(self) -> None:
+        self._num_turns = self._num_decodes = self._num_held = 0
+        self._turn_ns = self._late_ns = self._decode_ns = self._step_ns = 0
+
+    @property
+    def pace(self) -> StepPace:
+        turn_s, decode_s, step_s = (self._turn_ns + self._late_ns) / 1e9, self._decode_ns / 1e9, self._step_ns / 1e9
+        return StepPace(self._num_turns, turn_s, decode_s, self._num_decodes, step_s, self._num_held)
+
+    def decoded(self, duration_ns: int) -> None:
+        """Counts a decode step."""
+        if self._num_decodes == 0 and self._num_turns:
+            own_ns = self._step_ns = min(duration_ns, self._step_ns)
+            self._late_ns = duration_ns - own_ns
+        else:
+            own_ns = self._step_ns = duration_ns
+        self._decode_ns += own_ns
+        self._num_decodes += 1
+
+    def prefilled(self, duration_ns: int) -> None:
+        """Counts a prefill turn."""
+        self._turn_ns, self._decode_ns = duration_ns, 0
+        self._num_turns += 1
+        self._num_decodes = self._num_held = 0
+
+    def held(self) -> None:
+        """Counts a step for which the next turn was held."""
+        self._num_held += 1
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
     """Compute prompt positions [start, end); never empty."""

@@ -8,9 +8,12 @@ PREFIX   another request computes the beginning of the same prompt
 A request whose prompt is being hashed waits for none of these: that takes milliseconds and needs no other request.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
+from domain.errors import MemoryBusy
 from domain.ids import BlockHash, SequenceId
 from domain.scheduling.plan_step import SequenceView, StepLimits, StepPlan, is_following
 from domain.scheduling.sequence import ACTIVE, Phase
@@ -21,6 +24,55 @@ class WaitReason(Enum):
     PLACE = "place"
     MEMORY = "memory"
     PREFIX = "prefix"
+
+
+MEMORY_WAIT_S = 120.0
+"""Longest time a request waits in the queue for memory that others hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Changes by one step: new wait reasons, and the sequences that have waited too long for memory."""
+
+    changed: Mapping[SequenceId, WaitReason]
+    overdue: tuple[SequenceId, ...]
+
+
+class QueueWaits:
+    """The reasons for which queued sequences wait, and for how long. Waiting for a place ends when a running sequence
+    ends. A stream may hold memory for as long as it goes on, so that waiting for memory is bounded; waiting for a place
+    in between counts too.
+
+    `counts`: number of sequences by the value of their reason, without zeros. Any thread."""
+
+    def __init__(self, memory_wait_s: float = MEMORY_WAIT_S) -> None:
+        self._memory_wait_s = memory_wait_s
+        self._reasons: dict[SequenceId, WaitReason] = {}
+        self._since_ns: dict[SequenceId, int] = {}
+        self.counts: Mapping[str, int] = {}
+
+    def look(self, sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan, now_ns: int) -> Waits:
+        """Returns what the step with this plan changes. `sequences`: as the planner saw them."""
+        before, self._reasons = self._reasons, wait_reasons(sequences, limits, plan)
+        self.counts = Counter(reason.value for reason in self._reasons.values())
+        self._since_ns = {
+            id: self._since_ns.get(id, now_ns)
+            for id, reason in self._reasons.items()
+            if reason is WaitReason.MEMORY or (id in self._since_ns and reason is WaitReason.PLACE)
+        }
+        earliest_ns = now_ns - self._memory_wait_s * 1e9
+        overdue = [id for id, since_ns in self._since_ns.items() if since_ns <= earliest_ns]
+        return Waits(
+            {id: reason for id, reason in self._reasons.items() if before.get(id) is not reason},
+            tuple(id for id in overdue if self._reasons[id] is WaitReason.MEMORY),
+        )
+
+    def error(self) -> MemoryBusy:
+        """Returns the error of an overdue sequence."""
+        return MemoryBusy(
+            f"the running requests left no memory for this one within {self._memory_wait_s:g} s; try again later, with"
+            " a shorter prompt or with fewer requests at once"
+        )
 
 
 def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:

@@ -12,6 +12,7 @@ from adapters.engine_process.host import Hosted
 from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from application.services.lane import Lane
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.settings import Settings
@@ -51,11 +52,11 @@ def closing(cache: CacheTiers, grammar_lane: Lane) -> Callable[[], None]:
 
 
 class TokenSide(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided. `hold`, `tells_directly`: as in EngineThread."""
+    """Singletons made on first use. `settings` must be provided. `hold`, `delivers_directly`: as in EngineThread."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
     hold = providers.Object(never)
-    tells_directly = providers.Object(False)
+    delivers_directly = providers.Object(False)
 
     clock = providers.Singleton(SystemClock)
     backend = providers.Singleton(choose_backend, settings)
@@ -77,19 +78,23 @@ class TokenSide(containers.DeclarativeContainer):
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
     constraints = providers.Singleton(LlguidanceCompiler, lane=grammar_lane)
+    loop = providers.Singleton(
+        EngineLoop,
+        batcher=engine_events,
+        prefix_cache=cache.provided.prefix_cache,
+        guard=guard,
+        limits=limits,
+        constraints=constraints,
+    )
     engine_thread = providers.Singleton(
         EngineThread,
+        loop,
         make_backend=backend.provided.engine_factory,
-        prefix_cache=cache.provided.prefix_cache,
-        cache=cache.provided.access,
-        limits=limits,
         batcher=engine_events,
-        clock=clock,
+        cache=cache.provided.access,
         close_cache=providers.Callable(closing, cache, grammar_lane),
-        constraints=constraints,
-        guard=guard,
         hold=hold,
-        tells_directly=tells_directly,
+        delivers_directly=delivers_directly,
         computing=providers.Singleton(describe_computing, settings),
         stuck_after_s=providers.Singleton(stuck_after_s, backend.provided.may_be_cpu),
     )
@@ -99,6 +104,6 @@ def host_token_side(settings: Settings, hold: Callable[[], None]) -> Hosted:
     """The token side of a process that has no other. Raises ServerUnavailable."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     side = TokenSide(
-        settings=providers.Object(settings), hold=providers.Object(hold), tells_directly=providers.Object(True)
+        settings=providers.Object(settings), hold=providers.Object(hold), delivers_directly=providers.Object(True)
     )
     return Hosted(side.engine_thread(), side.backend().check)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapters.fake.constraint import FakeConstraint
 from application.ports.token_constraint import AllowedTokens
-from application.services.token_side.constraints import ReasoningConstraint
+from application.services.token_side.constraints import AnswerConstraint
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningLimit, ReasoningMarks
 
@@ -16,16 +16,16 @@ OPEN, END, EOS, VOCAB = (1, 2), (3, 1, 4), 5, 6
 """Marks that share a token, so that an end may be broken off and begin again."""
 
 
-def constraint(num_tokens: int, *, is_open: bool) -> ReasoningConstraint:
+def constraint(num_tokens: int, *, is_open: bool) -> AnswerConstraint:
     budget = ReasoningBudget(num_tokens, ReasoningMarks(OPEN, END, is_open))
-    return ReasoningConstraint(budget, VOCAB, frozenset({EOS}))
+    return AnswerConstraint(budget, VOCAB, frozenset({EOS}))
 
 
 def ids_of(allowed: AllowedTokens) -> set[int]:
     return {id for id in range(VOCAB + 20) if allowed.allows(id)}
 
 
-def said(held: ReasoningConstraint, wanted: list[int]) -> list[int]:
+def said(held: AnswerConstraint, wanted: list[int]) -> list[int]:
     """What is said of what a model wants to say: where it may not, it says the one token that may come."""
     out: list[int] = []
     for token in wanted:
@@ -90,7 +90,7 @@ def test_a_grammar_that_does_not_allow_the_end_has_the_last_word() -> None:
     with ThreadPoolExecutor(1) as workers:
         grammar = FakeConstraint(workers, frozenset({bytes((0, 3))}), frozenset({EOS}), lambda: None)
         budget = ReasoningBudget(0, ReasoningMarks((1,), (3,), is_open=True))
-        held = ReasoningConstraint(budget, VOCAB, frozenset({EOS}), grammar)
+        held = AnswerConstraint(budget, VOCAB, frozenset({EOS}), grammar)
         assert ids_of(held.allowed()) == {0}
         held.accept(0)
         assert ids_of(held.allowed()) == {3}

@@ -1,4 +1,4 @@
-"""A StepGuard whose memory is what luck says: little room, pauses, and sequences that have to go.
+"""A memory guard whose memory is what luck says: little room, pauses, and sequences that have to go.
 
 Bytes are tokens. It never asks for more than can be: what is alone is preempted rarely, pauses end, and the room is
 enough for any one sequence.
@@ -7,19 +7,20 @@ enough for any one sequence.
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from application.services.token_side.memory_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.scheduling.plan_step import SequenceView, StepBudget
 from domain.scheduling.sequence import WAITING
+from tests.support.engines.guards import UnboundedGuard
 
 MAX_LONELY = 2
 
 
-class ScriptedGuard(Unguarded):
+class ScriptedGuard(UnboundedGuard):
     """`num_preempting`: budgets that wanted bytes back. `is_pausing`: nobody is admitted just now."""
 
     def __init__(self, random: Random, total_bytes: int) -> None:
+        super().__init__()
         self._random = random
         self._total_bytes = total_bytes
         self._pause = 0

@@ -114,7 +114,7 @@ class Simulation:
         self.counts["submitted"] += submission.num_choices
 
     def _step(self) -> None:
-        if self._world.runner.is_busy:
+        if self._world.loop.is_busy:
             self._world.step()
 
     def _pump(self) -> None:
@@ -127,15 +127,15 @@ class Simulation:
     def _cancel(self) -> None:
         if self._asked:
             asked = self._random.choice(list(self._asked.values()))
-            self._world.runner.cancel(asked.submission.id, self._random.choice((None, asked.choice)))
+            self._world.loop.cancel(asked.submission.id, self._random.choice((None, asked.choice)))
             self.counts["cancelled"] += 1
 
     def _leave_restored(self) -> None:
         """Clients leave whose state was put back or taken over, and who have computed nothing on it."""
-        for run in self._world.runner._runs.in_phase(Phase.PREFILLING):
+        for run in self._world.loop._in_phase(Phase.PREFILLING):
             capture = getattr(run._cache, "_capture", None)
             if capture is not None and 0 < capture.start == capture.position:
-                self._world.runner.cancel(run.submission.id, run.choice)
+                self._world.loop.cancel(run.submission.id, run.choice)
                 self.counts["left restored"] += 1
 
     def _stop(self) -> None:
@@ -145,16 +145,14 @@ class Simulation:
             id = self._random.choice(list(told))
             asked, num_tokens = self._asked[id], self._random.randint(1, told[id])
             asked.stopped_at = num_tokens
-            self._world.runner.cancel(
-                asked.submission.id, asked.choice, reason=FinishReason.STOP, num_tokens=num_tokens
-            )
+            self._world.loop.cancel(asked.submission.id, asked.choice, reason=FinishReason.STOP, num_tokens=num_tokens)
             self.counts["stopped"] += 1
 
     def _restart(self) -> None:
         """Cleanly, with everything written, or as after a crash."""
         self.counts["restarts"] += 1
         if self._random.random() < 0.5:
-            self._world.runner.end_all(ServerUnavailable("stopping"))
+            self._world.loop.fail_all(ServerUnavailable("stopping"))
             self._settle_ended(is_stopping=True)
             self._world.check_idle()
             if self._world.writer is not None:
@@ -206,7 +204,7 @@ class Simulation:
 
     def _finish(self) -> None:
         for _ in range(20_000):
-            if not self._world.runner.is_busy:
+            if not self._world.loop.is_busy:
                 break
             self._world.step()
             self._settle_ended()

@@ -37,7 +37,7 @@ def ask(server: BoundServer, *prompts: Sequence[int]) -> list[Turn]:
     asked = [submission(len(server.asked) + number, prompt) for number, prompt in enumerate(prompts)]
     server.asked += asked
     for one in asked:
-        server.runner.add(one)
+        server.loop.add(one)
     assert server.finish() == {"ended": len(server.asked)}
     assert server.meter.problems == []
     assert server.live.check_integrity() == []

@@ -21,9 +21,9 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
-from application.services.token_side.step_runner import StepRunner
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import MemoryShape, StepCost
@@ -111,9 +111,10 @@ class BoundServer:
             clock=clock,
         )
         self.guard.clear_with(self.meter.clear)
-        self.runner = StepRunner(batcher, self.cache, steps, guard=self.guard)
+        self.loop = EngineLoop(batcher=batcher, prefix_cache=self.cache, guard=self.guard, limits=steps)
         self.engine = MeteredEngine(FakeEngine({MODEL: options}), self.meter, scaled)
-        finish_load(self.runner.load(self.engine, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        self.loop.models.connect(self.engine)
+        finish_load(self.loop.models.load(ModelSource(MODEL, "nowhere"), LoadOptions()))
         self.meter.is_known = lambda id: id in self.guard.seen
         self.workload = Workload(random, [MODEL])
         self.asked: list[Submission] = []
@@ -132,15 +133,15 @@ class BoundServer:
                 num_choices=self.random.choice((1, 1, 2)),
             )
             self.asked.append(submission)
-            self.runner.add(submission)
+            self.loop.add(submission)
 
     def step(self) -> None:
-        if self.runner.is_busy and not self.runner.step() and not self.lane.run():
+        if self.loop.is_busy and not self.loop.step() and not self.lane.run():
             self.writer.pump(3)
 
     def finish(self) -> Counter[str]:
         for _ in range(MAX_STEPS):
-            if not self.runner.is_busy:
+            if not self.loop.is_busy:
                 break
             self.step()
             self.writer.pump(1)  # as its thread does, whatever the steps do
@@ -178,7 +179,7 @@ def play(seed: int) -> tuple[BoundServer, Counter[str]]:
             case "pump":
                 server.writer.pump(random.randint(1, 10))
             case "cancel" if server.asked:
-                server.runner.cancel(random.choice(server.asked).id)
+                server.loop.cancel(random.choice(server.asked).id)
             case _:
                 pass
     counts = server.finish()

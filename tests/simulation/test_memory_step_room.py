@@ -18,15 +18,15 @@ def test_a_row_is_copied_and_a_choice_is_forked_in_the_same_step(room: float) ->
     forks = replace(submission(2, range(1_000, 1_200)), max_new_tokens=2, num_choices=2)
     server.asked += [ends, stays, forks]
     for one in (ends, stays):
-        server.runner.add(one)
+        server.loop.add(one)
     for _ in range(6):
         server.lane.run()
         server.step()
-    server.runner.add(forks)
+    server.loop.add(forks)
     for _ in range(MAX_STEPS):
         server.lane.run()
         server.step()
-    assert not server.runner.is_busy
+    assert not server.loop.is_busy
     assert server.meter.problems == []
     assert server.meter.num_calls["leave"]
     assert server.live.check_integrity() == []

@@ -16,9 +16,8 @@ from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers, StoredTier
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
-from application.services.token_side.step_planner import QueueWaits
-from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -30,10 +29,12 @@ from domain.prefix.record import RecordKey
 from domain.request.request import choice_id
 from domain.scheduling.plan_step import StepLimits
 from domain.scheduling.sequence import Phase
+from domain.scheduling.wait_reason import QueueWaits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
 from tests.support.engines.finish_load import finish_load
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
@@ -178,36 +179,43 @@ class World:
         self.cache.wake_with(self._wake)
         self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
         waits = QueueWaits(math.inf)
-        self.runner = StepRunner(batcher, self.cache, plan.limits, guard=self.guard, waits=waits)
+        self.loop = EngineLoop(
+            batcher=batcher,
+            prefix_cache=self.cache,
+            guard=self.guard or UnboundedGuard(),
+            limits=plan.limits,
+            waits=waits,
+        )
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.load(id)
 
     def load(self, id: ModelId) -> None:
-        engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
-        finish_load(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
+        self.loop.models.connect(FaultyEngine(self.engine, ComputeFaults(self._defect)))
+        finish_load(self.loop.models.load(ModelSource(id, "nowhere"), LoadOptions()))
 
     def reload(self, id: ModelId) -> None:
         """Nobody asks anything of it now; what it left goes with it."""
-        self.runner.unload(FaultyEngine(self.engine, ComputeFaults()), id)
+        self.loop.models.connect(FaultyEngine(self.engine, ComputeFaults()))
+        self.loop.unload(id)
         self.check()
         self.load(id)
 
     def add(self, submission: Submission) -> None:
         self.num_added += submission.num_choices
-        self.runner.add(submission)
+        self.loop.add(submission)
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
         num_wakes = self.num_wakes
-        if not self.runner.step() and self.runner.is_busy:
+        if not self.loop.step() and self.loop.is_busy:
             is_pausing = self.guard is not None and self.guard.is_pausing
             # A turn is held for a few steps at most, whatever becomes of the prompt that it is held for.
             tries = range(self.plan.limits.max_held)
-            has_moved = self.lane.run() or is_pausing or any(self.runner.step() for _ in tries)
+            has_moved = self.lane.run() or is_pausing or any(self.loop.step() for _ in tries)
             assert has_moved or self.num_wakes > num_wakes, "everything waits and nothing is under way"
         limits = self.plan.limits
-        for run in self.runner._runs.in_phase(Phase.PREFILLING):
+        for run in self.loop._in_phase(Phase.PREFILLING):
             assert run.num_waited <= limits.max_turns_waited, "a prompt starves"
 
     def _wake(self) -> None:

@@ -1,11 +1,7 @@
-"""What the token side gives out: items and telemetry events, in one batch a step.
+"""The output of the token side: items and telemetry events, handed over in one batch a step.
 
-Workers and the compute thread tell events at any time; they are kept until a batch takes them along. The receiver must
-not raise, by contract. Of one that does nothing is lost: what it refused comes with the next batch.
-
-`Pulse` is what the compute thread says of itself: what it does now, since when, and when it last got something done. It
-says what it begins; that it begins something says that the thing before has ended. Only the compute thread writes; any
-thread may read, and sees what was true a moment ago.
+Workers and the compute thread emit events at any time; they are kept until the next batch. The receiver must not raise,
+by contract. If one does, nothing is lost: its batch comes with the next one.
 """
 
 from collections import deque
@@ -24,19 +20,20 @@ T = TypeVar("T")
 
 
 class EventBatcher:
-    """An EventSink: `emit` is one append, on any thread. The rest belongs to the compute thread."""
+    """An EventSink: `emit` is one append, on any thread. The rest belongs to the compute thread. `computing`: the
+    choices that are being computed, as reported last."""
 
     def __init__(self, clock: Clock) -> None:
+        self.computing: tuple[RequestId, ...] = ()
         self._clock = clock
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._items: list[tuple[RequestId, int, EngineItem]] = []
         self._events: deque[Event] = deque()
         self._num_left_queue = 0
-        self._computing: tuple[RequestId, ...] = ()
         self._is_computing_new = False
 
     def connect(self, receive: Callable[[StepBatch], None]) -> None:
-        """Hand batches over to `receive` from now on: what tells events is made before the engine that delivers."""
+        """Delivers batches to `receive` from now on. Emitters are made before the engine that delivers."""
         self._receive = receive
 
     def now_ns(self) -> int:
@@ -46,11 +43,11 @@ class EventBatcher:
         self._events.append(event)
 
     def fault(self, where: str, error: Exception) -> None:
-        """Something failed and was contained; `where` as in FaultObserved."""
+        """Emits a failure that was contained; `where` as in FaultObserved."""
         self.emit(FaultObserved(where, described(error), self.now_ns()))
 
     def attempt(self, where: str, work: Callable[[], T]) -> T | None:
-        """Do what must not cost anybody anything: an exception is a fault `where`, and gives None."""
+        """Runs work whose failure must harm no request: an exception is a fault `where`, and gives None."""
         try:
             return work()
         except Exception as error:
@@ -58,38 +55,33 @@ class EventBatcher:
             return None
 
     def send(self, id: RequestId, choice: int, item: EngineItem) -> None:
-        """Keep an item for the next `deliver`."""
+        """Keeps an item for the next `deliver`."""
         self._items.append((id, choice, item))
 
     def left_queue(self) -> None:
-        """A choice was admitted, or ended before that. Once for each."""
+        """Counts a choice that was admitted, or ended before. Called once for each."""
         self._num_left_queue += 1
 
-    def computes(self, ids: tuple[RequestId, ...]) -> None:
-        """These choices are about to be computed: said before it begins, for whoever outlives this engine."""
-        if ids != self._computing:
-            self._computing, self._is_computing_new = ids, True
+    def report_computing(self, ids: tuple[RequestId, ...]) -> None:
+        """Delivers at once which choices are computed next, for a supervisor that outlives this engine."""
+        if ids != self.computing:
+            self.computing, self._is_computing_new = ids, True
             self.deliver()
 
-    @property
-    def computing(self) -> tuple[RequestId, ...]:
-        """As reported last."""
-        return self._computing
-
     def take_events(self) -> tuple[Event, ...]:
-        """What was told since the last batch; for who delivers it in another way. Any thread."""
+        """Returns and removes the events since the last batch, for a caller that delivers them itself. Any thread."""
         taken: list[Event] = []
-        with suppress(IndexError):  # another thread takes them at the same time: an end that was not waited for
+        with suppress(IndexError):  # another thread may take them at the same time when a stop timed out
             for _ in range(len(self._events)):
                 taken.append(self._events.popleft())
         return tuple(taken)
 
     def deliver(self) -> None:
-        """Hand over what came since the last time, if anything did."""
+        """Hands over everything since the last batch, if there is anything."""
         events = self.take_events()
         if not (self._items or events or self._num_left_queue or self._is_computing_new):
             return
-        computing = self._computing if self._is_computing_new else None
+        computing = self.computing if self._is_computing_new else None
         batch = StepBatch(self.now_ns(), tuple(self._items), events, self._num_left_queue, computing)
         try:
             self._receive(batch)
@@ -101,37 +93,40 @@ class EventBatcher:
         self._num_left_queue, self._is_computing_new = 0, False
 
 
-class Named(Protocol):
+class HasRequestId(Protocol):
     """A sequence that the compute thread works on."""
 
     @property
     def request_id(self) -> RequestId: ...
 
 
-class Pulse:
-    """`now_ns`: any thread."""
+class ActivityTracker:
+    """What the compute thread does now, since when, and when it last completed something. Only the compute thread
+    writes; any thread may read, and sees a state that was true a moment ago.
+
+    `last_step_ns`: when a step, a call or a piece of a load last ended, or a call was taken up."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
+        """`now_ns`: callable from any thread."""
         self._now_ns = now_ns
         self.last_step_ns = now_ns()
-        """When a step, a call or a piece of a load last ended, or a call was taken up."""
-        self._does: tuple[str, int, Collection[Named]] = ("start", self.last_step_ns, ())
+        self._current: tuple[str, int, Collection[HasRequestId]] = ("start", self.last_step_ns, ())
 
     @property
     def last_progress_ns(self) -> int:
-        """When something last ended, the idle thread's waking up included."""
-        return self._does[1]
+        """When any activity last ended, including a wake-up of the idle thread."""
+        return self._current[1]
 
     @property
-    def activity(self) -> Activity:
-        kind, since_ns, runs = self._does
+    def now(self) -> Activity:
+        kind, since_ns, runs = self._current
         ids: dict[RequestId, None] = dict.fromkeys(run.request_id for run in tuple(runs))
         return Activity(kind, since_ns, tuple(ids))
 
-    def begin(self, kind: str, runs: Collection[Named] = ()) -> None:
-        """`runs`: for whom; nobody changes it any more."""
-        self._does = (kind, self._now_ns(), runs)
+    def begin(self, kind: str, runs: Collection[HasRequestId] = ()) -> None:
+        """Ends the previous activity and begins another. `runs`: the sequences it serves; not changed any more."""
+        self._current = (kind, self._now_ns(), runs)
 
-    def step(self) -> None:
-        """Something that was asked for is done, or taken up."""
+    def progress(self) -> None:
+        """Requested work was completed, or taken up."""
         self.last_step_ns = self._now_ns()

@@ -162,14 +162,14 @@ def test_choices_that_fail_when_their_leader_leaves_them_have_ended_once(
     with monkeypatch.context() as planted:
         planted.setattr(engine.cache, "begin", refuse)
         if ends == "cancel":
-            engine.runner.cancel(RequestId("a"))
+            engine.loop.cancel(RequestId("a"))
         elif ends == "unload":
-            engine.runner.unload(engine.backend, STEPPED)
+            engine.loop.unload(STEPPED)
         else:
-            engine.runner.end_all(ServerUnavailable("the end"))
+            engine.loop.fail_all(ServerUnavailable("the end"))
     for choice in range(3):
         assert [type(item) for item in engine.items("a", choice)] == [Ended]
-    assert not engine.runner.is_busy
+    assert not engine.loop.is_busy
 
 
 # ---- the prefix cache ----------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from itertools import pairwise
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
-from application.services.token_side.step_planner import QueueWaits
 from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
 from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.wait_reason import QueueWaits
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 
 LONG = range(32, 32 + 20 * GRID)
@@ -115,7 +115,7 @@ def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
     for number in range(3 * StepLimits(1, GRID, GRID).max_held):
         engine.submit(str(number), SHORT)
         engine.step()
-        engine.runner.cancel(RequestId(str(number)))
+        engine.loop.cancel(RequestId(str(number)))
     assert len(calls.seen) - num_before >= 2
 
 
@@ -125,11 +125,11 @@ def test_who_fails_while_it_waits_makes_way_at_once() -> None:
     engine.guard.admits = False
     engine.submit("a", SHORT, num_choices=2)
     engine.step()
-    assert not engine.runner.step()
+    assert not engine.loop.step()
     engine.clock.advance(61)
-    assert engine.runner.step()
+    assert engine.loop.step()
     assert engine.end("a").error is not None
-    assert not engine.runner.step()
+    assert not engine.loop.step()
     engine.guard.admits = True
     engine.run()
     assert len(engine.tokens("a", 1)) == 12
@@ -141,11 +141,11 @@ def test_no_turn_is_held_for_who_is_gone() -> None:
     engine.step(3)
     engine.submit("short", SHORT)
     engine.step()
-    assert engine.runner.is_held
+    assert engine.loop.is_held
     for id in ("long", "short"):
-        engine.runner.cancel(RequestId(id))
-    engine.runner.rest()
-    assert not engine.runner.is_held, "an idle engine looks two hundred times a second"
+        engine.loop.cancel(RequestId(id))
+    engine.loop.rest()
+    assert not engine.loop.is_held, "an idle engine looks two hundred times a second"
 
 
 def test_who_goes_first_waits_for_nobody_who_waits_for_its_place() -> None:

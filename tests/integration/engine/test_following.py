@@ -13,13 +13,12 @@ import pytest
 from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
-from application.services.token_side.step_planner import QueueWaits
 from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.request.grammar import choice_grammar
 from domain.scheduling.plan_step import SequenceView, StepLimits, is_following, plan_step
 from domain.scheduling.sequence import Phase
-from domain.scheduling.wait_reason import WaitReason
+from domain.scheduling.wait_reason import QueueWaits, WaitReason
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 from tests.support.processes.held_workers import HeldWorkers
 
@@ -91,7 +90,7 @@ def test_a_short_question_behind_who_waits_waits_for_nobody() -> None:
 def test_who_compiles_a_grammar_is_followed_by_nobody() -> None:
     workers = HeldWorkers()
     engine = engine_of()
-    engine.runner._constraints = FakeCompiler(cast(Executor, workers))
+    engine.loop._constraints = FakeCompiler(cast(Executor, workers))
     engine.submit("owner", (*SHARED, 1), 4, grammar=choice_grammar(["yes", "no"], "x"), eos_token_ids=frozenset({2}))
     engine.step(2)
     engine.submit("other", (*SHARED, 2), 4)

@@ -22,6 +22,7 @@ from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.cache_access import CacheAccess
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.settings import ModelSettings
@@ -35,6 +36,7 @@ from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished
 from domain.scheduling.plan_step import StepLimits
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
 from tests.support.telemetry.recording import RecordingEvents
@@ -71,13 +73,12 @@ class Bench:
         self.events = RecordingEvents()
         clock, cache = FakeClock(), prefix_cache()
         self.clock = clock
+        batcher, limits = EventBatcher(clock), StepLimits(8, 64, 32)
         self.loop = EngineThread(
+            EngineLoop(batcher=batcher, prefix_cache=cache, guard=UnboundedGuard(), limits=limits),
             make_backend=lambda: self.engine,
-            prefix_cache=cache,
+            batcher=batcher,
             cache=CacheAccess(cache, None, None, None),  # type: ignore[arg-type]
-            limits=StepLimits(8, 64, 32),
-            batcher=EventBatcher(clock),
-            clock=clock,
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive

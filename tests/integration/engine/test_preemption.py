@@ -128,7 +128,7 @@ def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
     engine.step()
     engine.guard.preempts = lambda _step, _active: False
     assert not engine.model.open_ids(), "a preempted sequence holds nothing"
-    assert (engine.runner.num_running, engine.runner.num_waiting) == (0, 1)
+    assert (engine.loop.num_running, engine.loop.num_waiting) == (0, 1)
     return engine
 
 
@@ -148,7 +148,7 @@ def test_on_its_way_back_it_is_charged_for_what_it_has_put_out() -> None:
 
 def test_who_is_cancelled_while_it_waits_is_gone() -> None:
     engine = preempted()
-    engine.runner.cancel(RequestId("a"))
+    engine.loop.cancel(RequestId("a"))
     engine.run()
     end = engine.end("a")
     assert end.reason is FinishReason.CANCELLED
@@ -160,7 +160,7 @@ def test_a_stop_string_ends_it_while_it_waits_and_on_its_way_back(num_steps: int
     engine = preempted()
     engine.guard.admits = True
     engine.step(num_steps)
-    engine.runner.cancel(RequestId("a"), reason=FinishReason.STOP, num_tokens=2)
+    engine.loop.cancel(RequestId("a"), reason=FinishReason.STOP, num_tokens=2)
     engine.run()
     end = engine.end("a")
     assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 2)
@@ -168,7 +168,7 @@ def test_a_stop_string_ends_it_while_it_waits_and_on_its_way_back(num_steps: int
 
 def test_it_ends_with_its_model() -> None:
     engine = preempted()
-    engine.runner.unload(engine.backend, MODEL)
+    engine.loop.unload(MODEL)
     error = engine.end("a").error
     assert error is not None
     assert error.code == ServerUnavailable.code

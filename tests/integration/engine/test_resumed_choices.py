@@ -57,16 +57,16 @@ def test_it_goes_on_in_another_engine(asked: dict[str, Any], num_steps: int) -> 
     asked = {"num_tokens": 12, **asked}
     wanted = submission("a", MODEL, EncodedPrompt.of_text(PROMPT), **asked)
     calm, first, second = (SteppedEngine(options) for _ in range(3))
-    calm.runner.add(wanted)
+    calm.loop.add(wanted)
     calm.run()
-    first.runner.add(wanted)
+    first.loop.add(wanted)
     for _ in range(num_steps):
-        if first.runner.is_busy:
+        if first.loop.is_busy:
             first.step()
     work = Work(wanted)
     items = told(first, work)
     if work.choices:
-        second.runner.add(work.resumed())
+        second.loop.add(work.resumed())
         second.run()
         items += told(second, Work(wanted))
     for choice in range(wanted.num_choices):
@@ -94,7 +94,7 @@ def test_every_layout_goes_on(layout: str) -> None:
     wanted = submission("a", MODEL, EncodedPrompt.of_text(PROMPT), 30)
     calm, first, second = (SteppedEngine(options) for _ in range(3))
     for engine in (calm, first):
-        engine.runner.add(wanted)
+        engine.loop.add(wanted)
     calm.run()
     while not first.events(DecodeStarted):
         first.step()
@@ -102,7 +102,7 @@ def test_every_layout_goes_on(layout: str) -> None:
     work = Work(wanted)
     items = told(first, work)
     assert tokens([item for _, item in items])
-    second.runner.add(work.resumed())
+    second.loop.add(work.resumed())
     second.run()
     assert tokens([item for _, item in items]) + second.tokens("a") == calm.tokens("a")
 

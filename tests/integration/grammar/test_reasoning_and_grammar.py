@@ -10,7 +10,7 @@ from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart
-from application.services.token_side.constraints import ReasoningConstraint
+from application.services.token_side.constraints import AnswerConstraint
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.grammar import Marker, Reasoning, after_reasoning, choice_grammar
@@ -36,7 +36,7 @@ def said(compiler: LlguidanceCompiler, end_ids: tuple[int, ...], num_tokens: int
     """What a model says that would reason for ever and may then say yes or no."""
     end = [Marker("<|pad|>", END_ID), *([Marker("\n")] if len(end_ids) > 1 else [])]
     grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Reasoning(tuple(end)))
-    held = ReasoningConstraint(
+    held = AnswerConstraint(
         ReasoningBudget(num_tokens, ReasoningMarks((OPEN_ID,), end_ids, is_open=True)),
         VOCAB_SIZE,
         ENDS,

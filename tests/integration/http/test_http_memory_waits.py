@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from application.services.token_side.step_planner import QueueWaits
 from application.settings import ServerSettings
-from tests.support.engines.closed_guard import ClosedGuard
+from domain.scheduling.wait_reason import QueueWaits
+from tests.support.engines.guards import ClosedGuard
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient
 

@@ -20,6 +20,7 @@ from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.settings import EngineSettings, Settings, StoreSettings
@@ -30,6 +31,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
 from domain.scheduling.plan_step import StepLimits
 from interfaces.composition.cache import CacheTiers
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission, tokens_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.hosted_child import HostedChild
@@ -98,8 +100,8 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 }
 
 
-def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_directly: bool = False) -> Engine:
-    """With a prefix cache over a store in memory. `hold`, `tells_directly`: as in EngineThread."""
+def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, delivers_directly: bool = False) -> Engine:
+    """With a prefix cache over a store in memory. `hold`, `delivers_directly`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
     events = EventBatcher(clock)
     settings = Settings(
@@ -107,15 +109,13 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_direc
     )
     tiers = CacheTiers(settings, limits, MemoryBlockStore(None), events, clock)
     return EngineThread(
+        EngineLoop(batcher=events, prefix_cache=tiers.prefix_cache, guard=UnboundedGuard(), limits=limits),
         make_backend=lambda: FakeEngine(OPTIONS),
-        prefix_cache=tiers.prefix_cache,
-        cache=tiers.access,
-        limits=limits,
         batcher=events,
-        clock=clock,
+        cache=tiers.access,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,
-        tells_directly=tells_directly,
+        delivers_directly=delivers_directly,
         stuck_after_s=STUCK_AFTER_S,
     )
 
@@ -137,7 +137,7 @@ def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
     """A MakeEngine; settings of `broken` break it."""
     if settings == b"broken":
         raise ValueError("planted")
-    return Hosted(engine_on_a_thread(hold, tells_directly=True), _check)
+    return Hosted(engine_on_a_thread(hold, delivers_directly=True), _check)
 
 
 def _check(source: ModelSource, _options: LoadOptions) -> ModelPreview:

@@ -14,17 +14,17 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
-from application.services.token_side.memory_guard import Unguarded
-from application.services.token_side.step_planner import QueueWaits
-from application.services.token_side.step_runner import StepRunner
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
 from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
 from domain.scheduling.sequence import ACTIVE
+from domain.scheduling.wait_reason import QueueWaits
 from tests.support.engines.finish_load import finish_load
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission
 from tests.support.processes.lanes import InlineLane
 from tests.support.stores.caches import prefix_tiers
@@ -33,11 +33,12 @@ MODEL = ModelId("toy")
 BLOCK, GRID = 16, 32
 
 
-class WilfulGuard(Unguarded):
+class WilfulGuard(UnboundedGuard):
     """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`.
     `charges`: bytes by the tokens of the prompt and those still to come. `lasts`: what it says of every budget."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.charges: Callable[[int, int], int] = lambda _num_prompt, _num_new: 0
         self.preempts: Callable[[int, Sequence[SequenceView]], bool] = lambda _step, _active: False
         self.admits = True
@@ -78,31 +79,32 @@ class SteppedEngine:
             is_enabled=reuses,
         )
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
-        self.runner = StepRunner(
-            batcher,
-            self.cache,
-            limits or StepLimits(4, GRID, GRID),
-            FakeCompiler(cast(Executor, lane)),
+        self.loop = EngineLoop(
+            batcher=batcher,
+            prefix_cache=self.cache,
             guard=self.guard,
+            limits=limits or StepLimits(4, GRID, GRID),
+            constraints=FakeCompiler(cast(Executor, lane)),
             waits=waits,
         )
-        finish_load(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        self.loop.models.connect(self.backend)
+        finish_load(self.loop.models.load(ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
-        self.runner.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
+        self.loop.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
 
     def step(self, number: int = 1) -> None:
         for _ in range(number):
-            self.runner.step()
+            self.loop.step()
 
     def run(self, max_steps: int = 3_000) -> None:
         for _ in range(max_steps):
-            if not self.runner.is_busy:
+            if not self.loop.is_busy:
                 assert not self.model.open_ids()
                 assert self.cache.num_open() == 0
                 return
-            self.runner.step()
+            self.loop.step()
         raise AssertionError("somebody never ends")
 
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:

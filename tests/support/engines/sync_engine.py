@@ -16,6 +16,7 @@ from application.ports.engine import Ended, EngineItem, EngineModel, EngineStatu
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.cache_access import CacheAccess
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId, RequestId
@@ -23,6 +24,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import StepLimits
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.telemetry.recording import RecordingEvents
 
 T = TypeVar("T")
@@ -87,13 +89,12 @@ class SyncEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="event loop")
         self._thread.start()
+        batcher = batcher or EventBatcher(clock)
         self.engine = EngineThread(
+            EngineLoop(batcher=batcher, prefix_cache=prefix_cache, guard=UnboundedGuard(), limits=limits),
             make_backend=make_backend,
-            prefix_cache=prefix_cache,
+            batcher=batcher,
             cache=CacheAccess(prefix_cache, None, None, None),  # type: ignore[arg-type]
-            limits=limits,
-            batcher=batcher or EventBatcher(clock),
-            clock=clock,
         )
 
     def start(self) -> None:

@@ -34,10 +34,10 @@ from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_finder import nothing_to_check
 from application.services.text_side.models.model_names import ModelNames
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
+from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
-from application.services.token_side.memory_guard import StepGuard
-from application.services.token_side.step_planner import QueueWaits
+from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -53,6 +53,7 @@ from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
 from domain.models.model_turns import LoadRoom
 from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.wait_reason import QueueWaits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.answering import event_stream
 from interfaces.http.answering.dialect import Dialects
@@ -60,6 +61,7 @@ from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.server import HttpServer, new_event_loop
 from interfaces.http.incoming.connection_limits import ConnectionLimits
 from interfaces.http.services import AdminServices, Services
+from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.lent_app import lent_app
 from tests.support.patience import PATIENCE_S
@@ -144,7 +146,7 @@ def fake_service(
     check: ModelCheck = nothing_to_check,
     room: Callable[[], LoadRoom] = LoadRoom,
     room_bytes: int | None = None,
-    guard: StepGuard | None = None,
+    guard: MemoryGuard | None = None,
     waits: QueueWaits | None = None,
     max_loaded: int | None = None,
     room_wait_s: float = ROOM_WAIT_S,
@@ -176,15 +178,17 @@ def fake_service(
         read_timeout_s=read_timeout_s,
     )
     loop = EngineThread(
+        EngineLoop(
+            batcher=engine_events,
+            prefix_cache=tiers.prefix_cache,
+            guard=guard or UnboundedGuard(),
+            limits=limits,
+            waits=waits,
+        ),
         make_backend=lambda: engine,
-        prefix_cache=tiers.prefix_cache,
-        cache=tiers.access,
-        limits=limits,
         batcher=engine_events,
-        clock=clock,
+        cache=tiers.access,
         close_cache=lambda: tiers.close(PATIENCE_S),
-        guard=guard,
-        waits=waits,
     )
     requests = OpenRequests(loop, sinks, clock, max_queue, timelines.explained)
     repository = models or FakeModels()

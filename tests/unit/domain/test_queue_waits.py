@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from application.services.token_side.step_planner import QueueWaits
 from domain.ids import BlockHash, SequenceId
 from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits, plan_step
 from domain.scheduling.sequence import Phase
-from domain.scheduling.wait_reason import WaitReason
+from domain.scheduling.wait_reason import QueueWaits, WaitReason
 
 LIMITS = StepLimits(max_batch=2, prefill_budget=256, grid=256)
 SECOND = 1_000_000_000

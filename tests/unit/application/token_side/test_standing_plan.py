@@ -51,7 +51,7 @@ def test_who_comes_is_planned_for_in_the_next_step() -> None:
 def test_who_is_cancelled_is_decoded_no_more() -> None:
     engine = decoding(LASTS)
     engine.step()
-    engine.runner.cancel(RequestId("row 0"))
+    engine.loop.cancel(RequestId("row 0"))
     before = engine.guard.num_steps
     engine.step()
     assert engine.guard.num_steps == before + 1

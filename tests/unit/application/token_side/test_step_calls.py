@@ -18,7 +18,7 @@ def calls_of_a_step(num_rows: int) -> int:
         engine.step()
         open_ids = engine.model.open_ids()
     ids = sorted(engine.model.open_ids())
-    steps = min(num_calls(engine.runner.step) for _ in range(3))
+    steps = min(num_calls(engine.loop.step) for _ in range(3))
     return steps - num_calls(lambda: engine.model.decode(ids))
 
 

@@ -1,7 +1,6 @@
 """What a prefill turn took, also where the backend returned before it was computed."""
 
-from application.services.token_side.step_planner import StepClock
-from domain.scheduling.step_values import StepPace
+from domain.scheduling.step_values import StepClock, StepPace
 
 MS = 1_000_000
 

@@ -1,0 +1,395 @@
+"""The engine's loop over its sequences: each call of `step` plans one step and runs it.
+
+    restore     put back the state of every sequence whose prefix has arrived
+    plan        `domain.scheduling.plan_step`: whom to admit, preempt, decode and prefill within the memory budget
+    admit       open a state for each admitted sequence and begin to fetch its prefix
+    decode      one forward pass a model; sequences that are preempted decode once more, and then release their state
+    deliver     the tokens leave before any prompt's chunk begins
+    prefill     one turn of chunks; before a prompt's last chunk its further choices are forked from its state
+    look ahead  fetch prefixes for the head of the queue
+
+A failure belongs to the sequence it happened to: that one ends with an error, and the others go on, whichever
+neighbour raised. Compute thread only, except where a property says otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from application.events import RequestWaits, StepCompleted
+from application.ports.compute import DecodeResult, LoadedModel
+from application.ports.engine import Ended, EngineError, Submission
+from application.ports.token_constraint import ConstraintCompiler
+from application.services.faults import described
+from application.services.memory_ledger import Lease, Purpose
+from application.services.prefix.cache import PrefixCache
+from application.services.token_side.constraints import constraint_of
+from application.services.token_side.event_batcher import ActivityTracker, EventBatcher
+from application.services.token_side.loaded_models import LoadedModels
+from application.services.token_side.memory_guard import MemoryGuard
+from application.services.token_side.sequence_run import SequenceRun
+from domain.errors import ComputeFailed, DomainError, ServerUnavailable
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.request.request import FinishReason
+from domain.scheduling.plan_step import SequenceView, StepLimits, StepPlan, admission_order, plan_step
+from domain.scheduling.sequence import WAITING, Phase
+from domain.scheduling.step_values import StepClock
+from domain.scheduling.wait_reason import QueueWaits
+
+T = TypeVar("T")
+
+LOOK_AHEAD = 4
+"""Number of sequences at the head of the queue whose prefixes are fetched before they are admitted."""
+
+NO_RESULT = ComputeFailed("the model returned no result for this sequence")
+
+
+class EngineLoop:
+    """The sequences of the engine, from submission to their end, and the models that compute them.
+
+    `models`: the loaded models and the loads under way. `activity`: what the loop does now. `waits`: what queued
+    sequences wait for. `is_held`: the next prefill turn waits until a shorter prompt is restored.
+    """
+
+    def __init__(
+        self,
+        *,
+        batcher: EventBatcher,
+        prefix_cache: PrefixCache,
+        guard: MemoryGuard,
+        limits: StepLimits,
+        constraints: ConstraintCompiler | None = None,
+        waits: QueueWaits | None = None,
+    ) -> None:
+        """`constraints`: None fails every request that has a grammar. `waits`: ends what waits too long for memory."""
+        self.models = LoadedModels(batcher, prefix_cache, constraints, guard)
+        self.activity = ActivityTracker(batcher.now_ns)
+        self.waits = waits or QueueWaits()
+        self.is_held = False
+        self.limits, self.guard = limits, guard
+        self._batcher = batcher
+        self._prefix_cache = prefix_cache
+        self._constraints = constraints
+        self._step_clock = StepClock()
+        self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival
+        self._next_id = 0
+        self._plan, self._num_standing = StepPlan(), 0
+        self._queue: list[SequenceId] = []
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Workers call `wake` when something that a sequence or a load waits for is ready."""
+        self.models.wake = wake
+        self._prefix_cache.wake_with(wake)
+        if self._constraints is not None:
+            self._constraints.wake_with(wake)
+
+    @property
+    def is_busy(self) -> bool:
+        """Any thread."""
+        return bool(self._runs)
+
+    @property
+    def num_running(self) -> int:
+        """Number of sequences that have left the queue. Any thread; may be one step old."""
+        return sum(run.phase not in WAITING for run in tuple(self._runs.values()))
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of sequences in the queue, including preempted ones. Any thread; may be one step old."""
+        return len(self._runs) - self.num_running
+
+    def step(self) -> bool:
+        """Plans and runs one step. Returns False when every sequence waits for work outside this thread."""
+        started_ns, num_before = self._batcher.now_ns(), len(self._runs)
+        num_restored = self._restore()
+        plan = self._next_plan()
+        for run in self._open(plan.admit):
+            self._guarded(run, run.admit)
+        leaving = self._open(plan.preempt)
+        for run in leaving:
+            run.suspend()
+        num_decoded = self._decode(plan)
+        self._preempt(leaving)
+        if plan.prefill:
+            self._batcher.deliver()
+        num_prefilled = self._prefill(plan)
+        num_looked_up = self._look_ahead()
+        if not plan.is_empty:
+            self._report_step(started_ns, num_prefilled, num_decoded)
+        self._batcher.deliver()
+        has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may go on
+        return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
+
+    # ---- calls between two steps ----------------------------------------------------------------------------------
+
+    def add(self, submission: Submission) -> None:
+        """Queues every open choice of a request. The first choice leads the others if they can be forked from its
+        state and none of them has been computed before."""
+        runs = [run for choice in submission.open_choices if (run := self._new_run(submission, choice)) is not None]
+        if not runs:
+            return
+        leader, others = runs[0], runs[1:]
+        self._queue_up(leader)
+        are_new = all(run.phase is Phase.QUEUED for run in others) and not leader.sequence.output_ids
+        leads = others and are_new and leader.id in self._runs and self._guarded(leader, leader.can_fork)
+        for run in others:
+            if leads:
+                run.leader = leader
+            else:
+                self._queue_up(run)
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        """Ends a choice, or every choice of a request. Arguments as in the engine port."""
+        for run in [run for run in self._runs.values() if run.submission.id == id and choice in (None, run.choice)]:
+            has_stopped = reason is not FinishReason.CANCELLED and bool(run.sequence.output_ids)
+            phase, why = (Phase.FINISHED, reason) if has_stopped else (Phase.CANCELLED, FinishReason.CANCELLED)
+            if num_tokens is not None:
+                del run.sequence.output_ids[num_tokens:]
+            self._end(run, phase, Ended(run.usage(), why))
+        self._batcher.deliver()
+
+    def unload(self, id: ModelId) -> None:
+        """Unloads a model; its open sequences end with ServerUnavailable."""
+        if id in self.models:
+            self._fail_all(ServerUnavailable(f"model {id} was unloaded"), id)
+        self.models.unload(id)
+        self._batcher.deliver()
+
+    def unload_all(self) -> None:
+        """Unloads every model, while the backend still exists."""
+        for id in self.models:
+            self.unload(id)
+
+    def fail_all(self, error: DomainError) -> None:
+        """Ends every sequence with `error`."""
+        self._fail_all(error)
+        self._batcher.deliver()
+
+    def rest(self) -> None:
+        """Plans an empty step while no sequence is open: memory that the last ones held or waited for is counted no
+        longer, and the hot tier grows back."""
+        self._replan()
+
+    # ---- phases of a step ---------------------------------------------------------------------------------------
+
+    def _restore(self) -> int:
+        """Restores every sequence whose prefix has arrived. Returns how many."""
+        restoring = self._in_phase(Phase.RESTORING)
+        self.activity.begin("restore", restoring)
+        if not {run.request_id for run in restoring} <= set(self._batcher.computing):
+            self._report_computing(())
+        return sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
+
+    def _next_plan(self) -> StepPlan:
+        """Returns the last plan if it only decodes, its budget still stands and exactly its sequences are open, because
+        replanning costs a step of many rows up to a tenth of its time. Otherwise returns a new plan."""
+        self.activity.begin("plan")
+        rows, self._num_standing = self._plan.decode, self._num_standing - 1
+        is_same = self._num_standing >= 0 and len(self._open(rows)) == len(rows) == len(self._runs)
+        return self._plan if is_same else self._replan()
+
+    def _replan(self) -> StepPlan:
+        """Plans a step from the sequences, the memory budget and the durations of the last steps. Ends sequences that
+        have waited too long for memory."""
+        self._prefix_cache.tidy()
+        for run in self._in_phase(*WAITING):
+            self._guarded(run, run.look)
+        found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values()) if run.leader is None]
+        runs = [run for run, _ in found if run.id in self._runs]
+        shapes = {run.id: shape for run, shape in found if shape is not None}
+        views = [run.view() for run in runs]
+        budget = self.guard.budget(views, shapes)
+        plan = plan_step(views, self.limits, budget, self._step_clock.pace)
+        self._plan, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
+        self._prefix_cache.memory.promise(plan.admitted_bytes)
+        for run in runs:
+            run.num_waited = plan.num_waited.get(run.id, run.num_waited)
+        self._queue = [view.id for view in admission_order(views, self.limits)]
+        self.is_held = plan.is_held
+        if plan.is_held:
+            self._step_clock.held()
+        self._report_waits(views, plan)
+        return plan
+
+    def _decode(self, plan: StepPlan) -> int:
+        """Runs one forward pass a model. Returns the number of tokens."""
+        if not plan.decode:
+            return 0
+        runs, num_tokens, started = self._open(plan.decode), 0, self._batcher.now_ns()
+        self.activity.begin("decode", runs)
+        self._report_computing(runs)
+        for run, result in self._decode_by_model(runs):
+            if isinstance(result, Exception):
+                self._contain(run, result)
+                continue
+            num_before = len(run.sequence.output_ids)
+            ended = self._guarded(run, partial(run.take, result))
+            num_tokens += len(run.sequence.output_ids) - num_before
+            if ended is not None:
+                self._end(run, Phase.FINISHED, ended)
+        self._step_clock.decoded(self._batcher.now_ns() - started)
+        return num_tokens
+
+    def _decode_by_model(self, runs: Iterable[SequenceRun]) -> Iterator[tuple[SequenceRun, DecodeResult | Exception]]:
+        """Yields each sequence with its result or its error. A model that raises fails its whole batch."""
+        by_model: dict[ModelId, dict[SequenceId, SequenceRun]] = {}
+        for run in runs:
+            by_model.setdefault(run.submission.model, {})[run.id] = run
+        for model_id, rows in by_model.items():
+            try:
+                results = {result.id: result for result in self.models[model_id].decode(list(rows))}
+            except Exception as error:
+                yield from ((run, error) for run in rows.values())
+                continue
+            for id, run in rows.items():
+                result = results.get(id)
+                yield run, NO_RESULT if result is None else result.error or result
+
+    def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
+        """Releases the state of each and queues it again, charged for its output as part of its prompt."""
+        for run in leaving:
+            self.activity.begin("preempt", (run,))
+            if run.id in self._runs:
+                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
+            if run.id in self._runs:
+                self._guarded(run, partial(self._charge, run))
+
+    def _prefill(self, plan: StepPlan) -> int:
+        """Computes the chunks of one turn. Returns the number of tokens."""
+        if not plan.prefill:
+            return 0
+        num_tokens, started = 0, self._batcher.now_ns()
+        for chunk in plan.prefill:
+            if (run := self._runs.get(chunk.id)) is None:  # an earlier chunk of this step failed
+                continue
+            self.activity.begin("prefill", (run,))
+            self._report_computing((run,))
+            if run.ends_prompt(chunk):
+                self._fork(run)
+            num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
+            if run.id in self._runs and (ended := run.end_of_prompt()) is not None:
+                self._end(run, Phase.FINISHED, ended)
+        self._step_clock.prefilled(self._batcher.now_ns() - started)
+        return num_tokens
+
+    def _fork(self, leader: SequenceRun) -> None:
+        """Continues the choices that wait for this one from its state, as far as batch and memory have room. The others
+        are queued as requests of their own."""
+        for run in self._followers(leader):
+            has_place, memory = self.num_running < self.limits.max_batch, self._prefix_cache.memory
+            if has_place and isinstance(memory.reserve(Purpose.SEQUENCES, run.charge_bytes), Lease):
+                self._guarded(run, partial(run.fork_from, leader))
+            else:
+                self._queue_up(run)
+
+    def _look_ahead(self) -> int:
+        """Fetches the prefixes of the head of the queue. Returns how many of them this looked up."""
+        ahead = [run for run in self._open(self._queue) if run.phase in WAITING][:LOOK_AHEAD]
+        self.activity.begin("look up", ahead)
+        return sum(bool(self._guarded(run, run.look_ahead)) for run in ahead)
+
+    # ---- reports ------------------------------------------------------------------------------------------------
+
+    def _report_computing(self, runs: Iterable[SequenceRun]) -> None:
+        """Reports before they are computed which sequences may crash the engine: these, and those being restored."""
+        self._batcher.report_computing(tuple(run.request_id for run in (*runs, *self._in_phase(Phase.RESTORING))))
+
+    def _report_waits(self, views: list[SequenceView], plan: StepPlan) -> None:
+        now = self._batcher.now_ns()
+        waits = self.waits.look(views, self.limits, plan, now)
+        for id, reason in waits.changed.items():
+            if (run := self._runs.get(id)) is not None:
+                self._batcher.emit(RequestWaits(run.request_id, reason.value, now))
+        for run in self._open(waits.overdue):
+            self._fail(run, self.waits.error())
+
+    def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
+        num_running = self.num_running
+        self._batcher.emit(
+            StepCompleted(
+                num_waiting=len(self._runs) - num_running,
+                num_running=num_running,
+                num_prefill_tokens=num_prefilled,
+                num_decode_tokens=num_decoded,
+                started_ns=started_ns,
+                at_ns=self._batcher.now_ns(),
+            )
+        )
+
+    # ---- sequences ----------------------------------------------------------------------------------------------
+
+    def _open(self, ids: Iterable[SequenceId]) -> list[SequenceRun]:
+        """Returns those of the sequences that have not ended."""
+        return [run for id in ids if (run := self._runs.get(id)) is not None]
+
+    def _in_phase(self, *phases: Phase) -> list[SequenceRun]:
+        return [run for run in self._runs.values() if run.leader is None and run.phase in phases]
+
+    def _followers(self, leader: SequenceRun) -> list[SequenceRun]:
+        """Returns the choices that wait for this one's state."""
+        return [run for run in self._runs.values() if run.leader is leader]
+
+    def _new_run(self, submission: Submission, choice: int) -> SequenceRun | None:
+        """Takes in one choice and begins to compile its grammar, which it waits for before it is restored. Returns None
+        when that failed and the choice has ended."""
+        id, model = SequenceId(self._next_id), self.models.get(submission.model)
+        self._next_id += 1
+        run = self._runs[id] = SequenceRun(id, submission, choice, model=model, batcher=self._batcher)
+        self._guarded(run, partial(self._charge, run))
+        if model is not None and id in self._runs:
+            self._guarded(run, partial(self._constrain, run, model))
+        return self._runs.get(id)
+
+    def _constrain(self, run: SequenceRun, model: LoadedModel) -> None:
+        run.constraint = constraint_of(run.submission, model.description.vocab_size, self._constraints)
+
+    def _charge(self, run: SequenceRun) -> None:
+        if (shape := run.shape()) is not None:
+            num_new = run.submission.max_new_tokens - len(run.sequence.output_ids)
+            run.charge_bytes = self.guard.charge_bytes(shape, len(run.sequence.fed_ids), num_new)
+
+    def _queue_up(self, run: SequenceRun) -> None:
+        self._guarded(run, partial(run.queue_up, self._prefix_cache))
+
+    def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
+        """Runs one sequence's work. An exception ends that sequence and gives None."""
+        try:
+            return work()
+        except Exception as error:
+            self._contain(run, error)
+            return None
+
+    def _contain(self, run: SequenceRun, error: Exception) -> None:
+        if not isinstance(error, DomainError):
+            self._batcher.fault("engine.sequence", error)
+            error = ComputeFailed(f"computing this request failed: {described(error)}")
+        self._fail(run, error)
+
+    def _fail(self, run: SequenceRun, error: DomainError) -> None:
+        self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
+
+    def _fail_all(self, error: DomainError, model: ModelId | None = None) -> None:
+        for run in tuple(self._runs.values()):
+            if model in (None, run.submission.model):
+                self._fail(run, error)
+
+    def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
+        """Ends a sequence; choices that waited for its state are queued as requests of their own."""
+        if self._runs.pop(run.id, None) is None:  # it failed when its leader, which ended before it, released it
+            return
+        try:
+            run.end(phase, item)
+        except Exception as error:
+            self._batcher.fault("engine.end", error)
+            run.release()
+            failure = ComputeFailed(f"ending this request failed: {described(error)}")
+            self._batcher.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
+        for follower in self._followers(run):
+            self._queue_up(follower)
