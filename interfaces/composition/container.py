@@ -34,9 +34,9 @@ from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.models.model_turns import LoadRoom
 from interfaces.composition.backends import models_for
-from interfaces.composition.documents import build_documents
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
+from interfaces.composition.store import build_documents
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
 from interfaces.composition.token_side import TokenSide
 

@@ -1,6 +1,8 @@
-"""The block store that the settings ask for: where it lies, how large it may become."""
+"""The stores that the settings ask for: blocks on disk or in memory, the size of their file, and documents."""
 
+import json
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
@@ -8,72 +10,42 @@ from shutil import disk_usage
 from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
+from adapters.lmdb.private_files import existing, read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
+from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.settings import StoreSettings
+from application.services.documents import Documents
+from application.settings import Settings, StoreSettings
 from interfaces.composition.backends import cache_dir
-from interfaces.composition.store_quota import quota_bytes, remember_quota
 
 READ_TIMEOUT_S = 20.0
-"""How long one read may take before the store is left alone until it returns."""
+"""The limit on one read of a store; beyond it the store is left alone until the read returns."""
+
+DOCUMENTS_QUOTA_BYTES = 256 << 20
+DOCUMENTS_MAX_AGE_S = 30 * 86_400
+"""The age limit of documents where `store.max_age` is not set."""
 
 _MAX_THREADS = 12
 _RESERVE_SHARE = 0.03
 _MAX_RESERVE_BYTES = 5 << 30
+_DEFAULT_SHARE = 0.2
+_MAX_DEFAULT_BYTES = 128 << 30
 
 
 def store_dir(settings: StoreSettings) -> Path:
-    """`store.dir`, or `store` in Cairn's cache folder."""
+    """Returns `store.dir`, or `store` in Cairn's cache folder."""
     return Path(settings.dir).expanduser() if settings.dir else cache_dir() / "store"
 
 
-def num_threads() -> int:
-    """For encoding and decoding, a record each: three quarters of the processors. Decoding a prefix after a restart is
-    what its request waits for, and it scales with threads; the rest are left to compute and to serve."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return max(2, min(_MAX_THREADS, usable * 3 // 4))
-
-
-def open_lmdb_store(
-    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False
-) -> LmdbBlockStore:
-    """The store on disk. Raises StoreOpenError."""
-    path = store_dir(settings)
-    codec = ZstdStateCodec()
-    if read_only:
-        return LmdbBlockStore(path, LmdbOptions(0, read_only=True, num_threads=num_threads()), codec, events, clock)
-    # Before anything is written into it: the folder may be somebody else's.
-    StoreDirectory(path).prepare()
-    num_bytes = quota_bytes(settings, path)
-    options = LmdbOptions(
-        num_bytes,
-        free_reserve_bytes=free_reserve_bytes(path),
-        num_threads=num_threads(),
-        max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
-    )
-    store = LmdbBlockStore(path, options, codec, events, clock)
-    try:
-        remember_quota(settings, path, num_bytes)
-    except OSError as failure:
-        message = f"the quota of {path} could not be remembered and may be another at the next start: {failure}"
-        events.emit(StoreFault(faults.classify(failure), message, clock.now_ns()))
-    return store
-
-
-def free_reserve_bytes(path: Path) -> int:
-    """What writing leaves free on the volume. Raises OSError."""
-    return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
-
-
 def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> BlockStore | None:
-    """The store of a server. None for `off`, and when the folder holds something else: the server says so and goes on
-    without, for good; or until it can be opened, where another process has it or its volume failed."""
+    """Returns the store of a server. None for `off`, and when the folder holds something else: the server reports it
+    and runs without a store. Where another process has the store, or its volume failed, it is opened later."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
@@ -89,17 +61,116 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
         return AwaitedStore(opens, partial(empty_store, settings), failure, events, clock)
 
 
+def open_lmdb_store(
+    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False
+) -> LmdbBlockStore:
+    """Returns the store on disk. Raises StoreOpenError."""
+    path = store_dir(settings)
+    num_threads = _num_threads()
+    if read_only:
+        options = LmdbOptions(0, read_only=True, num_threads=num_threads)
+        return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
+    # Before anything is written into it: the folder may belong to another program.
+    StoreDirectory(path).prepare()
+    num_bytes = quota_bytes(settings, path)
+    options = LmdbOptions(
+        num_bytes,
+        free_reserve_bytes=_free_reserve_bytes(path),
+        num_threads=num_threads,
+        max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
+    )
+    store = LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
+    try:
+        _remember_quota(settings, path, num_bytes)
+    except OSError as failure:
+        message = f"the quota of {path} could not be saved and may be another at the next start: {failure}"
+        events.emit(StoreFault(faults.classify(failure), message, clock.now_ns()))
+    return store
+
+
 def empty_store(settings: StoreSettings) -> None:
-    """Remove all that is stored, whatever keeps it from being opened. Raises StoreOpenError."""
+    """Removes all that is stored, also where the store cannot be opened. Raises StoreOpenError."""
     StoreDirectory(store_dir(settings)).empty_unopened()
 
 
-__all__ = (
-    "READ_TIMEOUT_S",
-    "build_store",
-    "empty_store",
-    "free_reserve_bytes",
-    "open_lmdb_store",
-    "quota_bytes",
-    "store_dir",
-)
+def quota_bytes(settings: StoreSettings, path: Path) -> int:
+    """Returns the limit on the size of the store's file, at most the whole volume.
+
+    A share is one of the space free when it was first used, plus the size of the store then; it is saved in the store's
+    folder, because free space depends on other programs: a quota that followed it would shrink, and evict, at every
+    start. The default is a fifth, or the store's size where that is more, and at most 128 GiB.
+    """
+    usage = disk_usage(existing(path))
+    if settings.quota is not None and settings.quota.num_bytes is not None:
+        return min(settings.quota.num_bytes, usage.total)
+    remembered = _remembered_quota(settings, path)
+    if remembered is not None:
+        return min(remembered, usage.total)
+    taken_bytes = StoreDirectory(path).size_bytes
+    available_bytes = usage.free + taken_bytes
+    if settings.quota is not None:
+        return settings.quota.resolve(available_bytes)
+    return min(max(int(available_bytes * _DEFAULT_SHARE), taken_bytes), _MAX_DEFAULT_BYTES)
+
+
+def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Documents:
+    """Returns the service of stored responses and tool calls. Opens nothing yet."""
+    opens = partial(open_documents, settings.store, events, clock)
+    return Documents(opens, events, clock, salt=settings.cache.salt, timeout_s=READ_TIMEOUT_S)
+
+
+def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> SqliteDocumentStore:
+    """Returns documents on disk where the store is, else in memory. A folder that cannot be the store's is reported,
+    and documents are kept in memory."""
+    path, reserve_bytes = None, 0
+    if settings.kind == "lmdb":
+        folder = store_dir(settings)
+        try:
+            StoreDirectory(folder).prepare()  # before anything is written: the folder may belong to another program
+            path, reserve_bytes = documents_file(settings), _free_reserve_bytes(folder)
+        except (StoreOpenError, OSError) as failure:
+            kind = failure.failure.value if isinstance(failure, StoreOpenError) else "volume"
+            events.emit(StoreFault(f"open_{kind}", f"stored responses are kept in memory: {failure}", clock.now_ns()))
+    max_age_s = DOCUMENTS_MAX_AGE_S if settings.max_age is None else settings.max_age.num_seconds
+    return SqliteDocumentStore(
+        path, DOCUMENTS_QUOTA_BYTES, events, clock, max_age_s=max_age_s, free_reserve_bytes=reserve_bytes
+    )
+
+
+def documents_file(settings: StoreSettings) -> Path:
+    return store_dir(settings) / DOCUMENTS_FOLDER / "documents.sqlite"
+
+
+def _num_threads() -> int:
+    """For encoding and decoding, a record each: three quarters of the processors. The first request after a restart
+    waits for decoding, which scales with threads; the other processors compute and serve."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return max(2, min(_MAX_THREADS, usable * 3 // 4))
+
+
+def _free_reserve_bytes(path: Path) -> int:
+    """Returns the space that writing leaves free on the volume. Raises OSError."""
+    return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+
+
+def _remember_quota(settings: StoreSettings, path: Path, num_bytes: int) -> None:
+    """Saves a share with the setting it came from, so that another setting counts. Raises OSError."""
+    is_fixed = settings.quota is not None and settings.quota.num_bytes is not None
+    if is_fixed or _remembered_quota(settings, path) is not None:
+        return
+    content = json.dumps({"setting": _quota_setting(settings), "quota_bytes": num_bytes})
+    replace_durably(StoreDirectory(path).quota, content.encode() + b"\n")
+
+
+def _remembered_quota(settings: StoreSettings, path: Path) -> int | None:
+    """None where none was saved, it is of another setting, or unreadable."""
+    with suppress(OSError, StoreOpenError, ValueError, TypeError, KeyError):
+        found = json.loads(read_private(StoreDirectory(path).quota))
+        num_bytes = found["quota_bytes"]
+        if found["setting"] == _quota_setting(settings) and isinstance(num_bytes, int) and num_bytes > 0:
+            return num_bytes
+    return None
+
+
+def _quota_setting(settings: StoreSettings) -> str:
+    return "default" if settings.quota is None else str(settings.quota)

@@ -1,31 +1,57 @@
-"""`cairn cache`: what the store holds, and its upkeep. Reading works beside a running server, writing does not."""
+"""`cairn cache`: the content of the store, and its upkeep. Reading works beside a running server, writing does not."""
 
 import json
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
-from interfaces.cli.commands.cache_clear import clear
-from interfaces.cli.commands.cache_store import OfModel, StoreDir, chosen, opened, tell
-from interfaces.cli.terminal.failure import fail
-from interfaces.cli.terminal.options import AsJson
+from domain.shown import shown
+from interfaces.cli.commands.cache_requests import Url
+from interfaces.cli.terminal.failure import FAILED, fail
+from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 from interfaces.cli.terminal.progress import Shown, Unit, progress
 
 if TYPE_CHECKING:
+    from adapters.lmdb.block_store import LmdbBlockStore
     from application.ports.block_store import NamespaceUsage, StoreAdministration
+    from application.ports.document_store import DocumentStore
+    from application.settings import StoreSettings
+    from domain.prefix.namespace_choice import NamespaceChoice
 
-cache_app = typer.Typer(help="Look at the store, check it, empty it.", no_args_is_help=True)
-cache_app.command("clear")(clear)
+StoreDir = Annotated[
+    str | None, typer.Option("--store", metavar="DIR", help="The store's folder. Default: store.dir in the settings.")
+]
+OfModel = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="Only this model, or a namespace by its first digits.")
+]
+Salt = Annotated[
+    str | None,
+    typer.Option("--salt", metavar="SALT", help="Only requests with this cache_salt; '' for those without one."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Payloads = Annotated[bool, typer.Option(help="Also read every stored byte and check it.")]
+
+cache_app = typer.Typer(help="List, check, compact and clear the store.", no_args_is_help=True)
+
+
+class FaultPrinter:
+    """An EventSink that prints faults on stderr as they happen."""
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, StoreFault):
+            typer.echo(f"cairn: {event.kind}: {event.message}", err=True)
 
 
 @cache_app.command()
 def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
-    """Show how much is stored, in how many records, and of what quota."""
-    with opened(store, read_only=True) as source:
+    """Show the size of the store, its number of records, and its quota."""
+    with _opened(store, read_only=True) as source:
         usage = source.usage()
-    tell(
+    _report(
         {
             "quota_bytes": usage.quota_bytes,
             "stored_bytes": usage.stored_bytes,
@@ -40,11 +66,11 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
 
 @cache_app.command("ls")
 def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJson = False) -> None:
-    """List what is stored by namespace: one for each model, tenant and way of computing."""
+    """List the store's namespaces: one for each model, tenant and configuration of the engine."""
     from domain.prefix.namespace_choice import NamespaceChoice
 
-    with opened(store, read_only=True) as source:
-        spaces = chosen(source, NamespaceChoice(model))
+    with _opened(store, read_only=True) as source:
+        spaces = _chosen(source, NamespaceChoice(model))
     if as_json:
         typer.echo(json.dumps([_described(space) for space in spaces], indent=2))
         return
@@ -64,32 +90,184 @@ def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJs
 
 
 @cache_app.command()
-def verify(
-    store: StoreDir = None,
-    payloads: Annotated[bool, typer.Option(help="Read every stored byte and check it, too.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Recount everything and check every checksum, and name what the disk cannot read. Status 1 when something is
-    wrong."""
-    with opened(store, read_only=True) as source, _bytes_of(source, "verifying", as_json) as bar:
+def verify(store: StoreDir = None, payloads: Payloads = True, as_json: AsJson = False) -> None:
+    """Recount everything, check every checksum, and name records that the disk cannot read. Exits with status 1 when
+    there is a problem."""
+    with _opened(store, read_only=True) as source, _bytes_of(source, "verifying", as_json) as bar:
         report = source.check_integrity()
         problems = [*report.problems, *(source.check_payloads(bar.advance) if payloads else ())]
-    tell({"records": report.num_records, "problems": problems}, as_json)
+    _report({"records": report.num_records, "problems": problems}, as_json)
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @cache_app.command()
 def compact(store: StoreDir = None, as_json: AsJson = False) -> None:
-    """Give freed space back to the volume. Needs room for a copy of what is stored."""
+    """Give freed space back to the volume. Needs room for a copy of the live records."""
     from application.ports.block_store import StoreOpenError
 
-    with opened(store, read_only=False) as target, _bytes_of(target, "compacting", as_json) as bar:
+    with _opened(store, read_only=False) as target, _bytes_of(target, "compacting", as_json) as bar:
         try:
             report = target.compact(bar.advance)
         except StoreOpenError as failure:
             fail(str(failure))
-    tell({"before_bytes": report.before_bytes, "after_bytes": report.after_bytes}, as_json)
+    _report({"before_bytes": report.before_bytes, "after_bytes": report.after_bytes}, as_json)
+
+
+@cache_app.command()
+def clear(
+    store: StoreDir = None,
+    model: OfModel = None,
+    salt: Salt = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove everything, or everything of a model or a tenant, for good, with stored responses. A running server also
+    clears its memory. Exits with status 1 when bytes may be left in the files of the store."""
+    from application.ports.block_store import OpenFailure, StoreOpenError
+    from domain.prefix.namespace_choice import NamespaceChoice
+
+    choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
+    try:
+        if url is not None:
+            _confirm(None, yes)
+            removed = _cleared_by_server(url, api_key, model, salt)
+        else:
+            with closing(_open(store, read_only=False)) as target:
+                removed = _cleared(target, _store_settings(store), choice, yes, as_json)
+    except StoreOpenError as failure:
+        if failure.failure is OpenFailure.BUSY and store is None:
+            _confirm(_counted(choice), yes)
+            removed = _cleared_by_server(url, api_key, model, salt)
+        elif failure.failure is OpenFailure.VOLUME and choice.is_everything:
+            removed = _emptied(failure, _store_settings(store), yes)
+        else:
+            fail(f"{failure}{'; name its server with --url' if failure.failure is OpenFailure.BUSY else ''}")
+    _report(removed, as_json)
+    if removed["problem"]:
+        raise typer.Exit(FAILED)
+
+
+def _cleared(
+    target: "LmdbBlockStore", settings: "StoreSettings", choice: "NamespaceChoice", yes: bool, as_json: bool
+) -> dict[str, object]:
+    from rich.console import Console
+
+    with _documents(settings) as documents:
+        _confirm(_num_records(_chosen(target, choice)), yes, documents.usage().num_documents if documents else 0)
+        with Console(stderr=True, quiet=as_json).status("removing"):
+            report = target.erase(None if choice.is_everything else choice.includes)
+            gone = documents.erase(choice) if documents else None
+    problems = "; ".join(one.problem for one in (report, gone) if one is not None and one.problem)
+    return {
+        "removed": report.num_records,
+        "removed_bytes": report.num_bytes,
+        "removed_documents": gone.num_documents if gone else 0,
+        "problem": problems or None,
+    }
+
+
+def _emptied(failure: Exception, settings: "StoreSettings", yes: bool) -> dict[str, object]:
+    """Removes everything from a store that cannot be opened, which removing its files does not need."""
+    from application.ports.block_store import StoreOpenError
+    from interfaces.composition.store import empty_store, store_dir
+
+    if not store_dir(settings).is_dir():
+        fail(str(failure))
+    typer.echo(f"cairn: {failure}", err=True)
+    _confirm(None, yes)
+    with _documents(settings) as documents:
+        try:
+            empty_store(settings)
+        except StoreOpenError as error:
+            fail(str(error))
+        gone = documents.erase() if documents else None
+    num_documents, problem = (gone.num_documents, gone.problem) if gone else (0, "")
+    return {"removed": None, "removed_bytes": None, "removed_documents": num_documents, "problem": problem or None}
+
+
+def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
+    import asyncio
+
+    from interfaces.cli.client.running_server import needed, running_server
+    from interfaces.http.cache.bodies import ClearedBody
+
+    server = running_server(url, api_key, settings_with({}).settings.server)
+    with needed():
+        answer = asyncio.run(server.ask("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode()))
+        cleared = server.understood(answer, ClearedBody)
+    return {
+        "removed": cleared.records,
+        "removed_bytes": cleared.bytes,
+        "removed_documents": cleared.documents,
+        "removed_from_memory": cleared.hot_records,
+        "problem": None if cleared.problem is None else shown(cleared.problem),
+    }
+
+
+@contextmanager
+def _opened(directory: str | None, *, read_only: bool) -> "Generator[LmdbBlockStore]":
+    """The store; ends the command when it cannot be opened."""
+    from application.ports.block_store import StoreOpenError
+
+    try:
+        store = _open(directory, read_only=read_only)
+    except StoreOpenError as failure:
+        fail(str(failure))
+    with closing(store):
+        yield store
+
+
+def _open(directory: str | None, *, read_only: bool) -> "LmdbBlockStore":
+    """Raises StoreOpenError."""
+    from adapters.system.clock import SystemClock
+    from interfaces.composition.store import open_lmdb_store
+
+    return open_lmdb_store(_store_settings(directory), FaultPrinter(), SystemClock(), read_only=read_only)
+
+
+@contextmanager
+def _documents(settings: "StoreSettings") -> "Generator[DocumentStore | None]":
+    """The documents beside the store; None where there never were any."""
+    from adapters.system.clock import SystemClock
+    from interfaces.composition.store import documents_file, open_documents
+
+    if not documents_file(settings).parent.exists():
+        yield None
+        return
+    with closing(open_documents(settings, FaultPrinter(), SystemClock())) as documents:
+        yield documents
+
+
+def _store_settings(directory: str | None) -> "StoreSettings":
+    return settings_with({"store.dir": ("--store", directory)}).settings.store
+
+
+def _chosen(store: "StoreAdministration", choice: "NamespaceChoice") -> "Sequence[NamespaceUsage]":
+    return [usage for usage in store.usage().namespaces if choice.includes(usage.info)]
+
+
+def _num_records(spaces: "Sequence[NamespaceUsage]") -> int:
+    return sum(space.num_blocks + space.num_snapshots for space in spaces)
+
+
+def _counted(choice: "NamespaceChoice") -> int | None:
+    """Returns how many records of a server's store are chosen; None when it cannot be read."""
+    from application.ports.block_store import StoreOpenError
+
+    with suppress(StoreOpenError), closing(_open(None, read_only=True)) as source:
+        return _num_records(_chosen(source, choice))
+    return None
+
+
+def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
+    """Asks the user. `total` None: not known. `num_documents`: all that there are."""
+    if (total != 0 or num_documents) and not yes:
+        what = "everything that is chosen" if total is None else f"{total} records"
+        what += f" and those chosen of {num_documents} documents (stored responses and more)" if num_documents else ""
+        typer.confirm(f"Remove {what}?", abort=True, err=True)
 
 
 def _bytes_of(store: "StoreAdministration", what: str, quiet: bool) -> AbstractContextManager[Shown]:
@@ -106,3 +284,20 @@ def _described(space: "NamespaceUsage") -> dict[str, object]:
         "raw_bytes": space.raw_bytes,
         "stored_bytes": space.stored_bytes,
     }
+
+
+def _report(facts: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        label = name.removesuffix("_bytes").replace("_", " ")
+        if isinstance(value, list):
+            lines = cast(list[str], value)
+            typer.echo(f"{label}: {len(lines) or 'none'}")
+            for line in lines:
+                typer.echo(f"  {line}")
+        elif isinstance(value, int) and name.endswith("_bytes"):
+            typer.echo(f"{label}: {format_bytes(value)}")
+        else:
+            typer.echo(f"{label}: {'none' if value is None else value or 0}")

@@ -9,8 +9,7 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
-from application.use_cases.clear_store import clear_store
-from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.namespace_choice import NamespaceChoice
 from domain.prefix.record import NamespaceInfo, Record
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
@@ -55,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_cleared_store_holds_nothing_of_what_it_held(path: Path) -> None:
     store = open_store(path)
-    report = clear_store(store, EVERYTHING)
+    report = store.erase()
     assert (report.num_records, report.problem) == (240, "")
     assert traces(path, [*content(ALICE), *content(BOB)]) == []
     assert ALICE.fingerprint.encode() not in (path / "data.mdb").read_bytes()
@@ -69,7 +68,7 @@ def test_a_cleared_store_holds_nothing_of_what_it_held(path: Path) -> None:
 
 def test_one_tenant_goes_without_a_trace_and_the_other_stays_whole(path: Path) -> None:
     store = open_store(path)
-    report = clear_store(store, NamespaceChoice.of(None, "alice", ""))
+    report = store.erase(NamespaceChoice.of(None, "alice", "").includes)
     assert (report.num_records, report.problem) == (120, "")
     assert traces(path, content(ALICE)) == []
     assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))
