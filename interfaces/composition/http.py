@@ -28,6 +28,7 @@ def _admin(container: Container, settings: Settings) -> AdminServices:
 def build_app(container: Container) -> Litestar:
     settings, telemetry, engine = container.settings(), container.telemetry(), container.engine()
     services = Services(
+        default_model=settings.model.default,
         generate=container.generate(),
         list_models=container.list_models(),
         check_health=container.check_health(),
@@ -54,7 +55,6 @@ def build_app(container: Container) -> Litestar:
     return create_app(
         services,
         settings.server,
-        default_model=settings.model.default,
         version=installed_version(),
         middleware=middleware,
         keys=keys.ring,

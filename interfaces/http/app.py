@@ -25,21 +25,21 @@ from domain.shown import shown
 from interfaces.http.admin.routes import admin_routes
 from interfaces.http.answering.answering import operation_route
 from interfaces.http.answering.dialect import Dialects
-from interfaces.http.cache.clear import clear_route
-from interfaces.http.cache.explain import explain_route
-from interfaces.http.cache.stats import stats_route
-from interfaces.http.cache.warm import warm_route
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
 from interfaces.http.front.guard import RequestGuard, allowed_hosts
 from interfaces.http.front.refusal import Refusals, refusals_to
-from interfaces.http.incoming.body_limits import BodiesFull, BodyBudget
-from interfaces.http.incoming.json_body import LargeBodies
-from interfaces.http.incoming.request_id import add_request_id, request_id
-from interfaces.http.incoming.visit import Authentication, add_allowance
+from interfaces.http.incoming.request_context import (
+    Authentication,
+    BodiesFull,
+    BodyBudget,
+    add_headers,
+    request_id,
+)
+from interfaces.http.native.cache import cache_routes
 from interfaces.http.native.models import managed_model_routes
-from interfaces.http.native.routes import native_routes
+from interfaces.http.native.tokenize import tokenize_routes
 from interfaces.http.operations.health import health_routes, metrics_route
 from interfaces.http.pages.routes import assets, page_paths, page_routes
 from interfaces.http.services import Services
@@ -67,34 +67,35 @@ def create_app(
     services: Services,
     settings: ServerSettings,
     *,
-    default_model: str,
     keys: KeyRing,
     version: str = "0",
     middleware: Sequence[Middleware] = (),
     dialects: Dialects = DIALECTS,
     lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
-    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does).
+    """`middleware` goes around authentication (telemetry does).
     `lifespan`: what runs while the application does."""
     refusals = refusals_to(dialects, services.events, services.clock)
     pages = assets()
     max_body_bytes = settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES
     bodies = BodyBudget(max_body_bytes)
+    prompts = PromptBodies([operation for dialect in dialects for operation in dialect.operations])
+    error_type = dialects.of("/").error_type
     app = Litestar(
         route_handlers=[
-            *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
-            *_cache_routes(dialects, services, default_model),
-            *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
-            *managed_model_routes(services, dialects.of("/models").error_type),
-            *admin_routes(services, version, dialects.of("/admin").error_type),
+            *_dialect_routes(dialects, services, settings.keepalive_s),
+            *cache_routes(services, prompts, error_type),
+            *tokenize_routes(services, prompts, error_type),
+            *managed_model_routes(services, error_type),
+            *admin_routes(services, version, error_type),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock, bodies, page_paths(pages)), LargeBodies()],
+        middleware=[*middleware, Authentication(services, keys, bodies, page_paths(pages))],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
-        before_send=[add_request_id(services.ids), add_allowance],
+        before_send=[add_headers(services.ids)],
         request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
             title="Cairn",
@@ -110,28 +111,11 @@ def create_app(
     return app
 
 
-def _dialect_routes(
-    dialects: Dialects, services: Services, default_model: str, keepalive_s: float
-) -> Iterator[HTTPRouteHandler]:
+def _dialect_routes(dialects: Dialects, services: Services, keepalive_s: float) -> Iterator[HTTPRouteHandler]:
     for dialect in dialects:
         for operation in dialect.operations:
-            yield operation_route(operation, dialect.error_type, services, default_model, keepalive_s)
-        yield from dialect.routes(services, default_model)
-
-
-def _bodies(dialects: Dialects) -> PromptBodies:
-    return PromptBodies([operation for dialect in dialects for operation in dialect.operations])
-
-
-def _cache_routes(dialects: Dialects, services: Services, default_model: str) -> list[HTTPRouteHandler]:
-    bodies = _bodies(dialects)
-    error_type = dialects.of("/v1/cache").error_type
-    return [
-        explain_route(services, default_model, bodies, error_type),
-        warm_route(services, default_model, bodies, error_type),
-        clear_route(services.clear_cache, services.documents, error_type),
-        stats_route(services.cache_stats, services.engine_status, services.documents, error_type),
-    ]
+            yield operation_route(operation, dialect.error_type, keepalive_s)
+        yield from dialect.routes(services)
 
 
 def _cors(settings: ServerSettings) -> CORSConfig:

@@ -46,12 +46,13 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
-    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics
-    and its content type, for an Accept header;
-    without it there is no such route. `engine_status`: the memory that the engine holds; None where it is unknown.
+    """`default_model` answers requests that name none. `answering` finds the models that the names in requests stand
+    for. `trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
+    `metrics_text` is the body of GET /metrics and its content type, for an Accept header; without it there is no such
+    route. `engine_status`: the memory that the engine holds; None where it is unknown.
     """
 
+    default_model: str
     generate: Generate
     list_models: ListModels
     check_health: CheckHealth

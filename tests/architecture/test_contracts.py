@@ -36,10 +36,10 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("adapters-independent", {"adapters/system/planted.py": "import adapters.memory"}),
     (
         "dialects-independent",
-        {"interfaces/http/cache/planted.py": "from interfaces.http.openai.chat_answer import Delta"},
+        {"interfaces/http/native/planted.py": "from interfaces.http.openai.chat_answer import Delta"},
     ),
-    ("dialects-independent", {"interfaces/http/openai/planted.py": "import interfaces.http.cache.warm"}),
-    ("dialects-independent", {"interfaces/http/cache/planted.py": "from interfaces.http.dialects import DIALECTS"}),
+    ("dialects-independent", {"interfaces/http/openai/planted.py": "import interfaces.http.native.cache"}),
+    ("dialects-independent", {"interfaces/http/native/planted.py": "from interfaces.http.dialects import DIALECTS"}),
     ("core-is-pure", {"domain/planted.py": "import mlx.core"}),
     ("core-is-pure", {"application/services/planted.py": "from opentelemetry import trace"}),
     ("mlx-at-home", {"interfaces/http/planted.py": "import mlx.core as mx"}),

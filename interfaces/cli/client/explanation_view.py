@@ -5,7 +5,7 @@ from rich.text import Text
 
 from domain.prefix.explanation import CONTEXT_TOKENS
 from domain.shown import shown
-from interfaces.http.cache.bodies import ExplanationBody
+from interfaces.http.native.cache import ExplanationBody
 from interfaces.http.operations.explanation_body import PromptExplanation
 
 MAX_TEXT_CHARS = 2000

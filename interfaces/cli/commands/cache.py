@@ -192,7 +192,7 @@ def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, 
     import asyncio
 
     from interfaces.cli.client.running_server import needed, running_server
-    from interfaces.http.cache.bodies import ClearedBody
+    from interfaces.http.native.cache import ClearedBody
 
     server = running_server(url, api_key, settings_with({}).settings.server)
     with needed():

@@ -30,7 +30,7 @@ def explain(
     import asyncio
 
     from interfaces.cli.client.running_server import needed
-    from interfaces.http.cache.bodies import ExplanationBody
+    from interfaces.http.native.cache import ExplanationBody
 
     server, body = _server(url, api_key), _read_request(file, model)
     with needed():
@@ -54,7 +54,7 @@ def warm(
 
     from interfaces.cli.client.running_server import needed
     from interfaces.cli.client.warming import warmed
-    from interfaces.http.cache.bodies import WarmedBody
+    from interfaces.http.native.cache import WarmedBody
 
     server, body = _server(url, api_key), _read_request(file, model)
     with needed():

@@ -5,7 +5,7 @@ from litestar.datastructures import CacheControlHeader
 from msgspec import Struct
 
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.visit import admins_only
+from interfaces.http.incoming.request_context import admins_only
 
 PREFIX = "/admin/api"
 

@@ -16,7 +16,7 @@ from domain.request.document import Owner
 from interfaces.http.admin.reading import PREFIX, admin_get
 from interfaces.http.admin.request_body import PreparingBody, RequestBody, preparing_body, request_body
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.visit import admins_only, requested_salt, visit_of
+from interfaces.http.incoming.request_context import admins_only, context_of
 from interfaces.http.services import Services
 
 DEFAULT_ENDED = 50
@@ -53,8 +53,8 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
 
     @admin_get("/requests/{request_id:str}", "readRequest", error_type, 404)
     async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
-        client = visit_of(request.scope).client
-        viewer = Owner.of("", client.tenant(requested_salt(request.headers)), client.name)
+        context = context_of(request.scope)
+        viewer = Owner.of("", context.client.tenant(context.salt()), context.client.name)
         found = await watch.one(RequestId(request_id), viewer)
         offset_ns = clock.unix_ns() - clock.now_ns()
         return request_body(found.seen, found.explanation, clock.now_ns(), offset_ns, shows_text=found.shows_text)

@@ -1,8 +1,8 @@
-"""How clients are answered, whatever their dialect: the route of an operation, whole answers, streams, other work, and
-clients that leave."""
+"""Routes with a JSON body, and the operations among them: the body is decoded and converted, its generations are
+started, and their choices go out whole or as a stream. A client that disconnects cancels the work."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any, TypeVar
@@ -10,67 +10,112 @@ from typing import Any, TypeVar
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Operation as OperationDocument
 from litestar.response import Response
 from litestar.types import Receive
+from msgspec import Struct
 
 from application.services.text_side.answers.answer import Answer
 from application.use_cases.list_models import ModelEntry
-from domain.client import Client
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
-from interfaces.http.answering.dialect import Asked, BodyT, Operation, Started
+from interfaces.http.answering.dialect import BodyT, Operation, Started
 from interfaces.http.answering.documented import cache_headers, errors, streamable
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, renamed
-from interfaces.http.incoming.json_body import decoded_body
-from interfaces.http.incoming.visit import GENERATES, visit_of
-from interfaces.http.services import Services
+from interfaces.http.incoming.json_body import body_decoder, body_dto, check_nodes
+from interfaces.http.incoming.request_context import GENERATES, RequestContext, context_of
 
 T = TypeVar("T")
 
 
-def operation_route(
-    operation: Operation[BodyT], error_type: type[Any], services: Services, default_model: str, keepalive_s: float
-) -> HTTPRouteHandler:
-    """The handler, bound to what it needs. `error_type`: the dialect's."""
+def json_route(
+    path: str,
+    operation_id: str,
+    error_type: type[Struct],
+    body: Any,
+    decode: Callable[[bytes], object] | None = None,
+    *,
+    statuses: Sequence[int] = (400, 401, 404, 413, 415, 500, 503),
+    guards: Sequence[Any] = (),
+    opt: Mapping[str, Any] | None = None,
+    document: type[OperationDocument] = OperationDocument,
+    is_cancelled: bool = True,
+) -> Callable[[Callable[[Any, RequestContext], Awaitable[Any]]], HTTPRouteHandler]:
+    """A decorator that makes `handle(body, context)` a POST route. `body`: the type of the body in the OpenAPI
+    document, and what it is decoded into unless `decode` does that. `is_cancelled`: whether a client that disconnects
+    cancels the work."""
+    decoder = decode or body_decoder(body)
 
-    async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
-        visit = visit_of(request.scope)
-        asked = Asked(services, default_model, visit, request.headers, services.clock.now_ns())
-        with renamed(operation.wire_names(data)):
-            return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
+    def checked(raw: bytes) -> object:
+        check_nodes(raw)
+        return decoder(raw)
 
-    told = {"data": operation.body_type, "return": GenericAlias(Response, operation.answer_type)}
-    answer.__annotations__.update(told)  # the OpenAPI document is made of these
-    return post(
+    def decorate(handle: Callable[[Any, RequestContext], Awaitable[Any]]) -> HTTPRouteHandler:
+        async def respond(data: bytes, request: Request[Any, Any, Any]) -> Any:
+            context = context_of(request.scope)
+
+            async def work() -> Any:
+                return await handle(await context.run(checked, data), context)
+
+            try:
+                return await (cancelled_on_disconnect(request, work()) if is_cancelled else work())
+            except ModelNotFound as error:
+                raise await listing_models(context, error) from None
+
+        respond.__annotations__.update({"data": body, "return": handle.__annotations__["return"]})
+        return post(
+            path,
+            dto=body_dto(body),
+            return_dto=None,
+            status_code=200,
+            opt=opt,
+            guards=guards,
+            operation_class=document,
+            operation_id=operation_id,
+            summary=operation_id[0].upper() + operation_id[1:],
+            responses=errors(error_type, *statuses),
+        )(respond)
+
+    return decorate
+
+
+def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepalive_s: float) -> HTTPRouteHandler:
+    """The handler of an operation. `error_type`: the dialect's."""
+
+    async def answer(body: BodyT, context: RequestContext) -> Response[Any]:
+        with renamed(operation.wire_names(body)):
+            return await _answer(operation, body, context, keepalive_s)
+
+    answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)
+    document = streamable(operation.stream_type, operation.links)
+    return json_route(
         operation.path,
-        dto=decoded_body(operation.body_type, operation.decode),
-        return_dto=None,
-        status_code=200,
+        operation.operation_id,
+        error_type,
+        operation.body_type,
+        operation.decode,
         opt=GENERATES,
-        operation_class=streamable(operation.stream_type, operation.links),
-        operation_id=operation.operation_id,
-        summary=operation.operation_id[0].upper() + operation.operation_id[1:],
-        responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
+        document=document,
     )(answer)
 
 
-async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
-    body = await operation.resolved(body, asked)
-    named = [
-        replace(one, operation=operation.operation_id, asked_ns=asked.at_ns)
-        for one in await operation.requests(body, asked)
-    ]
-    wanted = asked.visit.admit(await asked.services.answering(named))
-    answer = await start_all(asked, wanted)
+async def _answer(
+    operation: Operation[BodyT], body: BodyT, context: RequestContext, keepalive_s: float
+) -> Response[Any]:
+    body = await operation.resolved(body, context)
+    named = await context.run(operation.convert, body, context)
+    name, arrived_ns = operation.operation_id, context.arrived_ns
+    requests = await context.admit([replace(request, operation=name, asked_ns=arrived_ns) for request in named])
+    answer = await context.services.generate.start(requests)
     try:
-        started = _started(asked, wanted, answer, named[0].model)
+        started = _started(context, requests, answer, named[0].model)
         if body.stream:
             return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
-        collected = await collect(answer, asked.services.clock)
-        if any(choice.scores for choice in collected):  # long to write down
+        collected = await collect(answer, context.services.clock)
+        if any(choice.scores for choice in collected):  # slow to encode
             whole = await asyncio.to_thread(operation.answer, body, started, collected)
         else:
             whole = operation.answer(body, started, collected)
@@ -81,46 +126,32 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(whole, headers=cache_headers(answer.explanations))
 
 
-def _started(asked: Asked, wanted: Sequence[GenerationRequest], answer: Answer, model: ModelId) -> Started:
+def _started(context: RequestContext, requests: Sequence[GenerationRequest], answer: Answer, model: ModelId) -> Started:
+    clock = context.services.clock
     return Started(
-        asked=asked,
-        requests=tuple(wanted),
+        context=context,
+        requests=tuple(requests),
         prompts=tuple(answer.prompts),
         model=model,
         tokenizer=answer.model.tokenizer,
-        submitted_ns=asked.services.clock.now_ns(),
-        created_s=asked.services.clock.unix_ns() // 1_000_000_000,
+        submitted_ns=clock.now_ns(),
+        created_s=clock.unix_ns() // 1_000_000_000,
     )
 
 
-async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> Answer:
-    """Check and submit every prompt. An invalid one raises here, before any byte is sent; nothing is left running."""
-    try:
-        return await asked.services.generate.start(requests)
-    except ModelNotFound as error:
-        raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
-
-
-async def naming_what_is_served(services: Services, error: ModelNotFound, client: Client) -> ModelNotFound:
-    """The same error, with the models that would have been found."""
-    served = ", ".join(entry.source.id for entry in await models_for(services, client)) or "none"
+async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:
+    """The same error, naming the models that the client may use."""
+    served = ", ".join(entry.source.id for entry in await models_for(context)) or "none"
     return ModelNotFound(f"{error.message}; served here: {served}", param="model")
 
 
-async def models_for(services: Services, client: Client) -> list[ModelEntry]:
-    """Those that the client may use."""
-    return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
+async def models_for(context: RequestContext) -> list[ModelEntry]:
+    """The models that the client may use."""
+    entries = await context.services.list_models.all()
+    return [entry for entry in entries if context.client.may_use(entry.source.id)]
 
 
-async def plain_answer(services: Services, request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. A ModelNotFound of its own names the models that the client may use."""
-    try:
-        return await unless_client_leaves(request, work)
-    except ModelNotFound as error:
-        raise await naming_what_is_served(services, error, visit_of(request.scope).client) from None
-
-
-async def unless_client_leaves(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+async def cancelled_on_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
     """Run `work`, cancelling it when the client disconnects (ClientLeft). The body must have been read."""
     worker = asyncio.create_task(work)
     watcher = asyncio.create_task(_disconnected(request.receive))

@@ -1,15 +1,15 @@
 """A dialect: the wire shape that one family of clients speaks, and nothing of how it is served.
 
-    body --decode--> BodyT --requests--> GenerationRequest, one a prompt
-                                             | answering.py: start, stream or collect, cancel when the client leaves
+    body --decode--> BodyT --convert--> GenerationRequest, one a prompt
+                                            | answering.py: start, stream or collect, cancel when the client disconnects
     bytes <--framing-- StreamItem, or answer <--+
 
-Whoever adds a dialect writes these objects in a folder of its own and names the dialect in `dialects.py`. Answering,
-reading of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
+To add a dialect, write these objects in a folder of its own and name the dialect in `app.DIALECTS`. Answering, reading
+of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -26,34 +26,22 @@ from domain.request.stream import StreamItem
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.documented import Links
 from interfaces.http.errors import Problem
-from interfaces.http.incoming.visit import Visit
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
 
 SERVER_SENT_EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The context of an operation, besides its body. `visit`: of the client that asks. `headers`: the request's, by
-    lower-case name. `at_ns`: when it came, by the monotonic clock."""
-
-    services: Services
-    default_model: str
-    visit: Visit
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    at_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Started:
-    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time;
-    `submitted_ns`: the same moment by the monotonic clock.
+    """The submitted generations of one request, with its context. `created_s`: Unix time; `submitted_ns`: the same
+    moment by the monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
     from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
     """
 
-    asked: Asked
+    context: RequestContext
     requests: tuple[GenerationRequest, ...]
     prompts: tuple[IdRow, ...]
     model: ModelId
@@ -114,12 +102,12 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 
 class Operation(Protocol[BodyT]):
-    """One route on which a dialect's clients ask for generation. Stateless: one object serves every request.
+    """A route on which a dialect's clients request generation. Stateless: one object serves every request.
 
-    `body_type`, `answer_type`: what the OpenAPI document says. `decoder`: makes a body of bytes, as `decode` says.
-    `stream_type`: the media type of its streams. `told_by`: the field by which `/v1/cache/*`, which take bodies of any
-    dialect, recognise a body of this operation; empty for one they do not take. `noun` names it there: "a chat".
-    `links`: what the document says can be asked next.
+    `body_type`, `answer_type`: types in the OpenAPI document. `decoder`: decodes bytes into a body, see `decode`.
+    `stream_type`: the media type of its streams. `discriminator`: the field by which `/v1/cache/*`, which take bodies
+    of any dialect, recognise a body of this operation; empty for one they do not take. `noun` names it there: "a chat".
+    `links`: the operations that take something of an answer.
     """
 
     path: str
@@ -128,24 +116,25 @@ class Operation(Protocol[BodyT]):
     answer_type: type[Struct]
     decoder: Callable[[bytes], BodyT]
     stream_type: str = SERVER_SENT_EVENTS
-    told_by: str = ""
+    discriminator: str = ""
     noun: str = ""
     links: Links = MappingProxyType({})
 
     def decode(self, raw: bytes) -> BodyT:
-        """Raises InvalidRequest, also for fields that are refused by name."""
+        """Any thread. Raises InvalidRequest, also for fields that are refused by name."""
         return self.decoder(raw)
 
     def wire_names(self, body: BodyT) -> Mapping[str, str]:
         """The client's names for fields that the domain calls otherwise: errors name what the client sent."""
         return {}
 
-    async def resolved(self, body: BodyT, asked: Asked) -> BodyT:
-        """The body with what it refers to: it goes to all methods below. Raises any DomainError."""
+    async def resolved(self, body: BodyT, context: RequestContext) -> BodyT:
+        """The body with what it refers to, for all methods below. Raises any DomainError."""
         return body
 
-    async def requests(self, body: BodyT, asked: Asked) -> Sequence[GenerationRequest]:
-        """One a prompt, at least one, with equal `num_choices`. Raises any DomainError."""
+    def convert(self, body: BodyT, context: RequestContext) -> Sequence[GenerationRequest]:
+        """One request a prompt, at least one, with equal `num_choices`. Any thread: a large body is converted in a
+        worker. Raises any DomainError."""
         ...
 
     def answer(self, body: BodyT, started: Started, choices: Sequence[Collected]) -> Struct:
@@ -164,7 +153,7 @@ class Dialect(Protocol):
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
         """Its routes besides its operations."""
         return ()
 

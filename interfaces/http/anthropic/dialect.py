@@ -17,8 +17,8 @@ class Anthropic(Dialect):
     operations = (Messages(),)
     error_type = MessageErrorBody
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
-        return [count_tokens_route(services, default_model)]
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
+        return [count_tokens_route(services)]
 
     def error_body(self, problem: Problem) -> MessageErrorBody:
         return error_body(problem)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.anthropic.answer import MessageBody, message_body
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.anthropic.messages_request import MessagesRequest
@@ -19,6 +19,7 @@ from interfaces.http.anthropic.prompt import (
 )
 from interfaces.http.fields.sampling_fields import tier_priority
 from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
 
 
 class Messages(Operation[MessagesRequest]):
@@ -31,16 +32,16 @@ class Messages(Operation[MessagesRequest]):
     def wire_names(self, body: MessagesRequest) -> Mapping[str, str]:
         return wire_names(body)
 
-    async def requests(self, body: MessagesRequest, asked: Asked) -> list[GenerationRequest]:
+    def convert(self, body: MessagesRequest, context: RequestContext) -> list[GenerationRequest]:
         wanted = GenerationRequest(
-            asked.services.ids.request_id("msg"),
-            ModelId(asked.default_model if body.model is None else body.model),
+            context.services.ids.request_id("msg"),
+            ModelId(context.services.default_model if body.model is None else body.model),
             chat_prompt(body),
             sampling=sampling_params(body),
             stop=stop_rules(body),
             cache_salt=body.cache_salt or "",
             persist=body.store is not False,
-            trace_carrier=asked.services.trace_context(),
+            trace_carrier=context.services.trace_context(),
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
             priority=tier_priority(body.service_tier),

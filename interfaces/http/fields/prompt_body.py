@@ -1,6 +1,6 @@
 """A body that any dialect takes for a prompt; a field that only one operation has says which one it is for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +9,9 @@ from msgspec import Raw
 
 from domain.errors import InvalidRequest
 from domain.request.request import GenerationRequest
-from interfaces.http.answering.dialect import Asked, Operation
-from interfaces.http.incoming.json_body import JsonBody, decode_json, decoded_body
+from interfaces.http.answering.dialect import Operation
+from interfaces.http.incoming.json_body import decode_json
+from interfaces.http.incoming.request_context import RequestContext
 
 _ABSENT = (b"", b"null")
 
@@ -23,23 +24,25 @@ class PromptBody:
     body: Any
 
     @property
-    def wire_names(self) -> dict[str, str]:
+    def wire_names(self) -> Mapping[str, str]:
         """For `renamed`."""
-        return dict(self.operation.wire_names(self.body))
+        return self.operation.wire_names(self.body)
 
-    async def requests(self, asked: Asked) -> list[GenerationRequest]:
-        """One a prompt, however many choices it asks for. Raises any DomainError."""
-        body = await self.operation.resolved(self.body, asked)
-        return [replace(request, num_choices=1) for request in await self.operation.requests(body, asked)]
+    async def requests(self, context: RequestContext, *, num_at_once: int) -> Sequence[GenerationRequest]:
+        """One a prompt, however many choices the body requests, as the client's own. `num_at_once`: see
+        RequestContext.admit. Raises any DomainError."""
+        body = await self.operation.resolved(self.body, context)
+        requests = await context.run(self.operation.convert, body, context)
+        return await context.admit([replace(request, num_choices=1) for request in requests], num_at_once)
 
 
 class PromptBodies:
-    """Decodes the bodies of those of these operations that have such a field."""
+    """Decodes the bodies of those of these operations that have a discriminator."""
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
-        self._by_field = {operation.told_by: operation for operation in operations if operation.told_by}
-        which = msgspec.defstruct("Which", [(name, Raw, Raw()) for name in self._by_field])
-        self._which = msgspec.json.Decoder(which)
+        self._by_field = {operation.discriminator: operation for operation in operations if operation.discriminator}
+        fields = msgspec.defstruct("Discriminators", [(name, Raw, Raw()) for name in self._by_field])
+        self._fields = msgspec.json.Decoder(fields)
 
     @property
     def annotation(self) -> Any:
@@ -49,14 +52,10 @@ class PromptBodies:
             any_body = operation.body_type if any_body is None else any_body | operation.body_type
         return any_body
 
-    def dto(self) -> type[JsonBody]:
-        """A Litestar DTO."""
-        return decoded_body(self.annotation, self.decode)
-
     def decode(self, raw: bytes) -> PromptBody:
         """Raises InvalidRequest."""
-        which = decode_json(raw, self._which)
-        present = [name for name in self._by_field if bytes(getattr(which, name)) not in _ABSENT]
+        fields = decode_json(raw, self._fields)
+        present = [name for name in self._by_field if bytes(getattr(fields, name)) not in _ABSENT]
         if len(present) > 1:
             raise InvalidRequest(f"send {self._choice('({})')}, not both", param=present[-1])
         if not present:
@@ -64,6 +63,6 @@ class PromptBodies:
         operation = self._by_field[present[0]]
         return PromptBody(operation, operation.decode(raw))
 
-    def _choice(self, told: str) -> str:
+    def _choice(self, noun: str) -> str:
         """`messages (a chat) or prompt (a text completion)`."""
-        return " or ".join(f"{name} {told.format(operation.noun)}" for name, operation in self._by_field.items())
+        return " or ".join(f"{name} {noun.format(operation.noun)}" for name, operation in self._by_field.items())

@@ -20,8 +20,8 @@ from domain.request.chat import Json
 from domain.request.grammar import Grammar
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
-from interfaces.http.answering.dialect import Asked
 from interfaces.http.fields.parameters import supported
+from interfaces.http.incoming.request_context import RequestContext
 
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Templates know three efforts."""
@@ -48,7 +48,7 @@ class SamplingFields(Struct, kw_only=True):
 
 def generation_request(
     fields: SamplingFields,
-    asked: Asked,
+    context: RequestContext,
     id: RequestId,
     prompt: Prompt,
     *,
@@ -64,12 +64,12 @@ def generation_request(
     """Raises InvalidRequest."""
     return GenerationRequest(
         id,
-        ModelId(asked.default_model if fields.model is None else fields.model),
+        ModelId(context.services.default_model if fields.model is None else fields.model),
         prompt,
         sampling=_sampling(fields, num_logprobs),
         stop=StopRules(max_tokens, fields.min_tokens or 0, tuple(stop), bool(fields.ignore_eos)),
         cache_salt=fields.cache_salt or "",
-        trace_carrier=asked.services.trace_context(),
+        trace_carrier=context.services.trace_context(),
         persist=persist,
         num_choices=num_choices,
         grammar=grammar,

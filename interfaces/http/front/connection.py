@@ -19,8 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from interfaces.http.errors import Problem
-from interfaces.http.front.refusal import HealthOnly, Refusals
-from interfaces.http.incoming.connection_limits import (
+from interfaces.http.front.connection_limits import (
     FULL,
     LINGER_S,
     MALFORMED,
@@ -38,6 +37,7 @@ from interfaces.http.incoming.connection_limits import (
     more_time_s,
     shared_address,
 )
+from interfaces.http.front.refusal import HealthOnly, Refusals
 
 PIECE_BYTES = 4096
 """Input parsed at once, beside what is known to belong to a body."""

@@ -15,7 +15,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.errors import Problem
-from interfaces.http.incoming.connection_limits import is_health_check
+from interfaces.http.incoming.request_context import is_health_check
 
 
 class Refusals:

@@ -12,8 +12,8 @@ from litestar import Litestar
 
 from application.settings import ServerSettings
 from interfaces.http.front.connection import BoundedConnection
+from interfaces.http.front.connection_limits import ConnectionLimits, Places
 from interfaces.http.front.refusal import Refusals
-from interfaces.http.incoming.connection_limits import ConnectionLimits, Places
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""

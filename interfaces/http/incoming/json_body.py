@@ -1,28 +1,25 @@
 """Request bodies: JSON bytes straight into a msgspec Struct, strictly, with errors that name the field.
 
-Fields that would change the answer and that a dialect does not support are refused by name, never silently ignored:
-each with its neutral values, which clients send as defaults and which change nothing; null is always neutral. Every
-other unknown field is ignored, without being decoded: clients send many that are harmless.
+Fields that would change the answer and that a dialect does not support are refused by name, never silently ignored.
+Each has its neutral values, which clients send as defaults and which change nothing; null is always neutral. Every
+other unknown field is ignored without being decoded: clients send many that are harmless.
+
+The values of a body are counted before it is decoded: each byte of JSON could become 46 bytes of memory.
 """
 
-import asyncio
 import re
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
-from litestar.connection import Request
 from litestar.dto import AbstractDTO
 from litestar.dto.data_structures import DTOFieldDefinition
-from litestar.enums import ScopeType
-from litestar.middleware import ASGIMiddleware
-from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.typing import FieldDefinition
 from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
+from domain.request.chat import ChatMessage
 from domain.shown import shown
-from interfaces.http.incoming.body_limits import check_nodes
 
 T = TypeVar("T")
 StructT = TypeVar("StructT", bound=Struct)
@@ -30,16 +27,56 @@ StructT = TypeVar("StructT", bound=Struct)
 MAX_REASON_CHARS = 300
 """Length of the reason in an error about a value; it may quote the value."""
 
-LARGE_BYTES = 256 * 2**10
-"""A larger body is decoded in a worker, while the event loop goes on."""
+MAX_NODES = 2**20
+"""Bound on `num_nodes` of one body. A conversation of 2,000 turns with 200 tools has a third of it; a prompt of a
+million token ids fits."""
+
+CONTAINER_NODES = 16
+"""Weight of an object or array, which takes some 100 to 200 bytes of memory, against that of a string or number."""
 
 _MAX_NEUTRAL_BYTES = 64
-_DECODED = "cairn_decoded_body"
 
 RefusedFields: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""Neutral values by the name of the field."""
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
+
+
+def num_nodes(text: bytes) -> int:
+    """Weighted number of values in JSON, found by counting bytes: what decoding it costs in memory and time. Never too
+    low. 16 MiB take some 20 ms, and up to 200 ms where strings look like JSON themselves and have to be left out."""
+    num = _counted(text)
+    if num <= MAX_NODES:
+        return num
+    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
+    num_strings = plain.count(b'"') // 2
+    if num_strings > MAX_NODES:
+        return num
+    return num_strings + _counted(b"".join(plain.split(b'"')[::2]))
+
+
+def check_nodes(text: bytes, field: str | None = None) -> None:
+    """Raises InvalidRequest for JSON of more than MAX_NODES: each byte of it could become 46 bytes of memory. `field`:
+    the name of the text, if it is not the whole body."""
+    if len(text) * CONTAINER_NODES > MAX_NODES and num_nodes(text) > MAX_NODES:
+        raise InvalidRequest(
+            f"{field or 'the body'} holds more than {MAX_NODES} values (an object or array counts as"
+            f" {CONTAINER_NODES}); send less at once",
+            param=field,
+        )
+
+
+def check_arguments(messages: Iterable[ChatMessage], field: str) -> None:
+    """Raises InvalidRequest where the arguments of all tool calls, JSON inside of strings, hold too many values."""
+    num = sum(num_nodes(call.arguments.encode()) for message in messages for call in message.tool_calls)
+    if num > MAX_NODES:
+        raise InvalidRequest(f"{field}: the arguments of tool calls hold more than {MAX_NODES} values", param=field)
+
+
+def _counted(text: bytes) -> int:
+    num_containers = text.count(b"[") + text.count(b"{")
+    return CONTAINER_NODES * num_containers + text.count(b'"') // 2 + text.count(b",")
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -94,21 +131,14 @@ def _refusing(refused: RefusedFields) -> Callable[[bytes], None]:
     return check
 
 
-class JsonBody(AbstractDTO[Any]):
-    """A Litestar DTO. `decoder` makes a body of bytes."""
+def body_dto(annotation: Any) -> type[AbstractDTO[Any]]:
+    """A Litestar DTO that hands a route the bytes of its body. `annotation`: their type in the OpenAPI document."""
+    return type("BodyDTO", (_BodyDTO,), {"model_type": annotation})
 
-    decoder: ClassVar[Callable[[bytes], Any]]
 
-    @classmethod
-    def decode(cls, raw: bytes) -> Any:
-        """Any thread. Raises InvalidRequest."""
-        check_nodes(raw)
-        return cls.decoder(raw)
-
-    def decode_bytes(self, value: bytes) -> Any:
-        scope: Scope = self.asgi_connection.scope  # pyright: ignore[reportUnknownMemberType]
-        state: dict[str, Any] = scope["state"]
-        return state.pop(_DECODED) if _DECODED in state else self.decode(value)
+class _BodyDTO(AbstractDTO[Any]):
+    def decode_bytes(self, value: bytes) -> bytes:
+        return value
 
     @classmethod
     def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
@@ -125,34 +155,6 @@ class JsonBody(AbstractDTO[Any]):
     @classmethod
     def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
         return False
-
-
-def json_body(model: type[T]) -> type[JsonBody]:
-    """A Litestar DTO that decodes bodies into `model`."""
-    return decoded_body(model, body_decoder(model))
-
-
-def decoded_body(annotation: Any, decode: Callable[[bytes], object]) -> type[JsonBody]:
-    """A Litestar DTO that decodes bodies by a function. `annotation`: their type in the OpenAPI document."""
-    return type("JsonBody", (JsonBody,), {"model_type": annotation, "decoder": staticmethod(decode)})
-
-
-class LargeBodies(ASGIMiddleware):
-    """Reads large bodies and decodes them in a worker, before their route is reached. Behind authentication.
-
-    The guards of a route come before its body, so routes with guards are left out: none of them takes much.
-    """
-
-    scopes = (ScopeType.HTTP,)
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        handler: Any = scope["route_handler"]
-        dto: type[Any] | None = handler.resolve_data_dto()
-        if dto is not None and issubclass(dto, JsonBody) and not handler.resolve_guards():
-            raw = await Request[Any, Any, Any](scope, receive, send).body()  # which the route's own request finds
-            if len(raw) > LARGE_BYTES:
-                scope["state"][_DECODED] = await asyncio.to_thread(dto.decode, raw)
-        await next_app(scope, receive, send)
 
 
 def by_type(raw: Mapping[str, Any], kinds: Mapping[str, type[StructT]], path: str) -> StructT | None:

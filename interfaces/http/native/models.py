@@ -6,8 +6,7 @@ The paths of the first three are llama.cpp's router's; the bodies are Cairn's ow
 from collections.abc import Callable
 from typing import Any
 
-from litestar import get, post
-from litestar.connection import Request
+from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
@@ -15,13 +14,10 @@ from application.services.text_side.models.served_model import ModelStanding
 from application.use_cases.list_models import ModelEntry
 from domain.ids import ModelId
 from domain.models.state_layout import StateKind, StateLayout
-from interfaces.http.answering.answering import plain_answer
+from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.json_body import json_body
-from interfaces.http.incoming.visit import admins_only, visit_of
+from interfaces.http.incoming.request_context import RequestContext, admins_only
 from interfaces.http.services import Services
-
-_STATUSES = (400, 401, 403, 404, 413, 415, 500, 503)
 
 
 class ModelNamed(Struct, forbid_unknown_fields=True):
@@ -86,44 +82,36 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
             [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
         )
 
-    def action(name: str) -> Callable[[Callable[..., object]], HTTPRouteHandler]:
-        return post(
-            f"/models/{name}",
-            guards=[admins_only],
-            dto=json_body(ModelNamed),
-            return_dto=None,
-            status_code=200,
-            operation_id=f"{name}Model",
-            responses=errors(error_type, *_STATUSES),
-        )
+    def action(name: str) -> Callable[[Any], HTTPRouteHandler]:
+        return json_route(f"/models/{name}", f"{name}Model", error_type, ModelNamed, guards=[admins_only])
 
     @action("load")
-    async def load(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
-        id = _named(data, request)
-        return _standing(id, await plain_answer(services, request, manage.load(id)))
+    async def load(body: ModelNamed, context: RequestContext) -> StandingBody:
+        id = _named(body, context)
+        return _standing(id, await manage.load(id))
 
     @action("unload")
-    async def unload(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
-        id = _named(data, request)
+    async def unload(body: ModelNamed, context: RequestContext) -> StandingBody:
+        id = _named(body, context)
         return _standing(id, manage.unload(id))
 
     @action("pin")
-    async def pin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
-        id = _named(data, request)
-        return _standing(id, await plain_answer(services, request, manage.pin(id)))
+    async def pin(body: ModelNamed, context: RequestContext) -> StandingBody:
+        id = _named(body, context)
+        return _standing(id, await manage.pin(id))
 
     @action("unpin")
-    async def unpin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
-        id = _named(data, request)
-        return _standing(id, await plain_answer(services, request, manage.unpin(id)))
+    async def unpin(body: ModelNamed, context: RequestContext) -> StandingBody:
+        id = _named(body, context)
+        return _standing(id, await manage.unpin(id))
 
     return [list_models, load, unload, pin, unpin]
 
 
-def _named(data: ModelNamed, request: Request[Any, Any, Any]) -> ModelId:
-    id = ModelId(data.model)
-    visit_of(request.scope).client.check_model(id)
-    return id
+def _named(body: ModelNamed, context: RequestContext) -> ModelId:
+    """Raises NotAllowed."""
+    context.client.check_model(body.model)
+    return ModelId(body.model)
 
 
 def _standing(id: ModelId, standing: ModelStanding) -> StandingBody:

@@ -113,8 +113,8 @@ class Teller:
     @classmethod
     def of(cls, started: Started, name: str | None, shape: Shape) -> "Teller":
         """`name`: what the client called the model."""
-        clock = started.asked.services.clock
-        return cls(name or started.model, shape, clock, started.asked.at_ns, started.submitted_ns)
+        clock = started.context.services.clock
+        return cls(name or started.model, shape, clock, started.context.arrived_ns, started.submitted_ns)
 
     def piece(self, piece: Piece) -> Answer:
         return self.shape(piece, self._fields(done=False))

@@ -17,8 +17,8 @@ class Ollama(Dialect):
     operations = (Chat(), Generate())
     error_type = OllamaError
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
-        return model_routes(services, default_model)
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
+        return model_routes(services)
 
     def error_body(self, problem: Problem) -> OllamaError:
         return error_body(problem)

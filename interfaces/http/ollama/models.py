@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from litestar import get, post
+from litestar import get
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
@@ -17,10 +17,9 @@ from msgspec import Struct
 from application.use_cases.list_models import ModelEntry
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.shown import shown
-from interfaces.http.answering.answering import models_for, naming_what_is_served
+from interfaces.http.answering.answering import json_route, models_for
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.json_body import json_body
-from interfaces.http.incoming.visit import visit_of
+from interfaces.http.incoming.request_context import RequestContext, context_of
 from interfaces.http.ollama.errors import OllamaError
 from interfaces.http.ollama.prompt import model_id
 from interfaces.http.services import Services
@@ -102,37 +101,29 @@ class EmbedRequest(Struct):
     """Whatever is in it: it is refused."""
 
 
-def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandler]:
+def model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
     @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))
     async def tags(request: Request[Any, Any, Any]) -> TagsBody:
-        return TagsBody([_tagged(entry) for entry in await models_for(services, visit_of(request.scope).client)])
+        return TagsBody([_tagged(entry) for entry in await models_for(context_of(request.scope))])
 
     @get("/api/ps", operation_id="ollamaPs", responses=errors(OllamaError, 401))
     async def ps(request: Request[Any, Any, Any]) -> RunningBody:
-        entries = await models_for(services, visit_of(request.scope).client)
+        entries = await models_for(context_of(request.scope))
         return RunningBody([body for entry in entries if (body := _running(entry))])
 
     @get("/api/version", operation_id="ollamaVersion", sync_to_thread=False, responses=errors(OllamaError, 401))
     def version() -> VersionBody:
         return VersionBody(SPOKEN_VERSION)
 
-    @post(
-        "/api/show",
-        dto=json_body(ShowRequest),
-        return_dto=None,
-        status_code=200,
-        operation_id="ollamaShow",
-        responses=errors(OllamaError, 400, 401, 404, 413, 415),
-    )
-    async def show(data: ShowRequest, request: Request[Any, Any, Any]) -> ShowBody:
-        id, client = model_id(data.model or data.name, default_model), visit_of(request.scope).client
-        client.check_model(id)
+    @json_route("/api/show", "ollamaShow", OllamaError, ShowRequest, statuses=(400, 401, 404, 413, 415))
+    async def show(body: ShowRequest, context: RequestContext) -> ShowBody:
+        id = model_id(body.model or body.name, services.default_model)
+        context.client.check_model(id)
         entry = await services.list_models.one(id)
         if entry is None:
-            missing = ModelNotFound(f"model '{shown(id)}' not found")
-            raise await naming_what_is_served(services, missing, client)
+            raise ModelNotFound(f"model '{shown(id)}' not found")
         info: dict[str, Any] = {"general.description": entry.source.note} if entry.source.note else {}
         if (model := entry.description) is not None:
             info |= {
@@ -148,15 +139,8 @@ def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandle
 def _refused(path: str) -> HTTPRouteHandler:
     name = path.rpartition("/")[2]
 
-    @post(
-        path,
-        dto=json_body(EmbedRequest),
-        return_dto=None,
-        status_code=200,
-        operation_id=f"ollama{name.capitalize()}",
-        responses=errors(OllamaError, 400, 401, 413, 415),
-    )
-    async def refuse(data: EmbedRequest) -> Response[OllamaError]:
+    @json_route(path, f"ollama{name.capitalize()}", OllamaError, EmbedRequest, statuses=(400, 401, 413, 415))
+    async def refuse(body: EmbedRequest, context: RequestContext) -> Response[OllamaError]:
         raise InvalidRequest(f"{name} is not supported: models here generate text and give no embeddings")
 
     return refuse

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from domain.request.request import GenerationRequest, Prompt
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.answer import (
     Answer,
     ChatAnswer,
@@ -44,8 +45,8 @@ class _OllamaOperation(Operation[AnswerFieldsT]):
     def wire_names(self, body: AnswerFieldsT) -> Mapping[str, str]:
         return self.names
 
-    async def requests(self, body: AnswerFieldsT, asked: Asked) -> list[GenerationRequest]:
-        return [generation_request(body, asked, self.prompt(body))]
+    def convert(self, body: AnswerFieldsT, context: RequestContext) -> list[GenerationRequest]:
+        return [generation_request(body, context, self.prompt(body))]
 
     def answer(self, body: AnswerFieldsT, started: Started, choices: Sequence[Collected]) -> Answer:
         return whole_answer(Teller.of(started, body.model, self.shape), choices[0])

@@ -11,9 +11,9 @@ from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
-from interfaces.http.answering.dialect import Asked
 from interfaces.http.fields.parameters import refuse_unsupported
 from interfaces.http.fields.sampling_fields import thinking_kwargs
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.bodies import AnswerFields, ChatRequest, GenerateRequest, Message
 from interfaces.http.ollama.options import Options, sampling_params, stop_rules
 
@@ -21,20 +21,20 @@ _ROLES = {role.value: role for role in Role}
 _LATEST = ":latest"
 
 
-def generation_request(body: AnswerFields, asked: Asked, prompt: Prompt) -> GenerationRequest:
+def generation_request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
     """Raises InvalidRequest for whatever the body asks for that cannot be had."""
     options = body.options or Options()
     refuse_unsupported(body)
     refuse_unsupported(options)
     return GenerationRequest(
-        asked.services.ids.request_id("ollama"),
-        model_id(body.model, asked.default_model),
+        context.services.ids.request_id("ollama"),
+        model_id(body.model, context.services.default_model),
         prompt,
         sampling=sampling_params(options),
         stop=stop_rules(options),
         cache_salt=body.cache_salt or "",
         persist=body.store is not False,
-        trace_carrier=asked.services.trace_context(),
+        trace_carrier=context.services.trace_context(),
         grammar=_grammar(body.format),
     )
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
 from interfaces.http.openai.chat_request import (
     ChatCompletionRequest,
@@ -25,18 +26,18 @@ class ChatCompletions(Operation[ChatCompletionRequest]):
     operation_id = "createChatCompletion"
     body_type = ChatCompletionRequest
     answer_type = ChatCompletion
-    told_by = "messages"
+    discriminator = "messages"
     noun = "a chat"
     decoder = staticmethod(body_decoder(ChatCompletionRequest, IN_CHAT))
 
     def wire_names(self, body: ChatCompletionRequest) -> Mapping[str, str]:
         return wire_names(body)
 
-    async def requests(self, body: ChatCompletionRequest, asked: Asked) -> list[GenerationRequest]:
-        id, prompt, logprobs = asked.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
+    def convert(self, body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
+        id, prompt, logprobs = context.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
         wanted = completion_request(
             body,
-            asked,
+            context,
             id,
             prompt,
             max_tokens=max_tokens(body),

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
-from interfaces.http.incoming.body_limits import check_arguments
+from interfaces.http.incoming.json_body import check_arguments
 
 
 class TextPart(Struct, tag_field="type", tag="text"):

@@ -6,10 +6,10 @@ from msgspec import Meta, Struct
 
 from domain.ids import RequestId
 from domain.request.request import GenerationRequest, Prompt
-from interfaces.http.answering.dialect import Asked
 from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.fields.sampling_fields import SamplingFields, generation_request, tier_priority
+from interfaces.http.incoming.request_context import RequestContext
 
 MAX_CHOICES = 128
 """Completions one HTTP request may ask for, over all its prompts."""
@@ -78,7 +78,7 @@ class CompletionFields(SamplingFields, kw_only=True):
 
 def completion_request(
     fields: CompletionFields,
-    asked: Asked,
+    context: RequestContext,
     id: RequestId,
     prompt: Prompt,
     *,
@@ -90,7 +90,7 @@ def completion_request(
     found = fields.grammar
     return generation_request(
         fields,
-        asked,
+        context,
         id,
         prompt,
         max_tokens=max_tokens,

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from domain.request.request import GenerationRequest, choice_id
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.completion_answer import Completion, CompletionFraming, completion
 from interfaces.http.openai.completion_fields import completion_request
 from interfaces.http.openai.completion_request import (
@@ -24,23 +25,23 @@ class Completions(Operation[CompletionRequest]):
     operation_id = "createCompletion"
     body_type = CompletionRequest
     answer_type = Completion
-    told_by = "prompt"
+    discriminator = "prompt"
     noun = "a text completion"
     decoder = staticmethod(body_decoder(CompletionRequest, IN_COMPLETIONS))
 
     def wire_names(self, body: CompletionRequest) -> Mapping[str, str]:
         return wire_names(body)
 
-    async def requests(self, body: CompletionRequest, asked: Asked) -> list[GenerationRequest]:
+    def convert(self, body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
         prompts = plain_prompts(body)
         check_combination(body)
-        id = asked.services.ids.request_id("cmpl")
+        id = context.services.ids.request_id("cmpl")
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         ids = (choice_id(id, number * (body.n or 1)) for number in range(len(prompts)))
         return [
             completion_request(
                 body,
-                asked,
+                context,
                 id,
                 prompt,
                 max_tokens=max_tokens,

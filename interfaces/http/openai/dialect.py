@@ -18,7 +18,7 @@ class OpenAi(Dialect):
     operations = (ChatCompletions(), Completions())
     error_type = ErrorBody
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
         return model_routes(services)
 
     def error_body(self, problem: Problem) -> ErrorBody:

@@ -13,9 +13,9 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription
 from domain.shown import shown
-from interfaces.http.answering.answering import models_for, naming_what_is_served
+from interfaces.http.answering.answering import listing_models, models_for
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.visit import visit_of
+from interfaces.http.incoming.request_context import context_of
 from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
 
@@ -70,16 +70,15 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 
     @get("/v1/models", operation_id="listModels", responses=errors(ErrorBody, 401))
     async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:
-        return ModelListBody([_body(entry) for entry in await models_for(services, visit_of(request.scope).client)])
+        return ModelListBody([_body(entry) for entry in await models_for(context_of(request.scope))])
 
     @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(ErrorBody, 401, 404))
     async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody:
-        id, client = ModelId(model_id.removeprefix("/")), visit_of(request.scope).client
-        client.check_model(id)
+        id, context = ModelId(model_id.removeprefix("/")), context_of(request.scope)
+        context.client.check_model(id)
         entry = await services.list_models.one(id)
         if entry is None:
-            missing = ModelNotFound(f"no model named '{shown(id)}' is here")
-            raise await naming_what_is_served(services, missing, client)
+            raise await listing_models(context, ModelNotFound(f"no model named '{shown(id)}' is here"))
         return _body(entry)
 
     return [list_models, retrieve_model]

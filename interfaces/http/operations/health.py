@@ -13,7 +13,7 @@ from litestar.response import Response
 from msgspec import Struct
 
 from application.use_cases.check_health import CheckHealth, Health
-from interfaces.http.incoming.visit import admins_only, visit_of
+from interfaces.http.incoming.request_context import admins_only, context_of
 
 _CHARSET = "; charset=utf-8"
 """Litestar adds it to text by itself."""
@@ -54,7 +54,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
     )
     def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
         health = check_health()
-        tells_all = visit_of(request.scope).client.is_admin
+        tells_all = context_of(request.scope).client.is_admin
         body = ReadyBody(
             "ready" if health.is_ready else "not ready",
             health.problem if tells_all else health.problem.partition(":")[0],
@@ -71,7 +71,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
     )
     def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
-        body = engine_body(check_health(), tells_all=visit_of(request.scope).client.is_admin)
+        body = engine_body(check_health(), tells_all=context_of(request.scope).client.is_admin)
         return Response(body, status_code=200 if body.status == "ok" else 503)
 
     @get("/version", sync_to_thread=False)

@@ -22,8 +22,7 @@ from interfaces.http.responses.output_items import (
     OutputItem,
     ReasoningOutput,
 )
-from interfaces.http.responses.responses_request import ResponsesRequest
-from interfaces.http.responses.tools import Tools
+from interfaces.http.responses.request import ResponsesRequest
 
 
 class CachedTokens(Struct):
@@ -84,8 +83,7 @@ class AnswerContext:
     id: str
     created_s: int
     model: str
-    asked: ResponsesRequest
-    tools: Tools
+    request: ResponsesRequest
     priority: Priority = Priority.INTERACTIVE
 
     def body(
@@ -95,8 +93,7 @@ class AnswerContext:
         usage: ResponseUsageBody | None = None,
         error: DomainError | None = None,
     ) -> ResponseBody:
-        asked = self.asked
-        reasoning = asked.reasoning
+        request = self.request
         return ResponseBody(
             id=self.id,
             created_at=self.created_s,
@@ -106,21 +103,18 @@ class AnswerContext:
             error=None if error is None else response_error(error),
             incomplete_details=IncompleteBody("max_output_tokens") if status == "incomplete" else None,
             usage=usage,
-            instructions=asked.instructions,
-            max_output_tokens=asked.max_output_tokens,
-            metadata=asked.metadata or {},
-            previous_response_id=asked.previous_response_id,
-            parallel_tool_calls=asked.parallel_tool_calls is not False,
-            reasoning={
-                "effort": None if reasoning is None else reasoning.effort,
-                "summary": None if reasoning is None else reasoning.summary,
-            },
+            instructions=request.instructions,
+            max_output_tokens=request.max_output_tokens,
+            metadata=request.metadata or {},
+            previous_response_id=request.previous_response_id,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            reasoning={"effort": request.effort, "summary": request.reasoning and request.reasoning.summary},
             service_tier=openai_tier(self.priority),
-            temperature=1.0 if asked.temperature is None else asked.temperature,
-            text={"format": {"type": "text"} if asked.text is None else asked.text.format or {"type": "text"}},
-            tool_choice=asked.tool_choice or "auto",
-            tools=asked.tools or [],
-            top_p=1.0 if asked.top_p is None else asked.top_p,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            text={"format": request.format or {"type": "text"}},
+            tool_choice=request.tool_choice or "auto",
+            tools=request.tools or [],
+            top_p=1.0 if request.top_p is None else request.top_p,
         )
 
     def item(self, part: ContentDelta, index: int) -> OutputItem:
@@ -129,12 +123,12 @@ class AnswerContext:
             case TextDelta():
                 return MessageOutput(f"msg_{self.id}_{index}", index)
             case ReasoningDelta():
-                id, asked = f"rs_{self.id}_{index}", self.asked
-                is_summary = asked.reasoning is not None and asked.reasoning.summary not in (None, "none")
-                has_handle = "reasoning.encrypted_content" in (asked.include or ())
+                id, request = f"rs_{self.id}_{index}", self.request
+                is_summary = request.reasoning is not None and request.reasoning.summary not in (None, "none")
+                has_handle = "reasoning.encrypted_content" in (request.include or ())
                 return ReasoningOutput(id, index, is_summary=is_summary, handle=id if has_handle else None)
             case call:
-                tool = self.tools.wire(call.name)
+                tool = self.request.tool_table.wire(call.name)
                 if tool.is_custom:
                     return CustomCallOutput(f"ctc_{self.id}_{index}", index, call.id, tool)
                 return FunctionCallOutput(f"fc_{self.id}_{index}", index, call.id, tool)

@@ -13,8 +13,7 @@ from msgspec import Raw
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
 from interfaces.http.fields.sampling_fields import unseen
-from interfaces.http.incoming.body_limits import check_arguments
-from interfaces.http.incoming.json_body import by_type
+from interfaces.http.incoming.json_body import by_type, check_arguments
 from interfaces.http.responses.items import (
     PARTS,
     AudioPart,

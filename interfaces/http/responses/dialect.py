@@ -17,7 +17,7 @@ class OpenAiResponses(Dialect):
     operations = (Responses(),)
     error_type = ResponseProblem
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
         return stored_routes(services)
 
     def error_body(self, problem: Problem) -> ResponseProblem:

@@ -7,27 +7,25 @@ import msgspec
 from msgspec import Raw
 
 from domain.ids import ModelId
-from domain.request.document import Owner
+from domain.request.document import DocumentKey
 from domain.request.request import GenerationRequest
+from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
+from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.fields.sampling_fields import tier_priority
 from interfaces.http.incoming.json_body import body_decoder
-from interfaces.http.incoming.visit import owner_of, requested_salt
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import (
+from interfaces.http.responses.request import (
+    ResponsesRequest,
     chat_prompt,
     grammar,
     reasoning_limit,
-    sampling_params,
-    stop_rules,
-    tools_of,
+    resolved,
     wire_names,
 )
-from interfaces.http.responses.resolved import resolved
-from interfaces.http.responses.responses_request import ResponsesRequest
-from interfaces.http.responses.stored import keep
+from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 from interfaces.http.responses.stored_routes import STORED_LINKS
 
 
@@ -36,7 +34,7 @@ class Responses(Operation[ResponsesRequest]):
     operation_id = "createResponse"
     body_type = ResponsesRequest
     answer_type = ResponseBody
-    told_by = "input"
+    discriminator = "input"
     noun = "a response"
     links = STORED_LINKS
     decoder = staticmethod(body_decoder(ResponsesRequest))
@@ -44,24 +42,24 @@ class Responses(Operation[ResponsesRequest]):
     def wire_names(self, body: ResponsesRequest) -> Mapping[str, str]:
         return wire_names(body)
 
-    async def resolved(self, body: ResponsesRequest, asked: Asked) -> ResponsesRequest:
-        return await resolved(body, asked, _owner(body, asked))
+    async def resolved(self, body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
+        return await resolved(body, context)
 
-    async def requests(self, body: ResponsesRequest, asked: Asked) -> list[GenerationRequest]:
-        wanted = GenerationRequest(
-            asked.services.ids.request_id("resp"),
-            ModelId(asked.default_model if body.model is None else body.model),
+    def convert(self, body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
+        request = GenerationRequest(
+            context.services.ids.request_id("resp"),
+            ModelId(context.services.default_model if body.model is None else body.model),
             chat_prompt(body),
-            sampling=sampling_params(body),
-            stop=stop_rules(body),
-            cache_salt=requested_salt(asked.headers, body.cache_salt),
-            trace_carrier=asked.services.trace_context(),
+            sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
+            stop=StopRules(body.max_output_tokens, fits_room=True),
+            cache_salt=context.salt(body.cache_salt),
+            trace_carrier=context.services.trace_context(),
             keeps_text=body.store is not False,
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
             priority=tier_priority(body.service_tier),
         )
-        return [wanted]
+        return [request]
 
     def answer(self, body: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
         (choice,) = choices
@@ -75,17 +73,24 @@ class Responses(Operation[ResponsesRequest]):
 
 def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
     priority = started.requests[0].priority
-    return AnswerContext(started.id, started.created_s, started.model, body, tools_of(body), priority)
+    return AnswerContext(started.id, started.created_s, started.model, body, priority)
 
 
 def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:
-    if body.store is not False:
-        own = body.input
-        if isinstance(own, str):
-            own = [Raw(msgspec.json.encode({"role": "user", "content": own}))]
-        asked = started.asked
-        keep(asked.services.documents, _owner(body, asked), answer, own, asked.at_ns)
-
-
-def _owner(body: ResponsesRequest, asked: Asked) -> Owner:
-    return owner_of(asked.services.documents, asked.visit, requested_salt(asked.headers, body.cache_salt))
+    """Store the answer, its turn and its items, unless the client does not want that. Returns at once."""
+    if body.store is False:
+        return
+    own = body.input
+    if isinstance(own, str):
+        own = [Raw(msgspec.json.encode({"role": "user", "content": own}))]
+    context = started.context
+    owner = context.document_owner(body.cache_salt)
+    output = [Raw(msgspec.json.encode(item)) for item in answer.output]
+    turn = Turn(answer.previous_response_id, own, output)
+    bodies = {
+        DocumentKey(owner, RESPONSE, answer.id): msgspec.json.encode(answer),
+        DocumentKey(owner, TURN, answer.id): msgspec.json.encode(turn),
+    }
+    for item, raw in zip(answer.output, output, strict=True):
+        bodies[DocumentKey(owner, OUTPUT_ITEM, item["id"])] = bytes(raw)
+    context.services.documents.keep(bodies, answer.model, context.arrived_ns)

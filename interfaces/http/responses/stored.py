@@ -9,7 +9,7 @@
 What one request looks up is bounded in bytes and in values, before any of it is decoded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,8 +18,7 @@ from application.ports.document_store import DocumentStore
 from application.services.documents import Documents
 from domain.errors import InvalidRequest
 from domain.request.document import DocumentKey, Owner
-from interfaces.http.incoming.body_limits import MAX_NODES, num_nodes
-from interfaces.http.responses.answer import ResponseBody
+from interfaces.http.incoming.json_body import MAX_NODES, num_nodes
 
 RESPONSE, TURN, OUTPUT_ITEM = "response", "turn", "output_item"
 
@@ -68,19 +67,6 @@ class LookupBudget:
 
 
 _turns = msgspec.json.Decoder(Turn)
-
-
-def keep(documents: Documents, owner: Owner, response: ResponseBody, input: Sequence[Raw], asked_ns: int) -> None:
-    """Returns at once. `asked_ns`: as in Documents.keep."""
-    output = [Raw(msgspec.json.encode(item)) for item in response.output]
-    turn = Turn(response.previous_response_id, list(input), output)
-    bodies = {
-        DocumentKey(owner, RESPONSE, response.id): msgspec.json.encode(response),
-        DocumentKey(owner, TURN, response.id): msgspec.json.encode(turn),
-    }
-    for item, raw in zip(response.output, output, strict=True):
-        bodies[DocumentKey(owner, OUTPUT_ITEM, item["id"])] = bytes(raw)
-    documents.keep(bodies, response.model, asked_ns)
 
 
 async def find(documents: Documents, owner: Owner, id: str) -> bytes | None:

@@ -18,9 +18,8 @@ from litestar.response import Response
 from msgspec import Raw, Struct
 
 from domain.errors import DocumentNotFound, InvalidRequest
-from domain.request.document import Owner
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.visit import owner_of, requested_salt, visit_of
+from interfaces.http.incoming.request_context import context_of
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
@@ -79,23 +78,20 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
     documents = services.documents
 
-    def owner(request: Request[Any, Any, Any]) -> Owner:
-        return owner_of(documents, visit_of(request.scope), requested_salt(request.headers))
-
     @get(PATH, operation_id="getResponse", responses=errors(ResponseProblem, 400, 401, 404, 503))
     async def get_response(
         response_id: str, request: Request[Any, Any, Any], stream: bool | None = None
     ) -> Response[ResponseBody]:
         if stream:
             raise InvalidRequest("stream is not supported here: nothing runs in the background", param="stream")
-        found = await stored.find(documents, owner(request), response_id)
+        found = await stored.find(documents, context_of(request.scope).document_owner(), response_id)
         if found is None:
             raise _not_found(response_id)
         return _sent(found, request)
 
     @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(ResponseProblem, 401, 404, 503))
     async def delete_response(response_id: str, request: Request[Any, Any, Any]) -> DeletedBody:
-        if not await stored.delete(documents, owner(request), response_id):
+        if not await stored.delete(documents, context_of(request.scope).document_owner(), response_id):
             raise _not_found(response_id)
         return DeletedBody(response_id)
 
@@ -112,10 +108,10 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         order: Literal["asc", "desc"] = "desc",
     ) -> Response[ItemPage]:
         budget = LookupBudget()
-        turns = await stored.kept_chain(documents, owner(request), response_id, budget)
+        turns = await stored.kept_chain(documents, context_of(request.scope).document_owner(), response_id, budget)
         if not turns:
             raise _not_found(response_id)
-        visit_of(request.scope).hold(budget.num_bytes)
+        context_of(request.scope).hold(budget.num_bytes)
         is_descending = order == "desc"
         page = await asyncio.to_thread(item_page, turns, after=after, limit=limit, is_descending=is_descending)
         return _sent(msgspec.json.encode(page), request)
@@ -184,7 +180,7 @@ def _json(value: object) -> Raw:
 
 def _sent(body: bytes, request: Request[Any, Any, Any]) -> Response[Any]:
     """Raises BodiesFull."""
-    visit_of(request.scope).hold(len(body))
+    context_of(request.scope).hold(len(body))
     return Response(body, media_type="application/json")
 
 

@@ -14,7 +14,7 @@ from adapters.sqlite.document_store import SqliteDocumentStore
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.request.document import Document, DocumentKey
-from interfaces.http.incoming import body_limits
+from interfaces.http.incoming import json_body, request_context
 from interfaces.http.responses import stored
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.stores.store_records import EventList
@@ -100,7 +100,7 @@ def test_a_conversation_is_read_as_far_as_a_body_may_be_long(
 def test_values_count_as_in_a_body(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     id = create(service, MANY)["id"]
     id = create(service, MANY, previous_response_id=id)["id"]
-    monkeypatch.setattr(stored, "MAX_NODES", 500 * body_limits.CONTAINER_NODES + 2_000)
+    monkeypatch.setattr(stored, "MAX_NODES", 500 * json_body.CONTAINER_NODES + 2_000)
     error = refused(service, previous_response_id=id)
     assert error["param"] == "previous_response_id"
     assert "values" in error["message"]
@@ -138,7 +138,7 @@ def test_clients_that_do_not_read_hold_their_share_of_bodies_and_no_more(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """A budget of 24 MB, half of it for one address: two answers of 5 MB wait for clients that take nothing."""
-    monkeypatch.setattr(body_limits, "MIN_BUDGET_BYTES", 24_000_000)
+    monkeypatch.setattr(request_context, "MIN_BUDGET_BYTES", 24_000_000)
     settings = ServerSettings(port=0, max_body=ByteSize(num_bytes=5_999_999))
     with fake_service(FakeOptions(reply=reply_with("Hi")), settings=settings) as service:
         echoed = {"input": "hi", "tools": [{"type": "web_search", "x": "y" * 5_000_000}]}

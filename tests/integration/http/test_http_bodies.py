@@ -5,8 +5,12 @@ import threading
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
+from domain.request.request import ChatPrompt, GenerationRequest
 from interfaces.http.answering.dialect import Dialects
-from interfaces.http.incoming.json_body import LARGE_BYTES, body_decoder
+from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
+from interfaces.http.responses import request, responses
+from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.fake_service import fake_service
 from tests.support.http.telegraph import PATH, Send, Telegram, Telegraph
 
@@ -31,25 +35,55 @@ def test_arguments_of_tool_calls_count_too() -> None:
     assert error["param"] == "messages"
 
 
-def test_large_bodies_are_decoded_beside_the_event_loop() -> None:
-    threads: list[threading.Thread] = []
+def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
+    """500,000 keys of `logit_bias` took a second to convert."""
+    threads: list[tuple[str, threading.Thread]] = []
     decoder = body_decoder(Telegram)
 
     def recorded(raw: bytes) -> Telegram:
-        threads.append(threading.current_thread())
+        threads.append(("decode", threading.current_thread()))
         return decoder(raw)
 
     class Recorded(Send):
         decoder = staticmethod(recorded)
 
+        def convert(self, body: Telegram, context: RequestContext) -> list[GenerationRequest]:
+            threads.append(("convert", threading.current_thread()))
+            return super().convert(body, context)
+
     class Recording(Telegraph):
         operations = (Recorded(),)
 
     with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([Recording()])) as service:
-        for padding in ("", " " * LARGE_BYTES):
+        for padding, in_loop in (("", True), (" " * LARGE_BYTES, False)):
             body = '{"telegram": "x"}' + padding
-            answer = service.client.post(PATH, content=body, headers={"content-type": "application/json"})
-            assert answer.status_code == 200
-        small, large = threads
-        assert small.name == "http"
-        assert large is not small
+            for path in (PATH, "/v1/cache/explain"):
+                answer = service.client.post(path, content=body, headers={"content-type": "application/json"})
+                assert answer.status_code == 200
+            assert [what for what, _ in threads] == ["decode", "convert"] * 2
+            assert {thread.name == "http" for _, thread in threads} == {in_loop}
+            threads.clear()
+
+
+def test_many_logit_biases_are_refused_by_name() -> None:
+    body = {"prompt": "x", "logit_bias": {str(number): 1 for number in range(500_000)}}
+    with fake_service() as service:
+        error = service.client.post("/v1/completions", json=body).json()["error"]
+    assert error["param"] == "logit_bias"
+
+
+def test_what_a_response_refers_to_is_converted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def recorded(body: ResponsesRequest) -> ChatPrompt:
+        threads.append(threading.current_thread())
+        return request.chat_prompt(body)
+
+    large = [{"type": "web_search_call", "x": "x" * LARGE_BYTES}, {"role": "user", "content": "x"}]
+    monkeypatch.setattr(responses, "chat_prompt", recorded)
+    with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
+        first = service.client.post("/v1/responses", json={"input": large}).json()
+        second = service.client.post("/v1/responses", json={"input": "y", "previous_response_id": first["id"]})
+    assert second.status_code == 200
+    assert len(threads) == 2
+    assert all(thread.name != "http" for thread in threads)

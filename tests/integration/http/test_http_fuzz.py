@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from interfaces.http.incoming.connection_limits import ConnectionLimits
+from interfaces.http.front.connection_limits import ConnectionLimits
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.fuzz_requests import CHECK_EVERY, Fuzzer
 from tests.support.patience import PATIENCE_S

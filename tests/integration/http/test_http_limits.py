@@ -14,7 +14,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.client import Client, Key, KeyRing, key_digest
-from interfaces.http.incoming.connection_limits import ConnectionLimits
+from interfaces.http.front.connection_limits import ConnectionLimits
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate

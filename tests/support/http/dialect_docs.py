@@ -20,7 +20,7 @@ from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completion_request import CompletionRequest
 from interfaces.http.openai.unsupported_fields import IN_CHAT, IN_COMPLETIONS
 from interfaces.http.responses.items import ITEMS, PARTS
-from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.request import ResponsesRequest
 
 Body: TypeAlias = tuple[type[Struct], Collection[str]]
 """And the fields that are refused without being declared."""

@@ -58,8 +58,8 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.http.answering import event_stream
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
+from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.front.server import HttpServer, new_event_loop
-from interfaces.http.incoming.connection_limits import ConnectionLimits
 from interfaces.http.services import AdminServices, Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
@@ -215,6 +215,7 @@ def fake_service(
         pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls
     )
     services = Services(
+        DEFAULT_MODEL,
         generate,
         ListModels(repository, pool),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
@@ -248,7 +249,7 @@ def fake_service(
     if keys is None:
         keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
     server = HttpServer(settings, connections)
-    with lent_app(services, settings, DEFAULT_MODEL, dialects, keys) as app:
+    with lent_app(services, settings, dialects, keys) as app:
         started = threading.Event()
 
         async def serve() -> None:

@@ -12,8 +12,7 @@ from interfaces.http.ollama.answer import Shape, Teller, chat_answer, generate_a
 from interfaces.http.ollama.framing import LineFraming
 from interfaces.http.responses.answer import AnswerContext, ResponseBody
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import tools_of
-from interfaces.http.responses.responses_request import Reasoning, ResponsesRequest
+from interfaces.http.responses.request import Reasoning, ResponsesRequest
 from tests.support.http.wire_scenarios import NUM_PROMPT, SCENARIOS, transcript
 
 FOLDER = Path(__file__).parents[2] / "golden"
@@ -42,7 +41,7 @@ RESPONSES_REQUEST = ResponsesRequest(
 
 
 def responses_context(request: ResponsesRequest = RESPONSES_REQUEST) -> AnswerContext:
-    return AnswerContext("resp-1", 1_700_000_000, "demo", request, tools_of(request))
+    return AnswerContext("resp-1", 1_700_000_000, "demo", request)
 
 
 def summarised_context() -> AnswerContext:

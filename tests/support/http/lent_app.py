@@ -47,9 +47,8 @@ class _LentApp:
         given = {field.name: self._parts.get(field.name) for field in fields(Services)}
         self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
         self.app = create_app(
-            Services(**{**given, "admin": AdminServices(**admin)}),
+            Services(**{**given, "admin": AdminServices(**admin), "default_model": default_model}),
             settings,
-            default_model=default_model,
             version=_VERSION,
             keys=cast(KeyRing, self._parts["keys"]),
         )
@@ -64,17 +63,13 @@ _idle: dict[tuple[ServerSettings, str, frozenset[str]], list[_LentApp]] = {}
 
 
 @contextmanager
-def lent_app(
-    services: Services, settings: ServerSettings, default_model: str, dialects: Dialects, keys: KeyRing
-) -> Iterator[Litestar]:
+def lent_app(services: Services, settings: ServerSettings, dialects: Dialects, keys: KeyRing) -> Iterator[Litestar]:
     """The application for a server of these parts until the block ends; one of its own where it speaks otherwise."""
     if dialects is not DIALECTS:
-        yield create_app(
-            services, settings, default_model=default_model, version=_VERSION, dialects=dialects, keys=keys
-        )
+        yield create_app(services, settings, version=_VERSION, dialects=dialects, keys=keys)
         return
     parts = {"keys": keys, **_parts(services.admin), **_parts(services)}
-    kind = settings, default_model, frozenset(parts)
+    kind = settings, services.default_model, frozenset(parts)
     idle = _idle.pop(kind, [])
     _idle[kind] = idle
     if len(_idle) > _MAX_KINDS:
@@ -87,4 +82,5 @@ def lent_app(
 
 
 def _parts(whole: Services | AdminServices) -> dict[str, object]:
-    return {field.name: part for field in fields(whole) if (part := getattr(whole, field.name)) is not None}
+    named = {field.name: getattr(whole, field.name) for field in fields(whole)}
+    return {name: part for name, part in named.items() if not isinstance(part, str | None)}

@@ -13,10 +13,11 @@ from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
 from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Dialect, Framing, Operation, Started
+from interfaces.http.answering.dialect import Dialect, Framing, Operation, Started
 from interfaces.http.errors import Problem, problem_of
 from interfaces.http.fields.sampling_fields import SamplingFields, generation_request
 from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
 
 PATH = "/telegraph/send"
@@ -78,17 +79,17 @@ class Send(Operation[Telegram]):
     operation_id = "sendTelegram"
     body_type = Telegram
     answer_type = Reply
-    told_by = "telegram"
+    discriminator = "telegram"
     noun = "a telegram"
     decoder = staticmethod(body_decoder(Telegram, {"urgent": (False,)}))
 
     def wire_names(self, body: Telegram) -> dict[str, str]:
         return {"max_tokens": "words"}
 
-    async def requests(self, body: Telegram, asked: Asked) -> list[GenerationRequest]:
-        prompt = TextPrompt(asked.headers.get("x-station", "") + body.telegram)
-        id = asked.services.ids.request_id("tg")
-        return [generation_request(body, asked, id, prompt, max_tokens=body.words, num_choices=body.copies)]
+    def convert(self, body: Telegram, context: RequestContext) -> list[GenerationRequest]:
+        prompt = TextPrompt(context.headers.get("x-station", "") + body.telegram)
+        id = context.services.ids.request_id("tg")
+        return [generation_request(body, context, id, prompt, max_tokens=body.words, num_choices=body.copies)]
 
     def answer(self, body: Telegram, started: Started, choices: Sequence[Collected]) -> Reply:
         return Reply(started.model, [_text(choice.parts()) for choice in choices])
@@ -102,10 +103,10 @@ class Telegraph(Dialect):
     operations = (Send(),)
     error_type = Wrong
 
-    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
         @get("/telegraph/operator", sync_to_thread=False)
         def operator() -> str:
-            return default_model
+            return services.default_model
 
         return [operator]
 

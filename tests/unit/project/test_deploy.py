@@ -18,7 +18,7 @@ from application.services.text_side.supervision.engine_watch import EXIT_STUCK
 from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING
 from interfaces.cli.terminal.failure import USAGE
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, STUCK_AFTER_GPU_S
-from interfaces.http.incoming.connection_limits import HEALTH_PATHS
+from interfaces.http.incoming.request_context import HEALTH_PATHS
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -12,7 +12,7 @@ from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
 from interfaces.http.ollama.options import Options
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completion_request import CompletionRequest
-from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.dialect_docs import FOLDER, PAGES, page
 
 BODIES = [

@@ -12,7 +12,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from interfaces.http.answering.dialect import Dialects
-from interfaces.http.incoming.connection_limits import ConnectionLimits
+from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient

@@ -11,7 +11,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.client import Client, KeyRing
 from interfaces.http.answering.dialect import Dialects
-from interfaces.http.incoming.json_body import LARGE_BYTES
+from interfaces.http.incoming.request_context import LARGE_BYTES
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.keyed_service import KEY, SETTINGS, headers, keyed_service

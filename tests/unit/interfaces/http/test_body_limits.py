@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from domain.errors import DomainError, InvalidRequest
-from interfaces.http.incoming import body_limits
-from interfaces.http.incoming.body_limits import (
+from interfaces.http.incoming import json_body
+from interfaces.http.incoming.json_body import (
     CONTAINER_NODES,
     MAX_NODES,
-    BodiesFull,
-    BodyBudget,
+    body_decoder,
     check_nodes,
     num_nodes,
 )
-from interfaces.http.incoming.json_body import JsonBody, json_body
+from interfaces.http.incoming.request_context import BodiesFull, BodyBudget
 from interfaces.http.openai.chat_request import ChatCompletionRequest
-from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.request import ResponsesRequest
 
 MANY = MAX_NODES // CONTAINER_NODES
 
@@ -52,7 +51,7 @@ def test_what_is_inside_of_strings_is_no_value(seed: int, monkeypatch: pytest.Mo
     value = nested(random.Random(seed), 6)
     text = json.dumps(value).encode()
     assert num_nodes(text) >= exact(value)  # by bytes alone, while that is little
-    monkeypatch.setattr(body_limits, "MAX_NODES", exact(value))
+    monkeypatch.setattr(json_body, "MAX_NODES", exact(value))
     assert num_nodes(text) == exact(value)
 
 
@@ -87,15 +86,17 @@ class TestNodes:
         assert caught.value.param == "input[3]"
 
 
-@pytest.mark.parametrize("dto", [json_body(ChatCompletionRequest), json_body(ResponsesRequest)])
-def test_nested_bodies_are_decoded_or_refused(dto: type[JsonBody]) -> None:
+@pytest.mark.parametrize("body_type", [ChatCompletionRequest, ResponsesRequest])
+def test_nested_bodies_are_decoded_or_refused(body_type: type[Any]) -> None:
+    decode = body_decoder(body_type)
     generator = random.Random(22)
     fields = ("messages", "input", "tools", "metadata", "chat_template_kwargs", "response_format", "unknown")
     for _ in range(300):
         body = {name: nested(generator, 5) for name in generator.sample(fields, 3)}
         text = json.dumps(body).encode().replace(b"null", b"[" * generator.choice((1, 2_000, MANY)))
         try:
-            dto.decode(text)
+            check_nodes(text)
+            decode(text)
         except DomainError as error:
             assert isinstance(error, InvalidRequest)  # noqa: PT017
 
@@ -110,10 +111,10 @@ class TestBudget:
         budget.take("other", half)
         with pytest.raises(BodiesFull, match="the requests"):
             budget.take("third", 1)
-        budget.give_back("ci", half)
+        budget.release("ci", half)
         budget.take("third", 1)
-        budget.give_back("third", 1)
-        budget.give_back("other", half)
+        budget.release("third", 1)
+        budget.release("other", half)
         assert budget.held_bytes == 0
         budget.take("ci", half)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from interfaces.http.incoming.connection_limits import RESERVED_CONNECTIONS, MessageMeter, Place, Places, shared_address
+from interfaces.http.front.connection_limits import RESERVED_CONNECTIONS, MessageMeter, Place, Places, shared_address
 
 
 def test_what_is_still_to_come_of_an_announced_body_is_counted_down() -> None:

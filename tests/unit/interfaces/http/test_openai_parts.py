@@ -11,10 +11,8 @@ from msgspec.json import encode
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
 from application.services.text_side.answers.answer import Progress
-from domain.client import ANYBODY, ClientMeter
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
@@ -28,12 +26,10 @@ from domain.request.stream import (
     ToolCallDelta,
 )
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Asked, Framing, Operation, Started
-from interfaces.http.incoming.body_limits import BodyBudget
-from interfaces.http.incoming.visit import Visit
+from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.chat import ChatCompletions
 from interfaces.http.openai.completions import Completions
-from interfaces.http.services import Services
 from tests.support.http.sse import comments, events
 
 CALLS: list[ContentDelta] = [
@@ -51,9 +47,8 @@ CALLS: list[ContentDelta] = [
 
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
-    visit = Visit(ClientMeter(ANYBODY), FakeClock(), BodyBudget(0), "")
-    asked = Asked(cast(Services, None), "m", visit)  # these operations ask for nothing
-    return Started(asked, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
+    context = cast(RequestContext, None)  # these operations use nothing of it
+    return Started(context, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
 
 
 CHAT = started(ChatPrompt((ChatMessage(Role.USER, "hi"),)))

@@ -12,8 +12,7 @@ from domain.request.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSp
 from domain.request.request import ChatPrompt
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.items import ITEMS, LEFT_OUT
-from interfaces.http.responses.prompt import chat_prompt, tools_of
-from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.request import ResponsesRequest, chat_prompt
 from interfaces.http.responses.tools import WireTool
 
 decode = body_decoder(ResponsesRequest)
@@ -120,13 +119,13 @@ def test_tools_of_every_kind_are_functions_and_hosted_ones_nothing() -> None:
 
 
 def test_names_find_their_way_back() -> None:
-    tools = tools_of(body_of(tools=TOOLS))
+    tools = body_of(tools=TOOLS).tool_table
     assert tools.wire("exec") == WireTool("exec")
     assert tools.wire("agents__close") == tools.wire("close") == WireTool("close", "agents")
     assert tools.wire("apply_patch") == WireTool("apply_patch", is_custom=True)
     assert tools.wire("nobody") == WireTool("nobody")
     twice = [{"type": "namespace", "name": name, "tools": [{"type": "function", "name": "go"}]} for name in "ab"]
-    assert tools_of(body_of(tools=twice)).wire("go") == WireTool("go")
+    assert body_of(tools=twice).tool_table.wire("go") == WireTool("go")
 
 
 def test_tools_in_the_input_are_tools() -> None:
@@ -134,7 +133,7 @@ def test_tools_in_the_input_are_tools() -> None:
     found = {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function", "name": "late"}]}
     names = [tool.name for tool in prompt_of(added, HELLO, found, tools=[FUNCTION]).tools]
     assert names == ["exec", "agents__close", "apply_patch", "late"]
-    assert tools_of(body_of([added, HELLO])).wire("apply_patch").is_custom
+    assert body_of([added, HELLO]).tool_table.wire("apply_patch").is_custom
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from interfaces.http.anthropic import prompt as anthropic
 from interfaces.http.anthropic.messages_request import MessagesRequest
 from interfaces.http.errors import renamed
 from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt
-from interfaces.http.responses import prompt as responses
-from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses import request as responses
+from interfaces.http.responses.request import ResponsesRequest
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 HELLO = [{"role": "user", "content": "hi"}]

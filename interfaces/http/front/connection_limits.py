@@ -42,8 +42,6 @@ RESERVED_CONNECTIONS = 16
 STALL_S = 1.0
 """A timer later than this means that the event loop stood still, and that input was not read in the meantime."""
 
-HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
-
 HEADERS_TOO_LARGE = Problem(431, "headers_too_large", "the request's headers are too large or too many")
 TARGET_TOO_LONG = Problem(414, "target_too_long", "the request's path is too long")
 MALFORMED = Problem(400, "invalid_request", "this is not an HTTP request that can be understood")
@@ -265,8 +263,3 @@ def shared_address(host: str | None) -> str | None:
         return None if ip_address(host).is_loopback else host
     except ValueError:
         return host
-
-
-def is_health_check(path: str) -> bool:
-    """Health checks are answered without a key, and by a server that has no place left."""
-    return path.rstrip("/") in HEALTH_PATHS

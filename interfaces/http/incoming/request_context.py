@@ -1,0 +1,304 @@
+"""The context of an HTTP request: its client, found by its key and bound to its limits, and what the request holds.
+
+The key comes in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere else. Health checks and pages need no key:
+they hold nothing of a client.
+
+A request is charged once when its headers have arrived, and takes a place of `max_concurrent` then if its route
+generates, so that no body is read for a client that may not generate now. Each generation beyond the first is charged,
+and takes a place, when it is known. `RequestContext.end` releases whatever was taken, however the exchange ends.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.enums import ScopeType
+from litestar.exceptions import NotAuthorizedException
+from litestar.handlers import BaseRouteHandler
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from application.ports.id_source import IdSource
+from domain.byte_size import format_bytes
+from domain.client import NOBODY, ClientMeter, KeyRing
+from domain.errors import NotAllowed, ServerUnavailable
+from domain.request.document import Owner
+from domain.request.request import GenerationRequest
+from interfaces.http.services import Services
+
+T = TypeVar("T")
+
+HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
+
+SALT_HEADER = "x-cairn-cache-salt"
+"""Requests without a body name their tenant in a header, because addresses end up in logs."""
+
+GENERATES = {"generates": True}
+"""The `opt` of routes that generate, which take a place when their headers arrive."""
+
+LARGE_BYTES = 64 * 2**10
+"""A larger body is decoded and converted in a worker thread."""
+
+PIECE_BYTES = 64 << 10
+"""Size of the pieces in which an answer is sent."""
+
+MAX_OFFERED = 4
+"""Keys of one request that are compared with those of the server; clients send one, or one in each header."""
+
+MIN_BUDGET_BYTES = 256 * 2**20
+BODIES_AT_ONCE = 4
+"""The budget has room for this many bodies of the largest size, where that is more than MIN_BUDGET_BYTES."""
+
+_CONTEXT = "cairn_context"
+_REQUEST_ID = "cairn_request_id"
+_PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class BodiesFull(ServerUnavailable):
+    """The bodies of unanswered requests leave no room for this one."""
+
+    code = "bodies_full"
+
+
+class BodyBudget:
+    """The memory that the bodies of all unanswered requests may take; half of it for one key, or for one address
+    without a key. Event loop only.
+
+    A body counts as it arrives, not as it is announced, so that no header takes room; and until its request is
+    answered, because the application keeps it that long. A body without room is refused at once: bodies that are each
+    half there would wait for one another.
+    """
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self.max_bytes = max(MIN_BUDGET_BYTES, BODIES_AT_ONCE * max_body_bytes)
+        self.held_bytes = 0
+        self._held_by: dict[str, int] = {}
+
+    def take(self, owner: str, num_bytes: int) -> None:
+        """Raises BodiesFull."""
+        held_bytes = self._held_by.get(owner, 0) + num_bytes
+        if held_bytes > self.max_bytes // 2:
+            self._refuse("your requests that are being answered already hold bodies of", self.max_bytes // 2)
+        if self.held_bytes + num_bytes > self.max_bytes:
+            self._refuse("the requests that are being answered already hold bodies of", self.max_bytes)
+        self.held_bytes += num_bytes
+        self._held_by[owner] = held_bytes
+
+    def release(self, owner: str, num_bytes: int) -> None:
+        self.held_bytes -= num_bytes
+        left_bytes = self._held_by.get(owner, 0) - num_bytes
+        if left_bytes:
+            self._held_by[owner] = left_bytes
+        else:
+            self._held_by.pop(owner, None)
+
+    def _refuse(self, why: str, num_bytes: int) -> None:
+        raise BodiesFull(f"{why} {format_bytes(num_bytes)}; try again later")
+
+
+class RequestContext:
+    """One HTTP exchange of a known client, from its headers to the last byte of its answer. Event loop only.
+
+    `client` is the client as it was when the exchange began, `arrived_ns` the monotonic time of that. `owner` names the
+    share of `bodies` that the request's body takes.
+    """
+
+    def __init__(
+        self, services: Services, meter: ClientMeter, bodies: BodyBudget, owner: str, headers: Headers | None = None
+    ) -> None:
+        self.services = services
+        self.client = meter.client
+        self.headers: Mapping[str, str] = Headers() if headers is None else headers
+        self.arrived_ns = services.clock.now_ns()
+        self._meter = meter
+        self._bodies = bodies
+        self._owner = owner
+        self._num_places = self._num_body_bytes = 0
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Returns `work(*arguments)`. Runs it in a worker thread if the request's body, with what it refers to, is
+        large: decoding and converting one can take seconds."""
+        if self._num_body_bytes <= LARGE_BYTES:
+            return work(*arguments)
+        return await asyncio.to_thread(work, *arguments)
+
+    def arrive(self, *, generates: bool) -> None:
+        """Charge the request. Raises LimitReached."""
+        self._meter.charge(1, self.arrived_ns)
+        if generates:
+            self._enter(1)
+
+    def reading(self, receive: Receive) -> Receive:
+        """`receive`, counting the body against the budget. It raises BodiesFull."""
+
+        async def counted() -> Any:
+            message = await receive()
+            if message["type"] == "http.request" and (num_bytes := len(message.get("body", b""))):
+                self.hold(num_bytes)
+            return message
+
+        return counted
+
+    def answering(self, send: Send) -> Send:
+        """`send`, ending the exchange with its last message: the client may send the next request as soon as it has
+        that. Sends in pieces, each when the client has taken those before: what a slow client leaves unread counts as
+        long as its request does."""
+
+        async def ending(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                return await send(message)
+            body = message.get("body", b"")
+            for start in range(0, len(body) - PIECE_BYTES, PIECE_BYTES):
+                piece = body[start : start + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            last = body[(len(body) - 1) // PIECE_BYTES * PIECE_BYTES :] if body else body
+            await send({**message, "body": last})
+            if not message.get("more_body"):
+                self.end()
+            return None
+
+        return ending
+
+    def hold(self, num_bytes: int) -> None:
+        """Count what was looked up for the request as part of its body. Raises BodiesFull."""
+        self._bodies.take(self._owner, num_bytes)
+        self._num_body_bytes += num_bytes
+
+    async def admit(
+        self, requests: Sequence[GenerationRequest], num_at_once: int | None = None
+    ) -> Sequence[GenerationRequest]:
+        """The requests as the client's own, each for the model that its name stands for. `num_at_once`: places that
+        they take; None for one each generation. Raises ModelNotFound, NotAllowed, LimitReached, and InvalidRequest for
+        more than the client may ever have."""
+        owned = [self.client.own(request) for request in await self.services.answering(requests)]
+        num_generations = sum(request.num_choices for request in owned)
+        self._enter(num_generations if num_at_once is None else num_at_once)
+        self._meter.charge(num_generations, self.services.clock.now_ns(), num_paid=1)
+        return owned
+
+    def salt(self, cache_salt: str | None = None) -> str:
+        """The salt that the request names: `cache_salt` of its body, else its header; empty without either."""
+        return self.headers.get(SALT_HEADER, "") if cache_salt is None else cache_salt
+
+    def document_owner(self, cache_salt: str | None = None) -> Owner:
+        """The owner of the request's documents: its key and its tenant. `cache_salt`: the body's."""
+        return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
+
+    def end(self) -> None:
+        """Idempotent."""
+        num_places, self._num_places = self._num_places, 0
+        self._meter.leave(num_places)
+        num_bytes, self._num_body_bytes = self._num_body_bytes, 0
+        if num_bytes:
+            self._bodies.release(self._owner, num_bytes)
+
+    def limit_headers(self) -> list[tuple[bytes, bytes]]:
+        """The rest of the client's limit of requests, in OpenAI's headers."""
+        allowance = self._meter.allowance(self.services.clock.now_ns())
+        if allowance is None:
+            return []
+        reset_s = -(-allowance.reset_ns // 1_000_000_000)
+        values = {"limit": allowance.limit, "remaining": allowance.remaining, "reset": f"{reset_s}s"}
+        return [(f"x-ratelimit-{name}-requests".encode(), str(value).encode()) for name, value in values.items()]
+
+    def _enter(self, num_places: int) -> None:
+        """Take places until the request has this many."""
+        self._meter.enter(num_places, num_held=self._num_places)
+        self._num_places = max(num_places, self._num_places)
+
+
+class Authentication(ASGIMiddleware):
+    """The middleware that makes and ends each RequestContext. Refuses, by its headers alone, a request that needs a key
+    and has none, or that is beyond a limit of its client."""
+
+    scopes = (ScopeType.HTTP,)
+
+    def __init__(self, services: Services, keys: KeyRing, bodies: BodyBudget, page_paths: Collection[str] = ()) -> None:
+        self._services = services
+        self._keys = keys
+        self._bodies = bodies
+        self._page_paths = frozenset(page_paths)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        path = scope["path"].rstrip("/") or "/"
+        is_charged = path not in self._page_paths and not is_health_check(path)
+        meter = self._meter(scope["headers"], is_needed=is_charged)
+        address = scope["client"] or ("", 0)
+        owner = meter.client.name or f"address {address[0]}"
+        context = RequestContext(self._services, meter, self._bodies, owner, Headers.from_scope(scope))
+        scope["state"][_CONTEXT] = context
+        try:
+            if is_charged:
+                context.arrive(generates=bool(scope["route_handler"].opt.get("generates")))
+            await next_app(scope, context.reading(receive), context.answering(send))
+        finally:
+            context.end()
+
+    def _meter(self, headers: Iterable[tuple[bytes, bytes]], *, is_needed: bool) -> ClientMeter:
+        offered = [key for name, value in headers if (key := _key(name, value)) is not None]
+        found = self._keys.find(offered if len(offered) <= MAX_OFFERED else ())
+        if len(found) == 1:
+            return found[0]
+        if not is_needed:
+            return ClientMeter(NOBODY)
+        what = "the API key is not valid" if offered else "an API key is required"
+        if found:
+            what = "the API keys belong to different clients"
+        raise NotAuthorizedException(
+            f"{what}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+def _key(name: bytes, value: bytes) -> bytes | None:
+    if name == b"x-api-key":
+        return value
+    if name == b"authorization":
+        scheme, _, key = value.partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else None
+    return None
+
+
+def context_of(scope: Scope) -> RequestContext:
+    """The context of a request that has reached its route; a KeyError without authentication."""
+    found: RequestContext = scope["state"][_CONTEXT]
+    return found
+
+
+def is_health_check(path: str) -> bool:
+    """Health checks are answered without a key, and by a server that has no place left."""
+    return path.rstrip("/") in HEALTH_PATHS
+
+
+def admins_only(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
+    """A guard of routes that report or change what belongs to all clients. Raises NotAllowed."""
+    client = context_of(connection.scope).client
+    if not client.is_admin:
+        raise NotAllowed(f"the key '{client.name}' may not do this: it needs a key with admin = true")
+
+
+def request_id(scope: Scope, ids: IdSource) -> str:
+    """The client's own id if it sent a plain one, else a new one; the same for the whole exchange."""
+    state: dict[str, Any] = scope["state"]
+    if _REQUEST_ID not in state:
+        sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        state[_REQUEST_ID] = sent.decode("ascii") if _PLAIN_ID.fullmatch(sent) else ids.request_id("req")
+    found: str = state[_REQUEST_ID]
+    return found
+
+
+def add_headers(ids: IdSource) -> Callable[[Message, Scope], Awaitable[None]]:
+    """A before-send hook that adds the request's id and the client's limits to every response, also to those made
+    outside any route, such as 404."""
+
+    async def hook(message: Message, scope: Scope) -> None:
+        if message["type"] == "http.response.start":
+            context: RequestContext | None = scope["state"].get(_CONTEXT)
+            limits = [] if context is None else context.limit_headers()
+            own = (b"x-request-id", request_id(scope, ids).encode())
+            message["headers"] = [*message["headers"], own, *limits]
+
+    return hook

@@ -1,0 +1,137 @@
+"""The routes of the prefix cache: POST /v1/cache/explain, /warm and /clear, GET /v1/cache/stats.
+
+The first two take the body of a chat, a response or a completion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from application.ports.document_store import DocumentUsage
+from application.services.documents import Documents
+from domain.errors import InvalidRequest, StoreUnresponsive
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.answering import json_route
+from interfaces.http.answering.documented import errors
+from interfaces.http.errors import renamed
+from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
+from interfaces.http.incoming.request_context import GENERATES, RequestContext, admins_only
+from interfaces.http.operations.explanation_body import PromptExplanation, prompt_explanation
+from interfaces.http.operations.memory_body import MemoryBody, memory_body
+from interfaces.http.operations.tier_bodies import TiersBody, tiers_body
+from interfaces.http.services import Services
+
+
+class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
+    """One entry a prompt: a chat has one, a text completion may have several."""
+
+    model: str
+    prompts: list[PromptExplanation]
+
+
+class PromptWarmed(Struct):
+    """Tokens: prompt = reused + computed. `stored_tokens`: how many of them a restart would leave, at most all but the
+    last; null when nothing is persisted."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    computed_tokens: int
+    stored_tokens: int | None
+
+
+class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
+    """One entry a prompt."""
+
+    model: str
+    prompts: list[PromptWarmed]
+
+
+class ClearRequest(Struct, forbid_unknown_fields=True):
+    """Null and absent mean any; an unknown field is refused, because a typing error must not clear everything.
+    `model`: its name, or the first digits of a namespace. `salt`: a `cache_salt`, empty for requests that name none; it
+    is combined with the admin's key as in the admin's own requests."""
+
+    model: str | None = None
+    salt: str | None = None
+
+
+class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
+    """Records that were removed: from memory; from the store and the queue in front of it, with their bytes in the
+    store; stored responses and tool calls, with theirs. `problem`: why something may be left in the store's files, else
+    null."""
+
+    hot_records: int
+    records: int
+    bytes: int
+    documents: int
+    document_bytes: int
+    problem: str | None
+
+
+class CacheStatsBody(TiersBody, tag_field="object", tag="cairn.cache_stats"):
+    """As TiersBody. `memory`: null where the engine keeps no ledger."""
+
+    memory: MemoryBody | None = None
+
+
+def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+    """The handlers. Clearing and the totals over all tenants are for admins only."""
+    prompt_body = bodies.annotation
+
+    @json_route("/v1/cache/explain", "explainCache", error_type, prompt_body, bodies.decode)
+    async def explain(body: PromptBody, context: RequestContext) -> ExplanationBody:
+        with renamed(body.wire_names):
+            requests = _labelled(await body.requests(context, num_at_once=0), "explainCache")
+            explained = [await services.explain_prompt(request) for request in requests]
+        return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
+
+    @json_route("/v1/cache/warm", "warmCache", error_type, prompt_body, bodies.decode, opt=GENERATES)
+    async def warm(body: PromptBody, context: RequestContext) -> WarmedBody:
+        with renamed(body.wire_names):
+            requests = _labelled(await body.requests(context, num_at_once=1), "warmCache")
+            if not all(request.persist for request in requests):
+                raise InvalidRequest("store is false: nothing of this request may be stored", param="store")
+            # one prompt after the other, so that later ones reuse what they share with earlier ones
+            warmed = [await services.warm_prompt(request) for request in requests]
+        prompts = [PromptWarmed(one.num_prompt, one.num_reused, one.num_computed, one.num_stored) for one in warmed]
+        return WarmedBody(warmed[0].model, prompts)
+
+    @json_route(
+        "/v1/cache/clear",
+        "clearCache",
+        error_type,
+        ClearRequest,
+        statuses=(400, 401, 413, 503),
+        guards=[admins_only],
+        is_cancelled=False,
+    )
+    async def clear(body: ClearRequest, context: RequestContext) -> ClearedBody:
+        salt = None if body.salt is None else context.client.tenant(body.salt)
+        cleared = await services.clear_cache(body.model, salt)
+        erased = await services.documents.erase(body.model, salt)
+        problem = "; ".join(problem for problem in (cleared.problem, erased.problem) if problem) or None
+        numbers = (cleared.num_hot, cleared.num_stored, cleared.stored_bytes, erased.num_documents, erased.num_bytes)
+        return ClearedBody(*numbers, problem)
+
+    @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
+    async def read_stats() -> CacheStatsBody:
+        tiers = tiers_body(await services.cache_stats(), await _usage(services.documents))
+        memory = memory_body(services.engine_status()) if services.engine_status is not None else None
+        return CacheStatsBody(**asdict(tiers), memory=memory)
+
+    return [explain, warm, clear, read_stats]
+
+
+def _labelled(requests: Sequence[GenerationRequest], operation: str) -> list[GenerationRequest]:
+    return [replace(request, operation=operation) for request in requests]
+
+
+async def _usage(documents: Documents) -> DocumentUsage | None:
+    try:
+        return await documents.usage()
+    except StoreUnresponsive:
+        return None

@@ -1,0 +1,211 @@
+"""The body of POST /v1/responses, with the stored items that it refers to, and its conversion into a prompt."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from domain.errors import InvalidRequest
+from domain.request.chat import ChatMessage, Json, Role
+from domain.request.grammar import Grammar
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt
+from interfaces.http.fields.grammar_fields import response_format_grammar
+from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
+from interfaces.http.fields.sampling_fields import thinking_kwargs
+from interfaces.http.fields.tool_choices import openai_tool_choice
+from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.responses import stored
+from interfaces.http.responses.conversation import conversation, tools_in
+from interfaces.http.responses.items import ItemReference, decoded, kind_of
+from interfaces.http.responses.stored import LookupBudget
+from interfaces.http.responses.tools import Tools
+
+FORMAT = "text.format"
+MAX_REFERENCES = 1_000
+
+_NAMES = {"messages": "input", "max_tokens": "max_output_tokens"}
+
+
+class Reasoning(Struct):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextConfig(Struct):
+    format: dict[str, Any] | None = None
+
+
+class ResponsesRequest(Struct, kw_only=True, dict=True):
+    """Null and absent mean the same for every field; unknown fields are ignored."""
+
+    model: Annotated[str | None, supported("without it, the default model answers")] = None
+    input: Annotated[
+        str | list[Raw],
+        supported("a string or items; roles anywhere, in place; an item of an unknown type is refused"),
+    ]
+    instructions: Annotated[str | None, supported("a system message before the input")] = None
+    stream: Annotated[bool | None, supported("server-sent events, each with its `event:` line")] = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        mapped(
+            "`function`; `custom` as a function with an `input`; `namespace` as its functions; all others, which the"
+            " server would run, become nothing"
+        ),
+    ] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        mapped(
+            "`auto`, `none`, `required`, a function or custom tool by name, `allowed_tools`; the prompt is the"
+            " same with all; what a model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, mapped("false: one call, where the model's form of calls can be told from text")
+    ] = None
+    max_output_tokens: Annotated[
+        int | None, supported("an upper bound; without it, or with less room, the context is the bound")
+    ] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    reasoning: Annotated[
+        Reasoning | None,
+        mapped(
+            "`effort` goes to the model's template as `low`, `medium` or `high`, and `none` as no reasoning, which is"
+            " ended where a model begins it all the same; with a `summary`, the reasoning itself comes as the summary"
+        ),
+    ] = None
+    text: Annotated[
+        TextConfig | None, mapped("`format`: `text`, `json_object`, `json_schema`; `verbosity` is ignored")
+    ] = None
+    include: Annotated[
+        list[str] | None,
+        mapped("`reasoning.encrypted_content` gives reasoning items a handle; others add nothing"),
+    ] = None
+    store: Annotated[
+        bool | None,
+        supported(
+            "true by default: input and answer are kept, for GET and `previous_response_id`; what is computed is kept"
+            " in the prefix cache either way, and what is remembered of tool calls in memory alone where it is false"
+        ),
+    ] = None
+    service_tier: Annotated[
+        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+    ] = None
+    metadata: Annotated[dict[str, str] | None, supported("repeated in the answer; it stays out of the prompt")] = None
+    seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    previous_response_id: Annotated[
+        str | None, supported("the items of that response, and of all before it, come before the input")
+    ] = None
+    conversation: Annotated[Any, refused("conversations are not stored")] = None
+    prompt: Annotated[Any, refused("there are no stored prompts")] = None
+    background: Annotated[bool | None, refused("nothing runs without a client", False)] = None
+    top_logprobs: Annotated[int | None, refused("log probabilities are in chat completions", 0)] = None
+    truncation: Annotated[Any, ignored("what does not fit is refused")] = None
+    prompt_cache_key: Annotated[str | None, ignored("every prompt is cached, by its content")] = None
+    max_tool_calls: Annotated[Any, ignored("it counts tools that the server runs")] = None
+    stream_options: Annotated[Any, ignored("nothing is obfuscated")] = None
+    context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
+    client_metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
+    safety_identifier: Annotated[Any, ignored("it is passed to no one")] = None
+    user: Annotated[Any, ignored("it is passed to no one")] = None
+
+    @property
+    def earlier_items(self) -> Sequence[Raw]:
+        """The items before those of the input."""
+        return ()
+
+    @cached_property
+    def tool_table(self) -> Tools:
+        """All tools that the body names, also in its input. Raises InvalidRequest."""
+        named = [(f"tools[{index}]", tool) for index, tool in enumerate(self.tools or ())]
+        return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)])
+
+    @property
+    def format(self) -> dict[str, Any] | None:
+        return None if self.text is None else self.text.format
+
+    @property
+    def effort(self) -> str | None:
+        return None if self.reasoning is None else self.reasoning.effort
+
+
+class ResolvedRequest(ResponsesRequest, kw_only=True):
+    """A request whose references have been replaced by the items. Clients do not send `earlier`."""
+
+    earlier: Annotated[list[Raw], ignored("made of `previous_response_id`")]
+
+    @property
+    def earlier_items(self) -> Sequence[Raw]:
+        return self.earlier
+
+
+async def resolved(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
+    """The body with the items that it refers to: those of earlier responses, and those named by their id. Raises
+    InvalidRequest, naming what is missing or too much, BodiesFull, and StoreUnresponsive."""
+    budget, documents = LookupBudget(), context.services.documents
+    owner = context.document_owner(body.cache_salt)
+    earlier: list[Raw] = []
+    if body.previous_response_id is not None:
+        turns = await stored.chain(documents, owner, body.previous_response_id, budget)
+        earlier = [item for turn in turns.values() for item in turn.items]
+    references = await context.run(_references, body.input)
+    if not earlier and not references:
+        return body
+    found = await stored.find_items(documents, owner, {f"input[{at}].id": id for at, id in references.items()}, budget)
+    for at, id in references.items():
+        if id not in found:
+            raise InvalidRequest(f"Item with id '{id[:100]}' not found.", param=f"input[{at}].id")
+    context.hold(budget.num_bytes)
+    items = body.input
+    if not isinstance(items, str):
+        items = [found[references[at]] if at in references else item for at, item in enumerate(items)]
+    fields: dict[str, Any] = {**msgspec.structs.asdict(body), "input": items, "earlier": earlier}
+    return ResolvedRequest(**fields)
+
+
+def _references(items: str | Sequence[Raw]) -> dict[int, str]:
+    """The ids of those items that are references, by place. Raises InvalidRequest."""
+    found: dict[int, str] = {}
+    for at, raw in enumerate(() if isinstance(items, str) else items):
+        if kind_of(raw, f"input[{at}]") is ItemReference:
+            found[at] = decoded(raw, ItemReference, f"input[{at}]").id
+    if len(found) > MAX_REFERENCES:
+        raise InvalidRequest(f"input: more than {MAX_REFERENCES} references to items", param="input")
+    return found
+
+
+def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
+    """Raises InvalidRequest for what the body asks for and is not supported."""
+    refuse_unsupported(body)
+    instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
+    messages, tools = (*instructions, *conversation(body.input, body.earlier_items)), body.tool_table
+    choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
+    choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
+    return ChatPrompt(messages, tools.specs, _template_kwargs(body.effort), choice)
+
+
+def grammar(body: ResponsesRequest) -> Grammar | None:
+    """Raises InvalidRequest."""
+    found = [] if body.format is None else response_format_grammar(body.format, FORMAT)
+    return found[0].grammar if found else None
+
+
+def wire_names(body: ResponsesRequest) -> dict[str, str]:
+    """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
+    return {**_NAMES, "grammar": FORMAT if body.format is not None else "tools"}
+
+
+def reasoning_limit(body: ResponsesRequest) -> ReasoningLimit | None:
+    """The effort `none` is a budget of no tokens, for templates that have no switch."""
+    return NO_REASONING if body.effort == "none" else None
+
+
+def _template_kwargs(effort: str | None) -> dict[str, Json]:
+    if effort is None:
+        return {}
+    return thinking_kwargs(effort != "none", None if effort == "none" else effort)
