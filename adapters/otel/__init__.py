@@ -1,1 +1,1 @@
-"""OpenTelemetry: traces, metrics, `GET /metrics` and the HTTP span. Start at `setup.build_telemetry`."""
+"""The OpenTelemetry adapter: traces, metrics, logs and the HTTP span. `setup.build_telemetry` is the entry."""

@@ -13,7 +13,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from adapters.otel import semconv as names
-from adapters.otel.spans.span_attributes import Attributes, encodable
+from adapters.otel.span_attributes import Attributes, encodable
 
 ROOT = "cairn"
 """The logger whose lines are sent, with all below it."""

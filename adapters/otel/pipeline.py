@@ -1,39 +1,116 @@
-"""The parts of telemetry put together: providers, sinks, middleware, and their common end."""
+"""OpenTelemetry's providers with the exporters of a plan, and the telemetry that is assembled on them. The providers
+are Cairn's own, never made global."""
 
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import NoOpTracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import Link, NoOpTracerProvider, SpanKind, TraceState, get_current_span
+from opentelemetry.util.types import Attributes
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from adapters.otel.environment import ExportPlan
 from adapters.otel.http import HttpTracing, current_carrier
 from adapters.otel.log_export import LogExport
-from adapters.otel.metrics.catalogue import MetricEvents
-from adapters.otel.providers import (
-    SCOPE,
-    build_logger_provider,
-    build_meter_provider,
-    build_resource,
-    build_tracer_provider,
-)
-from adapters.otel.spans.message_content import MessageContent
-from adapters.otel.spans.request_spans import SpanEvents
-from adapters.otel.telemetry import AsgiApp, MetricsText, Telemetry
-from adapters.otel.trace_lookup import ids_of, no_trace
+from adapters.otel.message_content import MessageContent
+from adapters.otel.metrics import MetricEvents, no_trace
+from adapters.otel.request_spans import SpanEvents
+from adapters.otel.telemetry import OTLP, AsgiApp, ExportPlan, MetricsText, Telemetry
 from application.installation import installed_version
 from application.ports.clock import Clock
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
+
+SHUTDOWN_TIMEOUT_S = 5.0
+"""The wait for a collector that does not answer, when the server ends."""
+
+SCOPE = "cairn"
+"""The name of the instrumentation scope."""
+
+_VIEWS = (
+    # The instrumentation keeps the response's size on itself, so that concurrent requests read each other's.
+    View(instrument_name="http.server.response.body.size", aggregation=DropAggregation()),
+)
+
+_logger = logging.getLogger("cairn.telemetry")
+
+
+class LinkedSampler(Sampler):
+    """Samples a root span with a link to a sampled span: the persist span of a request is kept with its request.
+    `otherwise` decides about all other spans."""
+
+    def __init__(self, otherwise: Sampler) -> None:
+        self._otherwise = otherwise
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        is_root = not get_current_span(parent_context).get_span_context().is_valid
+        if is_root and any(link.context.trace_flags.sampled for link in links or ()):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
+        return self._otherwise.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        return f"Linked{{{self._otherwise.get_description()}}}"
+
+
+def build_resource(environment: Mapping[str, str]) -> Resource:
+    """`service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise."""
+    attributes = {SERVICE_VERSION: installed_version()}
+    named = [item.partition("=")[0].strip() for item in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
+    if not environment.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in named:
+        attributes[SERVICE_NAME] = "cairn"
+    return Resource.create({name: value for name, value in attributes.items() if name not in named})
+
+
+def build_tracer_provider(plan: ExportPlan, resource: Resource) -> TracerProvider:
+    """The sampler, limits and batch sizes follow OTEL_TRACES_SAMPLER, OTEL_SPAN_* and OTEL_BSP_*."""
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.sampler = LinkedSampler(provider.sampler)
+    for name in plan.traces:
+        exporter = OTLPSpanExporter() if name == OTLP else ConsoleSpanExporter()
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def build_logger_provider(plan: ExportPlan, resource: Resource) -> LoggerProvider:
+    """Batch sizes follow OTEL_BLRP_*, lengths OTEL_LOGRECORD_*."""
+    provider = LoggerProvider(resource, shutdown_on_exit=False)
+    for name in plan.logs:
+        exporter = OTLPLogExporter() if name == OTLP else ConsoleLogRecordExporter()
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+    return provider
+
+
+def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
+    """`readers` are added to the plan's. Intervals follow OTEL_METRIC_EXPORT_*."""
+    exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
+    pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
+    return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
 
 
 class PrometheusText:
@@ -49,12 +126,6 @@ class PrometheusText:
         """`accept`: the request's header; it decides between the text format and OpenMetrics."""
         encode, content_type = choose_encoder(accept)
         return MetricsText(encode(self._registry), content_type)
-
-
-SHUTDOWN_TIMEOUT_S = 5.0
-"""A collector that does not answer must not keep the server from ending."""
-
-_logger = logging.getLogger("cairn.telemetry")
 
 
 def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timelines: RequestTimelines) -> Telemetry:
@@ -83,7 +154,7 @@ def assemble(
     metrics_text: Callable[[str], MetricsText] | None = None,
     content: MessageContent | None = None,
 ) -> Telemetry:
-    """Telemetry on the given providers, which it shuts down in the end."""
+    """Telemetry on the given providers. Its `shutdown` shuts them down."""
     version = installed_version()
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
@@ -103,9 +174,13 @@ def assemble(
             logs.detach()
 
     def trace_ids(id: RequestId) -> Mapping[str, str]:
-        return ids_of(trace_of(id))
+        trace = trace_of(id)
+        context = get_current_span(trace).get_span_context() if trace is not None else None
+        if context is None or not context.is_valid:
+            return {}
+        return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
-    # Metrics first: what ends a request's tree is also measured, and points to its trace.
+    # Metrics first: the event that ends the spans of a request is measured too, with the trace as its exemplar.
     return Telemetry(
         sink=EventFanOut(*(sink for sink in (metrics, spans) if sink is not None)),
         middleware=wrap if tracers or meters else None,

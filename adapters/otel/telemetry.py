@@ -1,4 +1,4 @@
-"""What telemetry gives to the rest of the server, with nothing behind it when it is off. Imports no OpenTelemetry."""
+"""The interface of telemetry to the rest of the server, which does nothing by default. Imports no OpenTelemetry."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -9,6 +9,9 @@ from application.ports.event_sink import EventSink
 from application.services.event_fan_out import NullEvents
 from domain.ids import RequestId
 
+OTLP = "otlp"
+CONSOLE = "console"
+
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -16,22 +19,10 @@ AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class MetricsText(NamedTuple):
-    """The body of `GET /metrics`, and what it is."""
+    """The body of `GET /metrics` and its content type."""
 
     body: bytes
     content_type: str
-
-
-def _no_context() -> Mapping[str, str]:
-    return {}
-
-
-def _no_trace(_id: RequestId) -> Mapping[str, str]:
-    return {}
-
-
-def _no_shutdown() -> None:
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +31,27 @@ class Telemetry:
 
     `trace_context` gives the W3C headers of the running HTTP request, for GenerationRequest.trace_carrier; call it in
     the request's own task. `trace_ids` gives `trace_id` and `span_id` of an open request's span, empty without one; any
-    thread. `content` takes what is said; None where that is nobody's business. `metrics_text` answers `GET /metrics` to
-    who accepts that, None when metrics are not served; any thread, a few milliseconds. `shutdown` exports what is left
-    within a bounded time; call it when the engine has stopped; idempotent, blocking.
+    thread. `content` takes prompts and answers; None where spans do not hold them. `metrics_text` renders the body of
+    `GET /metrics` for an Accept header, None when metrics are not served; any thread, a few milliseconds. `shutdown`
+    exports the rest within a bounded time; call it when the engine has stopped; idempotent, blocking.
     """
 
     sink: EventSink = field(default_factory=NullEvents)
     middleware: Callable[[AsgiApp], AsgiApp] | None = None
-    trace_context: Callable[[], Mapping[str, str]] = _no_context
-    trace_ids: Callable[[RequestId], Mapping[str, str]] = _no_trace
+    trace_context: Callable[[], Mapping[str, str]] = lambda: {}
+    trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}
     content: ContentSink | None = None
     metrics_text: Callable[[str], MetricsText] | None = None
-    shutdown: Callable[[], None] = _no_shutdown
+    shutdown: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """The exporters to build. `prometheus`: OTEL_METRICS_EXPORTER asks for it, which means `GET /metrics` here.
+    `content`: whether spans hold what was said."""
+
+    traces: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    prometheus: bool = False
+    content: bool = False

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.spans.request_spans import SpanEvents
+from adapters.otel.request_spans import SpanEvents
 from adapters.system.event_log import EventLog
 from application.events import (
     Event,

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
-from adapters.otel.metrics.catalogue import CATALOGUE
-from adapters.otel.metrics.metric_spec import MetricKind
-from adapters.otel.metrics.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKEN
+from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN, MetricKind
 from application.events import (
     Event,
     ModelUnloaded,
@@ -232,8 +230,8 @@ def test_the_documentation_lists_the_catalogue() -> None:
     rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}
     kinds = {
         MetricKind.COUNTER: "counter",
-        MetricKind.OBSERVED_COUNTER: "counter",
-        MetricKind.OBSERVED_GAUGE: "gauge",
+        MetricKind.UP_DOWN: "gauge",
+        MetricKind.GAUGE: "gauge",
         MetricKind.HISTOGRAM: "histogram",
     }
     assert rows == {spec.name: kinds[spec.kind] for spec in CATALOGUE}

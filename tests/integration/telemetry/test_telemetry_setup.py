@@ -12,9 +12,9 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.otel import pipeline
-from adapters.otel.environment import CAPTURE_CONTENT, ExportPlan, plan_exports
-from adapters.otel.providers import build_resource
-from adapters.otel.setup import build_telemetry
+from adapters.otel.pipeline import build_resource
+from adapters.otel.setup import CAPTURE_CONTENT, build_telemetry, plan_exports
+from adapters.otel.telemetry import ExportPlan
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings

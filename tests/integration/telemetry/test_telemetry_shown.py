@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from adapters.config.fields import setting_fields
-from adapters.otel.metrics.catalogue import CATALOGUE, TELEMETRY_FAILURES
+from adapters.otel.catalogue import CATALOGUE, TELEMETRY_FAILURES
 from tests.support.telemetry.all_metrics import exposed, prometheus_name
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

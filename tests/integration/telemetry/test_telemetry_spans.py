@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.spans.request_spans import SpanEvents
+from adapters.otel.request_spans import SpanEvents
 from application.events import (
     Event,
     PrefixAwaited,

@@ -19,8 +19,8 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from adapters.otel.environment import CAPTURE_CONTENT
 from adapters.otel.log_export import ROOT
+from adapters.otel.setup import CAPTURE_CONTENT
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from tests.support.http.live_service import live_service
 from tests.support.patience import PATIENCE_S

@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.metrics.metric_spec import MetricSpec
+from adapters.otel.catalogue import Metric
 from adapters.otel.setup import build_telemetry
 from application.events import (
     Event,
@@ -107,7 +107,7 @@ def exposed(accept: str) -> str:
     return text
 
 
-def prometheus_name(spec: MetricSpec) -> str:
+def prometheus_name(spec: Metric) -> str:
     """What Prometheus calls a metric, without the endings of its samples."""
     unit = {"s": "_seconds", "By": "_bytes"}.get(spec.unit, "")
     return spec.name.replace(".", "_") + unit

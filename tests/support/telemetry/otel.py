@@ -12,9 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.metrics.catalogue import MetricEvents
-from adapters.otel.providers import SCOPE
-from adapters.otel.trace_lookup import TraceLookup, no_trace
+from adapters.otel.metrics import MetricEvents, TraceLookup, no_trace
+from adapters.otel.pipeline import SCOPE
 from application.services.event_fan_out import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.otel.spans.message_content import MAX_PLACES, MessageContent
+from adapters.otel.message_content import MAX_PLACES, MessageContent
 from domain.id_row import IdRow
 from domain.ids import RequestId
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec

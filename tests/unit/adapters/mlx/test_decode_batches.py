@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.otel.spans.span_tree import DecodeBatches
+from adapters.otel.span_tree import DecodeBatches
 
 
 @given(st.lists(st.integers(1, 6), max_size=30), st.lists(st.integers(1, 6), max_size=30))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.otel import semconv as names
-from adapters.otel.spans.span_attributes import Attributes, encodable
+from adapters.otel.span_attributes import Attributes, encodable
 from domain.ids import RequestId
 from domain.request.chat import SYSTEM_ROLES, ChatMessage
 from domain.request.request import ChatPrompt, Prompt, TextPrompt

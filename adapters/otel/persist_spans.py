@@ -19,8 +19,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Tracer
 
 from adapters.otel import semconv as names
-from adapters.otel.spans.span_attributes import Attributes, encodable
-from adapters.otel.spans.span_tree import SpanTree
+from adapters.otel.span_attributes import Attributes, encodable
+from adapters.otel.span_tree import SpanTree
 from application.events import RecordsDropped, RecordsPersisted
 from application.events.cache import RecordsOffered
 from application.services.event_router import Handler

@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
 
 from adapters.otel import semconv as names
-from adapters.otel.spans.span_attributes import Attributes
+from adapters.otel.span_attributes import Attributes
 
 
 class Mark(NamedTuple):

@@ -26,9 +26,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 from adapters.otel import semconv as names
-from adapters.otel.spans.message_content import MessageContent
-from adapters.otel.spans.persist_spans import PersistSpans
-from adapters.otel.spans.span_attributes import (
+from adapters.otel.message_content import MessageContent
+from adapters.otel.persist_spans import PersistSpans
+from adapters.otel.span_attributes import (
     Attributes,
     encodable,
     lookup_attributes,
@@ -39,7 +39,7 @@ from adapters.otel.spans.span_attributes import (
     response_attributes,
     restore_attributes,
 )
-from adapters.otel.spans.span_tree import DecodeBatches, SpanTree
+from adapters.otel.span_tree import DecodeBatches, SpanTree
 from application.events import (
     DecodeStarted,
     FirstToken,

@@ -1,1 +1,0 @@
-"""Requests as spans, grown from events."""
