@@ -30,7 +30,8 @@ import mlx.nn as nn  # noqa: E402
 
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
-from adapters.mlx.loading.assembly import ModelFacts, assemble  # noqa: E402
+from adapters.mlx.loading.assembly import assemble  # noqa: E402
+from adapters.mlx.loading.network import ModelFacts  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
 from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402

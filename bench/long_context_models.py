@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 
 CONTEXT_LENGTH = 131_072
 _COMMON = {

@@ -23,8 +23,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.loading.assembly import ModelFacts, assemble
-from adapters.mlx.loading.load_measurement import measure_chunks
+from adapters.mlx.loading.assembly import assemble, measure_chunks
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import describe_device, preferred_grid
 from application.ports.compute import DecodeStart

@@ -27,7 +27,8 @@ from typing import cast
 import mlx.core as mx
 
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import describe_device, on_cpu
 from bench.decode import prompt_of

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer  # noqa: E402
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402
-from adapters.mlx.loading.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.event_log import EventLog  # noqa: E402

@@ -31,7 +31,7 @@ from tests.support.engines.finish_load import finish_load
 load_blas()
 
 from adapters.mlx.loading.assembly import assemble  # noqa: E402 - a BLAS only counts when it is there before MLX
-from adapters.mlx.loading.loader import load_folder  # noqa: E402
+from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from bench.decode import bare_loop, prompt_of  # noqa: E402
 from bench.http_client import Timeline, measure  # noqa: E402

@@ -1,17 +1,17 @@
-"""Decode groups: sequences that share one forward pass, and which groups join which.
+"""Decode groups: sequences that share one forward pass, and the rules by which groups join.
 
-A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
-holds batch caches, whose full KV needs no mask either while all rows are of one length. Each group runs one step ahead:
-its `waiting` tokens are sampled and, before anyone reads them, already fed to the next forward pass. Rows join and
-leave together with their waiting token, so membership may change at any time. A sequence's first token is handed out as
-soon as it is known, with nothing queued behind it: a CPU computes what is queued at once, which would add a step to the
-time to first token. The sequence then takes a step alone, to be ahead like the others, and joins with it.
+A group of one holds the sequence's plain caches, which need no mask arrays. A larger one holds batch caches, whose full
+KV needs no mask either while all rows have one length. Each group runs one step ahead: its `waiting` tokens are sampled
+and fed to the next forward pass before they are read. Rows join and leave together with their waiting token, so
+membership may change at any time. A sequence's first token is delivered as soon as it is known, with nothing queued
+behind it: a CPU computes what is queued at once, which would add a step to the time to first token. The sequence then
+takes a step alone, to be ahead like the others, and joins with it.
 
-What cannot be joined leaves both groups as they were. Rows that left are dropped together before the next step, so
-what others capture at the end of a step is copied first.
+A failed join leaves both groups unchanged. Rows that left are dropped together before the next step, after other rows
+were captured at the end of this one.
 
-A row that a grammar constrains runs ahead like the others: the forward pass of its waiting token is queued, the token
-is read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`).
+A row constrained by a grammar runs ahead like the others: the forward pass of its waiting token is queued, the token is
+read and accepted, and the next one is chosen with the mask that was computed meanwhile (`finish_step`).
 
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from adapters.mlx.caches.layout import Caches
+from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.runtime.arrays import evaluate_soon
 from adapters.mlx.sampling.logit_rules import SamplerRow
@@ -37,19 +37,18 @@ from domain.memory.shape import MemoryShape
 from domain.scheduling.decode_groups import choose_group, rows_capacity, rows_in_place
 
 Forward = Callable[[mx.array, Caches], mx.array]
-"""Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
-
+"""Maps tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
 
 _logger = logging.getLogger("cairn.mlx")
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One open sequence. `position`: tokens its state covers, the one in flight included.
+    """One open sequence. `position`: tokens that its state covers, the one in flight included.
 
-    `caches`: its own plain caches until it has a group, then the group's. `last_logits`: [vocab], of the prompt's last
-    token so far, if that was in a scored chunk. `first`: its first token, from the end of its prompt until it has a
-    group. `failure`: what ended it, not yet reported.
+    `caches`: plain caches, empty once the sequence has a group. `last_logits`: [vocab], of the prompt's last token so
+    far, if that was in a scored chunk. `first`: the first token, from the end of the prompt until the sequence has a
+    group. `failure`: the error that ended it, not yet reported.
     """
 
     id: SequenceId
@@ -64,8 +63,8 @@ class Row:
 
 
 class DecodeGroup:
-    """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it
-    could not join another, or was lost."""
+    """Sequences that decode together. `rows` and `waiting` are in the same order. `stays_alone`: the group failed to
+    join another, or was lost. Compute thread only."""
 
     def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
@@ -73,8 +72,8 @@ class DecodeGroup:
         self.waiting: Sampled | None = None
         self.stays_alone = False
         self._has_gone = False
-        self._unsettled: tuple[mx.array, Sampled] | None = None
-        """Logits of a constrained step that is queued, and the tokens that it was fed."""
+        self._unfinished: tuple[mx.array, Sampled] | None = None
+        """The logits of a queued step whose next tokens are not chosen yet, and the tokens that it was fed."""
         self._forward = forward
         self._sampler = self._new_sampler()
         for row in rows:
@@ -87,32 +86,32 @@ class DecodeGroup:
         group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first, [], None
         group._feed(first)
-        group.settle()
+        group.finish_step()
         return group
 
     def advance(self) -> Sampled:
-        """Queue the next step on the waiting tokens and return those, still lazy. A failure is left on the rows. To be
-        followed by `settle`, once every group's step is queued."""
+        """Queues the next step on the waiting tokens and returns those, still lazy. Call `finish_step` once every
+        group's step is queued. An error is stored on the rows."""
         current = self.waiting
         assert current is not None
         self._feed(current)
         return current
 
-    def settle(self) -> None:
-        """If a grammar constrains some row, have it accept the tokens that were fed, and choose the next ones by what
-        it allows then. Waits for these tokens, and for the masks. A failure is left on the rows."""
-        if self._unsettled is None:
+    def finish_step(self) -> None:
+        """If a grammar constrains some row: lets it accept the tokens that were fed, and chooses the next ones with the
+        masks that follow. Waits for both. An error is stored on the rows."""
+        if self._unfinished is None:
             return
-        (logits, fed), self._unsettled = self._unsettled, None
+        (logits, fed), self._unfinished = self._unfinished, None
         try:
             self._accept(fed)
             self._queue_choice(logits)
         except Exception as error:
-            self._lose(ComputeFailed(f"a decode step failed: {error}"))
+            self._fail(ComputeFailed(f"a decode step failed: {error}"))
 
     def absorb(self, others: Sequence["DecodeGroup"]) -> None:
-        """Take in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
-        When this raises, all groups are what they were; one whose state could not be kept has a failure on its row."""
+        """Takes in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
+        If this raises, all groups are unchanged, but the row of a group whose state was lost has an error."""
         for group in (self, *others):
             group._sampler.detach()
         rows = [row for group in (self, *others) for row in group.rows]
@@ -127,7 +126,7 @@ class DecodeGroup:
             for group in (self, *others):
                 group._sampler = group._new_sampler()
                 if not group.caches:
-                    group._lose(ComputeFailed(f"joining a batch failed: {error}"))
+                    group._fail(ComputeFailed(f"joining a batch failed: {error}"))
             raise
         self.rows, self.waiting, self._sampler = rows, waiting, sampler
         for other in others:
@@ -135,9 +134,9 @@ class DecodeGroup:
         for row in rows:
             row.group = self
 
-    def part(self, row: Row, *, may_copy: bool) -> Caches | None:
-        """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone
-        it moves, otherwise it is copied. None where that may not be, or the state was lost."""
+    def take_out(self, row: Row, *, may_copy: bool) -> Caches | None:
+        """Removes a row and returns its state as plain caches: moved if the row is alone, otherwise copied. None if
+        copying is not allowed or the state was lost."""
         others = [other for other in self.rows if other is not row and other.group is self]
         caches: Caches | None = None
         if self.caches and len(self.rows) == 1:
@@ -148,7 +147,7 @@ class DecodeGroup:
         return caches
 
     def remove(self, leaving: Sequence[Row]) -> None:
-        """Rows that end. Their state is dropped by `narrow`, or at once when no row is left."""
+        """Removes rows. Their state is dropped by `narrow`, or at once if no row is left."""
         for row in leaving:
             row.group = None
         self._has_gone = True
@@ -157,7 +156,7 @@ class DecodeGroup:
             self.rows, self.caches, self.waiting = [], [], None
 
     def split(self, leaving: Sequence[Row]) -> None:
-        """Move rows, with their waiting tokens, to groups of their own."""
+        """Moves rows, with their waiting tokens, to groups of their own."""
         assert self.waiting is not None
         self._sampler.detach()
         for row in leaving:
@@ -171,7 +170,7 @@ class DecodeGroup:
         self._drop_gone()
 
     def narrow(self) -> None:
-        """Drop the rows that left, all at once. A failure is left on the rows."""
+        """Drops the state of the rows that left, in one go. An error is stored on the rows."""
         if self._has_gone:
             self._sampler.detach()
             self._drop_gone()
@@ -187,26 +186,26 @@ class DecodeGroup:
             waiting = self.waiting.narrow(order) if self.waiting is not None and order else None
         except Exception as error:
             self.rows = [self.rows[index] for index in order]
-            self._lose(ComputeFailed(f"narrowing a batch failed: {error}"))
+            self._fail(ComputeFailed(f"narrowing a batch failed: {error}"))
             return
         self.rows, self.waiting = [self.rows[index] for index in order], waiting
         self.caches = self.caches if order else []
         self._sampler = self._new_sampler()
 
     def give_back(self) -> None:
-        """Hold no more than the rows need: room for others goes, and with it rows that left. For when memory is short;
-        where there is not even enough to move, all stays as it is."""
+        """Frees spare rows and the state of rows that left, for use under memory pressure. If there is not even memory
+        to move the others, nothing changes."""
         self.narrow()
         try:
             give_back(self.caches)
         except Exception as error:
             _logger.warning("a batch could not be made smaller: %s", error)
 
-    def _lose(self, error: ComputeFailed) -> None:
-        """The caches are in an unknown state: every row of the group has failed."""
+    def _fail(self, error: ComputeFailed) -> None:
+        """Ends every row of the group, whose caches are in an unknown state."""
         for row in self.rows:
             row.failure = row.failure or error
-        self.caches, self.waiting, self._unsettled = [], None, None
+        self.caches, self.waiting, self._unfinished = [], None, None
         self.stays_alone = True
 
     def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
@@ -214,25 +213,26 @@ class DecodeGroup:
 
     def _feed(self, sampled: Sampled) -> None:
         try:
-            logits = self._passed(sampled)
-            if self._sampler.is_held:
-                self._unsettled = logits, sampled
+            logits = self._pass(sampled.fed)[:, -1]
+            if self._sampler.is_constrained:
+                self._unfinished = logits, sampled
                 evaluate_soon([logits])
             else:
                 self._queue_choice(logits)
         except Exception as error:
-            self._lose(ComputeFailed(f"a decode step failed: {error}"))
+            self._fail(ComputeFailed(f"a decode step failed: {error}"))
 
-    def _passed(self, sampled: Sampled) -> mx.array:
-        """Logits [rows, vocab] behind these tokens, lazy."""
-        make_room(self.caches, 1)
-        logits = self._forward(sampled.fed, self.caches)[:, -1]
+    def _pass(self, tokens: mx.array) -> mx.array:
+        """Feeds tokens [rows, length] and returns their logits [rows, length, vocab], lazy. The only forward pass of
+        decoding."""
+        make_room(self.caches, tokens.shape[1])
+        logits = self._forward(tokens, self.caches)
         for row in self.rows:
-            row.position += 1
+            row.position += tokens.shape[1]
         return logits
 
     def _accept(self, fed: Sampled) -> None:
-        """Waits for the tokens. What a grammar says against one is left on its row."""
+        """Waits for the tokens and gives them to the constraints, whose errors are stored on their rows."""
         for row, token_id in zip(self.rows, fed.token_ids(), strict=True):
             constraint = _sampler_of(row).constraint
             if constraint is None or row.failure is not None:
@@ -253,8 +253,8 @@ class DecodeGroup:
             return self._choose_one_by_one(logits)
 
     def _choose_one_by_one(self, logits: mx.array) -> Sampled:
-        """Some row's sampling failed: find out which. It gets a token that is never delivered; its error is reported
-        with the next step."""
+        """Finds the row whose sampling failed. It gets a token that is never delivered; its error is reported with the
+        next step."""
         self._sampler.detach()
         parts: list[Sampled] = []
         for index, row in enumerate(self.rows):
@@ -279,12 +279,12 @@ def _waiting_of(group: DecodeGroup) -> Sampled:
     return group.waiting
 
 
-# ---- which groups join ---------------------------------------------------------------------------------------------
+# ---- joining -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class _Target:
-    """A group that others may join. `lengths`: of its rows, and of those that are to join it."""
+    """A group that others may join. `lengths`: of its rows and of those that will join."""
 
     group: DecodeGroup
     lengths: list[int]
@@ -292,10 +292,9 @@ class _Target:
 
 
 def join_groups(groups: Sequence[DecodeGroup], shape: MemoryShape) -> list[DecodeGroup]:
-    """Let groups of one join others of similar length; returns the groups that are left, in order.
+    """Lets groups of one join others of similar length; returns the remaining groups, in order.
 
-    A row that cannot join goes on alone, and is not tried again. All that join one group do so at once. What is
-    compared of the groups is found once a step, not once for every pair of them."""
+    All that join one group do so at once. A row that cannot join continues alone and is not tried again."""
     single = [group for group in groups if len(group.rows) == 1 and not group.stays_alone]
     targets = [_Target(group, _lengths(group)) for group in groups if group not in single]
     shapes = {group: recurrent_shapes(group.caches) for group in groups} if single else {}
@@ -315,7 +314,7 @@ def _lengths(group: DecodeGroup) -> list[int]:
 
 
 def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
-    """Those that did not join. All at once, or, where that fails, each for itself."""
+    """Joins all at once, or each by itself if that fails; returns those that did not join."""
     try:
         if joining:
             group.absorb(joining)

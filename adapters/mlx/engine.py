@@ -9,15 +9,14 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.attention.cuda_attention import replace_attention
+from adapters.mlx.cuda.attention import replace_attention
 from adapters.mlx.loading.assembly import assemble
-from adapters.mlx.loading.loader import load_folder
+from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.weights_digest import Digests, digest_model
-from adapters.mlx.memory.peak_memory import PeakMemory
-from adapters.mlx.memory.peak_meter import highest_bytes
+from adapters.mlx.memory import PeakFile, highest_bytes
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
@@ -25,9 +24,9 @@ from domain.models.model_card import LoadOptions, ModelSource
 
 
 class MlxEngine:
-    """See the port for the contract. Everything but `memory` belongs to one thread, the first that loads a model.
+    """A ComputeEngine of MlxModels; see the port for the contract. All but `memory` on the thread of the first load.
 
-    MLX streams are per thread: an array that was left lazy here cannot be evaluated elsewhere, and a thread that ran
+    MLX streams are per thread: a lazy array of this thread cannot be evaluated on another one, and a thread that ran
     operations must call `close` before it ends, or the process may abort at exit.
     """
 
@@ -37,14 +36,14 @@ class MlxEngine:
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests and measured peaks; None for neither. `blas` as in
-        `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
-        go, and the bytes of what is stored."""
+        """`memory_dir`: the folder for remembered weight digests and measured peaks; None for neither. `blas`: identity
+        of the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
+        which holds a CPU's buffers and the bytes of stored records, to the system."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
-        self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
+        self._peaks = None if memory_dir is None else PeakFile(memory_dir, self._reading)
         self._is_prepared = False
         self._models: list[MlxModel] = []
 
@@ -55,7 +54,7 @@ class MlxEngine:
             self._models.append(found)
             _settle_objects()
             return found
-        # No frame of the attempt is left now that could hold a weight, and none is in the error that says why.
+        # No frame of the attempt is left that could hold a weight, and the error holds no traceback.
         gc.collect()
         mx.clear_cache()
         raise ModelLoadFailed(found)
@@ -63,11 +62,11 @@ class MlxEngine:
     def _try_load(
         self, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, MlxModel | str]:
-        """The model, or why there is none. An exception would hold, by its traceback, every weight that was read."""
+        """Returns the model, or the error message: an exception's traceback would hold every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
-            yield read  # a first read of all files takes as long as the disk takes
+            yield read  # a first read of all files is as slow as the disk
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
             return (
                 yield from assemble(
@@ -88,7 +87,7 @@ class MlxEngine:
         self._models = [held for held in self._models if held is not model]
         cast(MlxModel, model).release()
         gc.unfreeze()
-        _settle_objects()  # modules and their parameters refer to each other
+        _settle_objects()  # modules and their parameters are cyclic garbage
         mx.clear_cache()
 
     def memory(self) -> Mapping[str, int]:
@@ -101,8 +100,7 @@ class MlxEngine:
     def clear_cache(self) -> None:
         is_idle = not any(model.open_ids() for model in self._models)
         if is_idle:
-            # What the traceback of an error holds, for one. While nothing runs the collector does not come by itself,
-            # and nobody waits for it.
+            # Frees the traceback of an error, for example. The collector does not run by itself while nothing runs.
             gc.collect()
         for model in self._models:
             model.give_back()
@@ -117,7 +115,7 @@ class MlxEngine:
         mx.clear_streams()
 
     def _prepare(self) -> None:
-        """Once, before there is an array."""
+        """Sets MLX up, once, before the first array."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -127,8 +125,8 @@ class MlxEngine:
 
 
 def _bound_memory() -> None:
-    """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than are of
-    use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
+    """Metal: keeps weights resident up to the recommended working set. CUDA: limits freed buffers, of which MLX would
+    keep 30 GB beside 32 streams on a device of 80 GB."""
     recommended = mx.device_info().get("max_recommended_working_set_size")
     if isinstance(recommended, int) and mx.metal.is_available():
         mx.set_wired_limit(recommended)
@@ -137,14 +135,14 @@ def _bound_memory() -> None:
 
 
 def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
-    """Hash the files, and for an adapter import mlx-lm's trainer: work that takes a while and needs no device."""
+    """Hashes the files, and for an adapter imports mlx-lm's trainer: slow work that needs no device."""
     if adapter is not None:
         mlx_lm_module("tuner.utils")
     return digest_model(folder, adapter, memory_dir)
 
 
 def _settle_objects() -> None:
-    """Free what is garbage, and leave what is not out of later collections until a model is unloaded: looking through
-    the modules of a few libraries takes 60 ms, all threads wait for it, and it meets any request."""
+    """Collects garbage, and excludes the rest from later collections until a model is unloaded: traversing the modules
+    of a few libraries stops all threads for 60 ms, in the middle of any request."""
     gc.collect()
     gc.freeze()

@@ -1,22 +1,21 @@
 """A loaded model on MLX: open sequences, prefill one at a time, decode in groups, state in and out.
 
-Prefill runs each sequence alone on plain caches, in the chunks the caller chose: that is right for every family and
-makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
+Prefill runs each sequence alone on plain caches, in the caller's chunks: that is correct for every family and makes
+stored state reproducible. See `batch` for decoding and `caches` for the state.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
 
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
-from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
+from adapters.mlx.caches.leaves import Caches, detach_from_chunk, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
-from adapters.mlx.chunk_queue import ChunkQueue
-from adapters.mlx.memory.peak_meter import PeakMeter, begin_peak, peak_bytes
-from adapters.mlx.runtime.arrays import checked_tokens, evaluate_soon
+from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
+from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, evaluate_soon
 from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled, score_chunk
@@ -33,11 +32,11 @@ from domain.prefix.payload import GroupPayloads
 _logger = logging.getLogger("cairn.mlx")
 
 CLEAR_EVERY_STEPS = 256
-"""Decode steps between returns of unused buffers to the system."""
+"""The number of decode steps after which unused buffers are returned to the system."""
 
 
 class MlxModel:
-    """A LoadedModel; see the port for the contract. Every method on the compute thread only."""
+    """A LoadedModel on MLX; see the port for the contract. Compute thread only."""
 
     def __init__(
         self,
@@ -45,24 +44,23 @@ class MlxModel:
         description: ModelDescription,
         num_logits: int,
         specs: GroupSpecs,
-        make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
-        chunks_ahead: int = 0,
+        *,
+        runs_ahead: bool = False,
         meter: PeakMeter | None = None,
     ) -> None:
-        """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
-        pattern of captured state, by group. See `assembly.assemble` for a way to get all of them. `chunks_ahead`:
-        prefill chunks that may still be under way when `prefill` returns. `meter`: what corrects the description's
-        memory; None to start from nothing."""
+        """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
+        of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
+        corrects the description's memory; None for one without a correction. `assembly.assemble` returns all of
+        them."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
         self._specs = specs
-        self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
         self._num_steps = 0
-        self._chunks = ChunkQueue(chunks_ahead)
-        self._meter = meter or PeakMeter(description.memory, is_ahead=chunks_ahead > 0)
+        self._chunks = ChunkQueue(runs_ahead)
+        self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
 
     @property
@@ -114,7 +112,7 @@ class MlxModel:
             is_measured = num_prompt_logprobs is None and self._meter.begin(len(token_ids), self._chunks.finish)
             logits = self._feed(row, token_ids)
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
-            self._chunks.put(live_arrays(row.caches))  # the state only: these logits are not needed
+            self._chunks.put(live_arrays(row.caches))  # without the logits, which are not needed
             if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
                 self._description = replace(self._description, memory=self._meter.shape)
         except Exception as error:
@@ -125,7 +123,7 @@ class MlxModel:
         return scores
 
     def measured_prefill(self, id: SequenceId, token_ids: Sequence[int]) -> int:
-        """As `prefill`, and waits for it. Returns the peak of memory in use beyond what it leaves."""
+        """Computes a chunk like `prefill` and waits for it. Returns its peak memory above what it leaves, in bytes."""
         row = self._row_of_prompt(id, token_ids)
         self._chunks.finish()
         begin_peak()
@@ -136,7 +134,7 @@ class MlxModel:
         return peak_bytes()
 
     def correct(self, chunk: int, peaks: Mapping[int, int]) -> None:
-        """Go by what a load measured: see `PeakCorrection.of_load`."""
+        """Corrects the memory estimate by what a load measured: see `PeakCorrection.of_load`."""
         self._meter.loaded(chunk, peaks)
         self._description = replace(self._description, memory=self._meter.shape)
 
@@ -146,7 +144,7 @@ class MlxModel:
         row = self._row_of_prompt(id, token_ids)
         try:
             logits = self._feed(row, token_ids)
-            row.sampler = self._make_sampler(start, self._num_logits)
+            row.sampler = SamplerRow(start, self._num_logits)
             alone = GroupSampler([row.sampler])
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
             row.first = alone.sample(logits[-1:])
@@ -169,10 +167,10 @@ class MlxModel:
         for group in groups:
             group.narrow()
         groups = [group for group in groups if group.rows]
-        # Queue every group's next step before reading any: the device works while results are handed out.
+        # Queue every group's next step before reading any: the device computes while results are delivered.
         steps = [(tuple(group.rows), group.advance()) for group in groups]
         for group in groups:
-            group.settle()
+            group.finish_step()
         for members, sampled in [*steps, *firsts]:
             results.update(_read(members, sampled))
         self.close([id for id, result in results.items() if result.error is not None])
@@ -198,7 +196,7 @@ class MlxModel:
             left = _left_of(self._rows[id], may_copy=may_copy)
             found = left.described() if left is not None else None
         except Exception as error:
-            _logger.warning("the state of sequence %s could not be left: %s", id, error)
+            _logger.warning("the state of sequence %s could not be kept: %s", id, error)
             left = found = None
         if left is not None:
             self._left[id] = left
@@ -217,7 +215,7 @@ class MlxModel:
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         row = self._row_of_prompt(id)
         if row.position:
-            raise RuntimeError(f"sequence {id} holds something already")
+            raise RuntimeError(f"sequence {id} has state already")
         taken = self._left.pop(left)
         try:
             cut_row(taken.caches, taken.num_tokens, position)
@@ -226,12 +224,12 @@ class MlxModel:
         row.caches, row.position = taken.caches, position
 
     def give_back(self) -> None:
-        """Let go of what batches keep for rows that may come."""
+        """Frees the spare rows of all batches."""
         for group in _distinct(list(self._rows.values())):
             group.give_back()
 
     def release(self) -> None:
-        """Close every sequence and let go of the weights. The model is unusable afterwards."""
+        """Closes every sequence and frees the weights. The model is unusable afterwards."""
         self._rows.clear()
         self._left.clear()
         self._chunks.drop()
@@ -241,15 +239,15 @@ class MlxModel:
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
         row = self._rows[id]
         if row.sampler is not None or (token_ids is not None and not token_ids):
-            raise RuntimeError(f"sequence {id} is decoding, or there is nothing to compute")
+            raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
         return row
 
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
-        """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
+        """Appends tokens to the state and returns their logits [tokens, vocab]. All lazy."""
         tokens = checked_tokens(token_ids, self._description.vocab_size)[None]
         make_room_ahead(row.caches, len(token_ids))
         logits = self._forward(tokens, row.caches)[0]
-        shed_chunk(row.caches)
+        detach_from_chunk(row.caches)
         return logits
 
     def _score(self, row: Row, logits: mx.array, token_ids: Sequence[int], num_tops: int | None) -> PromptScores:
@@ -265,7 +263,7 @@ class MlxModel:
 
     def _start_new(self, rows: Sequence[Row]) -> None:
         new = [row for row in rows if row.group is None and row.failure is None]
-        if new:  # what the end of a prompt left over; not before its first token is out
+        if new:  # frees what the end of a prompt left, once its first token is out
             self._clear_spare()
         for row in new:
             try:
@@ -274,13 +272,13 @@ class MlxModel:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 
     def _end_failed(self, rows: Sequence[Row]) -> dict[SequenceId, DecodeResult]:
-        """Close the rows that have failed; their results."""
+        """Closes the rows that have failed and returns their results."""
         results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
         self.close(list(results))
         return results
 
     def _regroup(self, rows: Sequence[Row]) -> list[DecodeGroup]:
-        """The groups that hold exactly these rows: rows of a group that were not named part from it and wait."""
+        """Returns groups of exactly these rows: other rows of their groups are split off and wait."""
         named = {row.id for row in rows}
         groups = _distinct(rows)
         for group in groups:
@@ -310,7 +308,7 @@ class MlxModel:
 
 @dataclass(frozen=True, slots=True)
 class _LeftRow:
-    """The state that a sequence left when it ended: plain caches of `num_tokens` tokens, for another to take over."""
+    """The state of a sequence that ended: plain caches of `num_tokens` tokens, for another sequence to take over."""
 
     caches: Caches
     num_tokens: int
@@ -321,13 +319,13 @@ class _LeftRow:
 
 
 def _left_of(row: Row, *, may_copy: bool) -> _LeftRow | None:
-    """The state that a row leaves, which is in no group afterwards. None where that is nothing."""
+    """Takes a row out of its group and returns its state; None if there is none."""
     if row.failure is not None or not row.position:
         return None
-    caches = row.caches if row.group is None else row.group.part(row, may_copy=may_copy)
+    caches = row.caches if row.group is None else row.group.take_out(row, may_copy=may_copy)
     if not caches:
         return None
-    # A recurrent state may still be a graph, which holds what it is to be computed from.
+    # A recurrent state may still be a graph, which keeps its inputs alive.
     evaluate_soon(live_arrays(caches))
     return _LeftRow(caches, row.position)
 

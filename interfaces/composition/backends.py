@@ -128,10 +128,9 @@ def mlx_backend(settings: Settings) -> Backend:
 
     blas = _prepare_mlx()
     from adapters.mlx.engine import MlxEngine
-    from adapters.mlx.loading.planned_network import plan_model
-    from adapters.mlx.loading.preflight import check_source
-    from adapters.mlx.memory.memory_probe import MlxMemory
-    from adapters.mlx.runtime.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
+    from adapters.mlx.loading.files import check_source
+    from adapters.mlx.loading.network import plan_model
+    from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import land
 
     tokenizers = _real_tokenizers(settings)
@@ -158,11 +157,10 @@ def import_backend(name: str) -> tuple[object, ...]:
         return ()
     _prepare_mlx()
     from adapters.mlx import engine
-    from adapters.mlx.loading import planned_network, preflight
     from adapters.mlx.runtime import device
 
     device.preferred_grid()
-    return engine, planned_network, preflight
+    return engine, device
 
 
 def _prepare_mlx() -> BlasReport:
@@ -216,7 +214,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         return FakeModels()
     from adapters.huggingface.adapted_models import Adapted, AdaptedModels
     from adapters.huggingface.repository import HuggingFaceRepository
-    from adapters.mlx.loading.model_types import knows_model_type
+    from adapters.mlx.runtime.mlx_lm import knows_model_type
 
     model = settings.model
     adapted = {

@@ -10,9 +10,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.layout import Caches, leaves, live_arrays
-from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.leaves import Caches, leaves, live_arrays
 from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
 from domain.scheduling.decode_groups import rows_capacity, rows_in_place
 

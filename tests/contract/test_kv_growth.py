@@ -7,7 +7,7 @@ import pytest
 
 from adapters.mlx.caches.classes import lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
-from adapters.mlx.caches.leaf_state import cut_back, spare_tokens
+from adapters.mlx.caches.leaves import cut_back, spare_tokens
 from adapters.mlx.caches.rows import make_room, make_room_ahead
 from domain.memory.buffer_slots import buffer_slots
 

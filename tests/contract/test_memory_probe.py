@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.fake.memory_probe import FakeMemory
-from adapters.mlx.memory.memory_probe import MlxMemory
+from adapters.mlx.runtime.device import MlxMemory
 from adapters.system.memory_probe import SystemMemory
 from application.ports.memory_probe import MemoryProbe
 from domain.memory.ledger import MemoryReading
@@ -18,7 +18,7 @@ GIB = 1 << 30
 def a_device(monkeypatch: pytest.MonkeyPatch, *, metal: bool, info: dict[str, object]) -> MlxMemory:
     """MLX as it tells of itself on an accelerator; what this machine lacks is played."""
     readings: dict[str, Any] = {"get_active_memory": 3 * GIB, "get_cache_memory": GIB, "device_info": info}
-    monkeypatch.setattr("adapters.mlx.memory.memory_probe.on_cpu", lambda: False)
+    monkeypatch.setattr("adapters.mlx.runtime.device.on_cpu", lambda: False)
     monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
     for name, value in readings.items():
         monkeypatch.setattr(mx, name, lambda value=value: value)
@@ -55,7 +55,7 @@ def test_readings_belong_together_on_any_thread(probe: MemoryProbe):
 
 
 def test_mlx_on_a_cpu_counts_all_that_the_process_holds(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapters.mlx.memory.memory_probe.on_cpu", lambda: True)
+    monkeypatch.setattr("adapters.mlx.runtime.device.on_cpu", lambda: True)
     monkeypatch.setattr(mx, "get_cache_memory", lambda: GIB)
     reading = MlxMemory(FakeMemory(8 * GIB, 3 * GIB, 4 * GIB)).read()
     assert reading == MemoryReading(8 * GIB, 4 * GIB, 3 * GIB, GIB)

@@ -14,10 +14,9 @@ import pytest
 
 from adapters.mlx.caches.classes import known_classes
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.layout import layout_of, leaves, live_arrays, new_caches
-from adapters.mlx.caches.leaf_state import fill, token_slices, trailing_reach
+from adapters.mlx.caches.leaves import fill, layout_of, leaves, live_arrays, new_caches, token_slices, trailing_reach
 from adapters.mlx.caches.rows import fork, unbatchable
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.models.state_layout import StateKind
 from tests.support.mlx.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
 from tests.support.mlx.tiny_models import build, modules

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.events import ModelLoaded
 from application.settings import EngineSettings
 from tests.support.http.replay import Answer, Replay

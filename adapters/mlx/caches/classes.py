@@ -1,10 +1,10 @@
-"""A table of mlx-lm's cache classes: each one's kind, its tensors, where tokens lie in them, how it is filled.
+"""A table of mlx-lm's cache classes: the kind of each, its tensors, the slots of its tokens, and how it is filled.
 
-A class is known by its exact type or not at all: a subclass may mean something else by the same fields, so it counts as
-unsupported until it has an entry in `_TRAITS`. Fields are read and set directly, because the `state` property changed
-its shape between versions of mlx-lm while the fields did not.
+A class is known by its exact type: a subclass may use the same fields with another meaning, so it is unsupported until
+it has an entry in `_TRAITS`. Fields are read and set directly, because the `state` property changed its shape between
+versions of mlx-lm while the fields did not.
 
-Where token `p` of a sequence of `n` tokens lies on the token axis (axis -2):
+The slots of a sequence of `n` tokens on the token axis (axis -2):
 
     class                    oldest token held            slot of the oldest token            ring
     KVCache, Quantized       0                            0                                   -
@@ -22,8 +22,7 @@ from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
-from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.kv_rows import KVRows, lib
 from domain.memory.buffer_slots import buffer_slots
 from domain.models.state_layout import StateKind
 
@@ -31,15 +30,18 @@ Tensors: TypeAlias = tuple[mx.array | None, ...]
 """The arrays of one leaf in a fixed order; None for a slot that the model left empty."""
 
 _RESTORED_AT = "cairn_restored_at"
-"""Attribute of a rotating cache that was restored with an empty slot: the position, which the next update leaves."""
+"""Attribute of a rotating cache that was restored with an empty slot: its position until the next update."""
+
+PlainKV: Any = lib.KVCache
+"""The class of full KV of one sequence."""
 
 _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSlots:
-    """The places of a sequence's tokens on a tensor's token axis: position `oldest` is in slot `origin`, the following
-    ones after it, modulo `ring` if set."""
+    """The slots of a sequence's tokens on a tensor's token axis: position `oldest` is in slot `origin`, later positions
+    follow, modulo `ring` if set."""
 
     oldest: int
     origin: int
@@ -56,9 +58,9 @@ class TokenSlots:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of one cache class. `cut`: goes back to fewer tokens in place, copying nothing; None where that
-    cannot be: windowed and recurrent states are of use at their own position only. `surplus`: tokens of a full window
-    that resuming does not need."""
+    """The properties of one cache class. `cut`: goes back to fewer tokens in place without copying; None for windowed
+    and recurrent states, which are valid at their own position only. `surplus`: tokens of a full window that resuming
+    does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
@@ -122,7 +124,7 @@ def _batch_rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
     return TokenSlots(num_tokens - held, origin)
 
 
-# ---- putting back --------------------------------------------------------------------------------------------------
+# ---- filling -------------------------------------------------------------------------------------------------------
 
 
 def _fill_key_value(cache: Any, tensors: Tensors, position: int) -> None:
@@ -136,8 +138,8 @@ def _fill_quantized(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def _fill_rotating(cache: Any, tensors: Tensors, position: int) -> None:
-    """A full window gets an empty slot 0, without which the class would grow by a negative number. It is no token: the
-    next update overwrites or drops it before anything attends to it."""
+    """A full window gets an empty slot 0, without which the class would grow by a negative number. The next update
+    overwrites or drops that slot before anything attends to it."""
     if position >= cache.max_size:
         tensors = tuple(_with_empty_slot(cast(mx.array, tensor)) for tensor in tensors)
         setattr(cache, _RESTORED_AT, position)
@@ -174,8 +176,8 @@ def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def _cut_key_value(cache: Any, position: int) -> None:
-    """At a position where prefill would have grown the buffer the slots are those of prefill: a buffer's strides may
-    choose a kernel."""
+    """At a position where prefill would have grown the buffer, the number of slots is that of prefill: a buffer's
+    strides may select a kernel."""
     if position % cache.step == 0:
         slots = buffer_slots(position, cache.step)
         cache.keys, cache.values = cache.keys[..., :slots, :], cache.values[..., :slots, :]
@@ -189,7 +191,7 @@ def _cut_quantized(cache: Any, position: int) -> None:
 
 
 def _cut_concatenated(cache: Any, position: int) -> None:
-    """Its next update takes all there is in the arrays."""
+    """The next update takes all slots of the arrays, so there is no spare one."""
     cache.keys, cache.values = cache.keys[..., :position, :], cache.values[..., :position, :]
     cache.offset = position
 
@@ -222,23 +224,23 @@ def _class_of(cache: Any) -> type:
 
 
 def traits_of(cache: Any) -> Traits | None:
-    """None for a class that is not known."""
+    """The traits of a cache object; None for an unknown class."""
     known = _TRAITS.get(_class_of(cache))
     if known is not None:
-        return None if getattr(cache, "keep", 0) else known  # kept first tokens are beyond what a window describes
+        return None if getattr(cache, "keep", 0) else known  # a window cannot describe the first tokens that it keeps
     deepseek = sys.modules.get("mlx_lm.models.deepseek_v41")  # loaded if and only if its model is
     return _LAYER_CACHE if deepseek is not None and type(cache) is deepseek.LayerCache else None
 
 
 def label_of(cache: Any) -> str:
-    """Class name with the parameters that change its meaning; they are part of the fingerprint."""
+    """The class name with the parameters that change its meaning; part of the fingerprint."""
     found = {name: getattr(cache, name, 0) for name in ("keep", "bits", "group_size")}
     parameters = ",".join(f"{name}={value}" for name, value in found.items() if value)
     return f"{type(cache).__name__}[{parameters}]" if parameters else type(cache).__name__
 
 
 def known_traits(cache: Any) -> Traits:
-    """Raises ValueError for a class that is not known."""
+    """The traits of a cache object. Raises ValueError for an unknown class."""
     traits = traits_of(cache)
     if traits is None:
         raise ValueError(f"cache class {label_of(cache)} is not supported")
@@ -246,16 +248,17 @@ def known_traits(cache: Any) -> Traits:
 
 
 def children_of(cache: Any) -> Sequence[Any] | None:
-    """The parts of a composite; None for what is none."""
+    """The parts of a composite; None for any other cache object."""
     return cast(Sequence[Any], cache.caches) if type(cache) is lib.CacheList else None
 
 
 def known_classes() -> frozenset[type]:
-    """Classes with an entry of their own, composites included; what the contract test compares mlx-lm with."""
+    """The classes of the table and the composite class, which the contract test compares with mlx-lm."""
     return frozenset({*_TRAITS, lib.CacheList})
 
 
 __all__ = (
+    "PlainKV",
     "Tensors",
     "TokenSlots",
     "Traits",

@@ -1,19 +1,19 @@
-"""Full KV of several sequences in one buffer with room for more: who joins is written into it, who leaves makes a hole.
+"""Full KV of several sequences in one buffer with spare rows: a row that joins is written into it, one that leaves is
+replaced by a later row.
 
-mlx-lm's own batch cache copies every row when one joins or leaves. This one is fed like it, and its rows are
-right-justified like there:
+mlx-lm's own batch cache copies every row when one joins or leaves. This class is used like it, and its rows are
+right-justified too:
 
-    buffer [rows it has room for, heads, slots, dim]
+    buffer [capacity in rows, heads, slots, dim]
 
                  slot 0      padding of row          idx
     row 0        [ padding   | tokens               ][ free slots ]
     row 1        [ tokens                           ][ free slots ]
-    spare row    [ whatever a row left behind       ][            ]
+    spare row    [ stale values of an earlier row   ][            ]
 
-What a row left behind may be infinite or NaN, and a masked value times zero is not zero then: a row's padding is
-written with it, and so are its free slots, because attention may go over the whole buffer (`fused_rows`). Two arrays
-are copied together where a buffer must change its size, so the most that is held beyond the result is one layer.
-Nothing here waits for several layers.
+A stale value may be infinite or NaN, and times zero it is not zero: so a row that joins gets zeros in its padding and
+in its free slots, because attention may read the whole buffer (`cuda.attention`). Keys and values are copied together
+if a buffer must change its size, so at most one layer is held twice. Nothing here waits for several layers.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,19 @@ from weakref import ref
 
 import mlx.core as mx
 
-from adapters.mlx.caches.library import lib
 from adapters.mlx.runtime.arrays import evaluate
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.memory.buffer_slots import buffer_slots
 
+lib: Any = mlx_lm_module("models.cache")
+"""mlx-lm's cache module."""
+
 _SPARE_SHARE = 4
-"""A buffer is made smaller when it has room for a quarter more rows than there are, or a quarter of it is padding."""
+"""A buffer is made smaller when a quarter of its rows are spare, or a quarter of its slots is padding of all rows."""
 
 
 class Positions:
-    """The positions of rows as arrays, shared by all layers at the same ones: a step moves one array, not one a layer.
+    """The positions of rows as arrays, shared by all layers: a step advances one array instead of one a layer.
     `padding`: slots before each row."""
 
     def __init__(self, padding: Sequence[int], end: int) -> None:
@@ -40,21 +43,21 @@ class Positions:
         self._end, self._offset = end, mx.array([end - left for left in self.padding])
 
     def at(self, end: int) -> mx.array:
-        """Tokens of each row where they end at this slot, int32 [rows]; lazy."""
+        """The number of tokens of each row if the rows end at this slot, int32 [rows]; lazy."""
         if end != self._end:
             self._offset, self._end = self._offset + (end - self._end), end
         return self._offset
 
 
 class KVRows(lib.BatchKVCache):  # type: ignore[misc]
-    """Takes over a plain cache's buffer as that of its first row."""
+    """A batch cache for full KV, made from a plain cache, whose buffer becomes that of the first row."""
 
     _idx: int
     _positions: Positions
     offset: mx.array
     left_padding: mx.array
     num_passes_together: int
-    """Forward passes since a row came or went."""
+    """Forward passes since a row joined or left."""
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
@@ -73,7 +76,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     @property
     def capacity(self) -> int:
-        """Rows it has room for."""
+        """The number of rows that fit in the buffer."""
         return self.num_rows if self.keys is None else int(self.keys.shape[0])
 
     @property
@@ -92,16 +95,15 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self.keys[:rows, :, start:end] = keys
         self.values[:rows, :, start:end] = values
         fetched = self.keys[:rows, :, :end], self.values[:rows, :, :end]
-        self._fetched = tuple(ref(array) for array in fetched)  # a view that was held would make updates copy
+        self._fetched = tuple(ref(array) for array in fetched)  # holding a view would make updates copy
         return fetched
 
-    def is_what_was_fetched(self, keys: object, values: object) -> bool:
-        """Whether these are the very arrays that the last update gave."""
+    def is_last_fetched(self, keys: object, values: object) -> bool:
+        """Whether these are the array objects that the last update returned."""
         return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
-        """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
-        with one."""
+        """None if every row may see all slots: without a mask attention is a single operation on a GPU."""
         if num_tokens == 1 and window_size is None and not any(self._padding):
             return None
         how = {"return_array": return_array, "window_size": window_size}
@@ -109,7 +111,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return mask
 
     def share_positions(self, other: "KVRows") -> None:
-        """With another layer's rows, which usually are at the same."""
+        """Uses another layer's position arrays if the positions are the same."""
         if self._positions is not other._positions and self._idx == other._idx and self._padding == other._padding:
             self._stand(other._positions, self._idx)
 
@@ -118,13 +120,14 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return self.keys[:rows, :, :end], self.values[:rows, :, :end]
 
     def make_room(self, num_tokens: int) -> None:
-        """For so many more of every row, now: within a forward pass all layers might grow at once."""
+        """Grows the buffer for `num_tokens` more of every row, before a forward pass would let all layers grow at
+        once."""
         if self.keys is not None and self._idx + num_tokens > self.num_slots:
             self._resize(self.capacity, self._idx + num_tokens, 0)
 
     def append(self, rows: Sequence[Any], capacity: int) -> None:
-        """Copy plain caches in as the last rows. `capacity`: rows to have room for if the buffer has to grow anyway.
-        When this raises, the new rows are not seen."""
+        """Copies plain caches in as the last rows. `capacity`: the number of rows to allocate if the buffer has to
+        grow. If this raises, the batch is unchanged."""
         if any((row.keys is None) != (self.keys is None) for row in rows):
             raise ValueError("a row's model used a cache that the batch's did not")
         if self.keys is None:
@@ -150,12 +153,12 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self.num_passes_together = 0
 
     def cut(self, num_rows: int) -> None:
-        """Forget the rows after these."""
+        """Drops the rows after the first `num_rows`."""
         self._place(self._padding[:num_rows], self._idx)
         self.num_passes_together = 0
 
     def narrow(self, rows: Sequence[int]) -> None:
-        """These rows in this order: each stays where it is, or comes from behind the last one kept to fill a hole."""
+        """Keeps these rows in this order: each stays in its place, or fills the place of a row that is dropped."""
         count = len(rows)
         assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))
         for at, row in enumerate(rows):
@@ -173,7 +176,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
             self._resize(count, self._idx - common, -common)
 
     def fit(self) -> None:
-        """Give back what it has room for and no row needs."""
+        """Frees the spare rows."""
         if self.capacity > self.num_rows:
             self._resize(self.num_rows, self._idx, 0)
 
@@ -203,7 +206,8 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self._place([padding + shift for padding in self._padding], self._idx + shift)
 
     def _resized(self, capacity: int, num_slots: int, shift: int) -> list[mx.array]:
-        """Buffers of at least that size with all rows in them, `shift` slots further right; left takes off padding."""
+        """Buffers of at least that size with all rows in them, `shift` slots further right; a negative shift removes
+        padding."""
         found: list[mx.array] = []
         start, end, rows = max(0, -shift), self._idx, self.num_rows
         slots = buffer_slots(max(num_slots, end + shift + 1), self.step)
@@ -222,17 +226,16 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
 
 def _with_slots(tokens: mx.array, step: int) -> mx.array:
-    """A copy with room for at least one more. Without, MLX would take the view itself for the copy, and a view holds
-    the whole buffer."""
+    """A copy with a spare slot at least. Without one MLX would return the view itself, which keeps the whole buffer
+    alive."""
     buffer = mx.zeros((*tokens.shape[:2], buffer_slots(tokens.shape[2] + 1, step), tokens.shape[3]), tokens.dtype)
     buffer[:, :, : tokens.shape[2]] = tokens
     return buffer
 
 
 def grow(cache: Any, num_tokens: int) -> list[mx.array]:
-    """Room for so many more tokens in a plain cache of full KV, before a forward pass would let mlx-lm's class make it:
-    that copies all of it every 256 tokens, however long it is. Its new arrays, lazy. Nothing where there is room, or
-    where nothing was computed yet, and of every other class."""
+    """Grows a plain cache of full KV for `num_tokens` more and returns its new arrays, lazy; empty if nothing had to
+    grow. mlx-lm's class would copy all of it every 256 tokens. Other classes are left alone."""
     if type(cache) is not lib.KVCache or cache.keys is None or cache.offset + num_tokens <= cache.keys.shape[-2]:
         return []
     slots = buffer_slots(cache.offset + num_tokens, cache.step)
@@ -242,6 +245,6 @@ def grow(cache: Any, num_tokens: int) -> list[mx.array]:
 
 
 def _grown(tokens: mx.array, num_slots: int) -> mx.array:
-    """A buffer that begins with these."""
+    """A buffer that begins with these tokens."""
     spare = (*tokens.shape[:2], num_slots - tokens.shape[2], tokens.shape[3])
     return mx.concatenate([tokens, mx.zeros(spare, tokens.dtype)], axis=-2)

@@ -1,12 +1,12 @@
-"""Caches of several sequences: forked from one, put together as the rows of a batch, and taken apart again.
+"""Caches of several sequences: forked from one, joined as the rows of a batch, and separated again.
 
-Rows come and go one layer at a time, each evaluated before the next: beyond the rows themselves at most one layer is
-held twice, and a lazy copy of all layers never is. Full KV is written in place (`kv_rows`); windows and recurrent
+Rows join and leave one layer at a time, each evaluated before the next: beyond the rows themselves at most one layer is
+held twice. Full KV is written in place (`kv_rows`); windows and recurrent
 states, which are small, are copied by mlx-lm's own classes.
 
 Memory may be shared: MLX copies an array that is held elsewhere before it writes into it. Python array objects may
-not: an update in place rebinds the object for everybody who holds it. So a fork has array objects of its own over the
-same memory.
+not: an update in place rebinds the object for every holder. So a fork has array objects of its own over the same
+memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,13 @@ import mlx.core as mx
 
 from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
-from adapters.mlx.caches.layout import Caches, leaves
-from adapters.mlx.caches.leaf_state import can_cut, cut_back
+from adapters.mlx.caches.leaves import Caches, can_cut, cut_back, leaves
 from adapters.mlx.runtime.arrays import evaluate, token_array
 
 
 def fork(caches: Caches) -> Caches:
-    """The same state once more. Both may be updated, and the first update of an array copies it; until then the memory
-    is shared: expect the whole state's bytes once more as soon as both have computed on."""
+    """A second, independent state. Memory is shared until the first update of an array copies it: charge the whole
+    state's bytes again once both have computed on."""
     return deepcopy(caches)
 
 
@@ -35,25 +34,25 @@ def unbatchable(caches: Caches) -> str:
 
 
 def recurrent_shapes(caches: Caches) -> list[tuple[int, ...] | None]:
-    """Shapes of all recurrent states without the row axis. Some grow over a sequence's first tokens, and only rows of
-    equal shapes can share a batch."""
+    """The shapes of all recurrent states without the row axis. Some states grow over the first tokens, and only rows
+    of equal shapes can share a batch."""
     states = [tensor for cache in leaves(caches) if type(cache) is lib.ArraysCache for tensor in cache.cache]
     return [None if tensor is None else tuple(tensor.shape[1:]) for tensor in states]
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
-    """One batch from plain caches, each of which has seen at least one token. The rows stay as they are."""
+    """One batch from plain caches of at least one token each. The rows are unchanged."""
     batch = fork(rows[0])
     append_rows(batch, 1, [fork(row) for row in rows[1:]], len(rows))
     return batch
 
 
 def append_rows(batch: Caches, num_rows: int, rows: Sequence[Caches], capacity: int) -> None:
-    """Move plain caches in as the last rows of `batch`, which has `num_rows`; it may be plain caches of one.
+    """Moves plain caches in as the last rows of `batch`, which has `num_rows`; it may be plain caches of one.
 
-    `capacity`: rows to have room for where a buffer must grow. Each layer of the rows goes as soon as it is in the
-    batch, so one layer of all rows is held twice, and nothing else. When this raises, the batch is what it was; so are
-    the rows, unless there is no memory to take them out again: then they are empty.
+    `capacity`: the number of rows to allocate if a buffer must grow. Each layer of the rows is freed once it is in the
+    batch, so one layer of all rows is held twice and nothing else. If this raises, the batch is unchanged, and so are
+    the rows unless there is no memory to take them out again: then they are empty.
     """
     if not rows:
         return
@@ -76,14 +75,15 @@ def append_rows(batch: Caches, num_rows: int, rows: Sequence[Caches], capacity: 
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep these rows of a batch in the order that `rows_in_place` gives, and drop the others. When this raises, some
-    layers may have done so."""
+    """Keeps these rows of a batch, in the order that `rows_in_place` returns, and drops the others. If this raises,
+    some layers have changed."""
     for held, index in _places(batch):
         held[index] = _narrowed(held[index], rows)
 
 
 def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
-    """A plain copy of one row. `is_last`: the batch is not needed any more, so each layer of it goes with its copy."""
+    """A plain copy of one row. `is_last`: the batch is not needed any more, so each of its layers is freed once
+    copied."""
     found = _same_shape(batch)
     for (held, index), (copied, at) in zip(_places(batch), _places(found), strict=True):
         copied[at] = _taken(held[index], row)
@@ -93,20 +93,20 @@ def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
 
 
 def first_position(row: Caches, num_tokens: int) -> int:
-    """The first position that plain caches at `num_tokens` can be cut back to: any, where every layer can be cut by
-    tokens and holds them all, else their own alone."""
+    """The first position that plain caches at `num_tokens` can be cut back to: 1 if every layer holds all tokens and
+    can be cut, otherwise `num_tokens`."""
     return 1 if all(can_cut(cache) for cache in leaves(row)) else num_tokens
 
 
 def cut_row(row: Caches, num_tokens: int, position: int) -> None:
-    """Bring plain caches at `num_tokens` to `position`. Raises ValueError where they cannot be cut there."""
+    """Brings plain caches at `num_tokens` back to `position`. Raises ValueError if they cannot be cut there."""
     for cache in leaves(row):
         cut_back(cache, num_tokens, position)
 
 
 def make_room(batch: Caches, num_tokens: int) -> None:
-    """For so many more of every row, where buffers are full: layer by layer, before a forward pass would have all of
-    them grow at once. To be called before each pass of a batch, and of a row that decodes alone."""
+    """Grows full buffers for `num_tokens` more of every row, one layer at a time. Call it before each decode pass,
+    which would let all layers grow at once."""
     first: KVRows | None = None
     for cache in leaves(batch):
         if type(cache) is KVRows:
@@ -118,13 +118,13 @@ def make_room(batch: Caches, num_tokens: int) -> None:
 
 
 def make_room_ahead(row: Caches, num_tokens: int) -> None:
-    """The same for a chunk of a prompt, lazily: each layer grows when the chunk comes to it."""
+    """Grows the buffers for a chunk of a prompt, lazily: each layer grows when the chunk is computed there."""
     for cache in leaves(row):
         grow(cache, num_tokens)
 
 
 def give_back(batch: Caches) -> None:
-    """Make buffers as small as their rows, a layer at a time."""
+    """Frees the spare rows of all buffers, one layer at a time."""
     for cache in leaves(batch):
         if type(cache) is KVRows:
             cache.fit()
@@ -136,7 +136,7 @@ _Place: TypeAlias = tuple[list[Any], int]
 def _take_out(
     done: Sequence[_Place], rows: Sequence[Caches], sources: Sequence[Sequence[_Place]], num_rows: int
 ) -> None:
-    """Give rows back what was moved to these places, or leave them empty."""
+    """Moves what was moved to these places back to the rows, or leaves the rows empty."""
     try:
         for place, (held, index) in enumerate(done):
             for number, source in enumerate(sources):
@@ -148,7 +148,7 @@ def _take_out(
 
 
 def _places(caches: list[Any]) -> Iterator[_Place]:
-    """The place of each leaf, depth first, so that another can be put there."""
+    """The list and index of each leaf, depth first, so that it can be replaced."""
     for index, cache in enumerate(caches):
         if children_of(cache) is None:
             yield caches, index
@@ -158,7 +158,7 @@ def _places(caches: list[Any]) -> Iterator[_Place]:
 
 
 def _same_shape(caches: Sequence[Any]) -> Caches:
-    """Composites of their own over the same leaves."""
+    """A copy of the composites over the same leaves."""
     return [
         cache if (children := children_of(cache)) is None else lib.CacheList(*_same_shape(children)) for cache in caches
     ]
@@ -166,29 +166,29 @@ def _same_shape(caches: Sequence[Any]) -> Caches:
 
 # ---- one leaf ------------------------------------------------------------------------------------------------------
 #
-# Each result is evaluated. Nothing returned shares memory with the batch it came from, unless it says so: while a view
-# is held every update copies all rows.
+# Each result is evaluated, and shares no memory with the batch it came from unless stated: while a view is held, every
+# update copies all rows.
 
 
 def _is_plain(cache: Any) -> bool:
-    """Whether a batch has a class of its own for it."""
+    """Whether a batch uses another class for this leaf."""
     return type(cache) in (lib.KVCache, lib.RotatingKVCache)
 
 
 def _as_rows(cache: Any) -> Any:
-    """A batch of one from a plain leaf; recurrent states are the same either way."""
+    """A batch of one from a plain leaf. Recurrent states have one class for both."""
     if type(cache) is lib.KVCache:
         return KVRows(cache)
     return cache.merge([cache]) if type(cache) is lib.RotatingKVCache else cache
 
 
 def _with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
-    """The leaf, of a batch or plain, with these plain ones as further rows. When this raises it is what it was."""
+    """The leaf, of a batch or plain, with these plain ones as further rows. If this raises, the leaf is unchanged."""
     rows = _as_rows(cache)
     if type(rows) is KVRows:
         rows.append(plain, capacity)
     else:
-        rows = copy(rows)  # until the longer one is there, the shorter one counts
+        rows = copy(rows)  # the shorter one stays valid until the longer one is evaluated
         if type(rows) is lib.ArraysCache:
             rows.cache = [_stacked(states) for states in zip(*(one.cache for one in (rows, *plain)), strict=True)]
         else:
@@ -198,7 +198,7 @@ def _with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
 
 
 def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
-    """Rows of one recurrent state. Raises ValueError where only some have it."""
+    """Rows of one recurrent state. Raises ValueError if only some rows have it."""
     found = [state for state in states if state is not None]
     if len(found) not in (0, len(states)):
         raise ValueError("a row's model used a state that another's did not")
@@ -206,7 +206,7 @@ def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
 
 
 def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
-    """Undo `_with_rows` without needing memory for it."""
+    """Undoes `_with_rows` without allocating memory."""
     if type(cache) is KVRows:
         cache.cut(count)
         return cache.only_row() if was_plain else cache
@@ -220,7 +220,7 @@ def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
 
 
 def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
-    """Only these rows, in this order; full KV is narrowed in place."""
+    """A leaf of these rows in this order; full KV is narrowed in place."""
     if type(cache) is KVRows:
         cache.narrow(rows)
         return cache

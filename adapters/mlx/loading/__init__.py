@@ -1,1 +1,1 @@
-"""A model folder to a loaded model: looked at, read, identified, probed, measured. Uses every sibling."""
+"""From a model's files to a loaded model. files < weights_digest, network < assembly; probe < assembly."""

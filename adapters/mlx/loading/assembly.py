@@ -1,87 +1,65 @@
-"""From a network in memory to a LoadedModel: probe it and describe it."""
+"""From a network in memory to a LoadedModel: probed, described, and measured if its memory matters.
 
+The measurement computes one chunk at the start of a prompt and one far behind it. These two peaks correct the
+configuration's formula before anything is served.
+"""
+
+import logging
 import platform
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.loading.load_measurement import chunk_to_measure, is_worth_measuring, measure_chunks
+from adapters.mlx.cuda.link import find_link
+from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import probe
-from adapters.mlx.memory.memory_shape import shape_of_network
-from adapters.mlx.memory.peak_memory import PeakMemory
-from adapters.mlx.memory.peak_meter import PeakMeter
+from adapters.mlx.memory import PeakFile, PeakMeter, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
-from adapters.mlx.runtime.device import describe_device, on_cpu
-from adapters.mlx.sampling.logit_rules import SamplerRow
-from adapters.mlx.state.cuda_link import find_link
+from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
 from adapters.mlx.state.payload import dtype_name
-from application.ports.compute import DecodeStart
-from domain.ids import ModelId
+from domain.ids import ModelId, SequenceId
 from domain.memory.config_shape import number
+from domain.memory.correction import DEEP_CHUNKS
 from domain.models.model_card import ModelDescription
 
-DEFAULT_CONTEXT_LENGTH = 4096
-"""For the few configurations that name no limit."""
-
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_sequence_length",
-    "model_max_length",
-    "max_seq_len",
-    "seq_length",
-    "n_ctx",
-    "max_context_length",
-    "sequence_len",
-)
 _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
 
+_MEASURED_ID = SequenceId(-1)
+_NUM_TOY_TOKENS = 100
+_SMALL_SHARE = 8
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """A model by its files. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of
-    the adapter's, empty without one."""
-
-    config: Mapping[str, Any]
-    eos_token_ids: frozenset[int] = frozenset()
-    digest: bytes = b""
-    adapter_digest: bytes = b""
+_logger = logging.getLogger("cairn.memory")
 
 
 def assemble(
     network: Any,
     id: ModelId,
     facts: ModelFacts,
-    make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
-    chunks_ahead: int | None = None,
     blas: str = "",
-    peaks: PeakMemory | None = None,
+    peaks: PeakFile | None = None,
     room_bytes: int | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
-    """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
+    """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
-    `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
-    `peaks`: where corrections of estimated memory are remembered, and by what a model is measured that has none; None
-    for neither. `room_bytes`: what measuring may take of memory; None: any amount.
+    `blas`: identity of the BLAS that MLX uses; empty for its own. `peaks`: remembered corrections of estimated memory;
+    a model without one is measured; None for neither. `room_bytes`: memory that measuring may take; None for any.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
-    weights = parameters(network)
-    context_length = context_length_of(facts.config)
     memory = shape_of_network(network, found.layout, facts.config)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
-        context_length=context_length,
+        context_length=context_length_of(facts.config),
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
-        dtype=_main_dtype(weights),
+        dtype=_main_dtype(parameters(network)),
         weight_bytes=memory.weight_bytes,
         layout=found.layout,
         decode_mode=found.decode_mode,
@@ -92,30 +70,63 @@ def assemble(
         arithmetic=_arithmetic(blas),
         memory=memory,
     )
-    ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
-    meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
+    runs_ahead = find_link() is not None
+    meter = PeakMeter(memory, runs_ahead=runs_ahead)
+    if peaks is not None and description.weights_digest:  # a model without a digest cannot be recognised
+        key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
+        known = yield from peaks.recall(key)
+        meter = PeakMeter(memory, known, partial(peaks.remember, key), runs_ahead=runs_ahead)
     description = replace(description, memory=meter.shape)
-    model = MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
+    model = MlxModel(network, description, found.num_logits, found.specs, runs_ahead=runs_ahead, meter=meter)
     if peaks is not None and meter.is_new and is_worth_measuring(description, room_bytes):
-        chunk = chunk_to_measure()
+        # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
+        # takes memory in proportion to the tokens: half a chunk shows as much in a third of the time.
+        chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
     return model
 
 
-def context_length_of(config: Mapping[str, Any]) -> int:
-    """Tokens, prompt and completion together."""
-    return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
+def is_worth_measuring(model: ModelDescription, room_bytes: int | None) -> bool:
+    """Whether the largest step is estimated at more than an eighth of the room. `room_bytes` None: any amount."""
+    most_bytes = model.memory.peak_bytes(preferred_grid(), model.context_length)
+    return room_bytes is not None and most_bytes > room_bytes // _SMALL_SHARE
 
 
-def _meter(
-    description: ModelDescription, peaks: PeakMemory | None, *, is_ahead: bool
-) -> Generator[Future[Any] | None, None, PeakMeter]:
-    if peaks is None or not description.weights_digest:  # a model without one cannot be recognised
-        return PeakMeter(description.memory, is_ahead=is_ahead)
-    key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
-    known = yield from peaks.recall(key)
-    return PeakMeter(description.memory, known, partial(peaks.remember, key), is_ahead=is_ahead)
+def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Generator[None, None, dict[int, int]]:
+    """Returns peaks above the state by the chunk's end, for `PeakCorrection.of_load`; empty if there is no room to
+    measure. The far chunk, as far as context and room allow, continues the first one's state, repeated: only its size
+    matters. Leaves nothing behind."""
+    described = model.description
+    shape, most_before = described.memory, described.context_length // chunk - 1
+    if most_before < 0 or _exceeds(room_bytes, shape.state_bytes(chunk, chunk) + shape.peak_bytes(chunk, chunk)):
+        return {}
+    tokens = [(17 * index + 5) % min(_NUM_TOY_TOKENS, described.vocab_size) for index in range(chunk)]
+    peaks: dict[int, int] = {}
+    try:
+        model.open(_MEASURED_ID)
+        peaks[chunk] = model.measured_prefill(_MEASURED_ID, tokens)
+        yield
+        for num_before in range(min(DEEP_CHUNKS, most_before) if described.layout.is_reusable else 0, 0, -1):
+            end = (num_before + 1) * chunk
+            # A peak grows no faster than the tokens, and the state is held twice while it is put together.
+            if _exceeds(room_bytes, 2 * shape.state_bytes(end, chunk) + peaks[chunk] * (num_before + 1)):
+                continue
+            (block,) = model.capture_blocks(_MEASURED_ID, [(0, chunk)])
+            snapshot = model.capture_snapshot(_MEASURED_ID, chunk)
+            model.restore(_MEASURED_ID, end - chunk, [block] * num_before, snapshot)
+            yield
+            peaks[end] = model.measured_prefill(_MEASURED_ID, tokens)
+            break
+    except Exception as error:  # a family's code may raise anything on a state that no prompt gives
+        _logger.info("a chunk of %s could not be measured, its memory is estimated: %s", described.id, error)
+    finally:
+        model.close([_MEASURED_ID])
+    return peaks
+
+
+def _exceeds(room_bytes: int | None, num_bytes: int) -> bool:
+    return room_bytes is not None and num_bytes > room_bytes
 
 
 def _runtime() -> str:
@@ -125,12 +136,12 @@ def _runtime() -> str:
 
 
 def _arithmetic(blas: str) -> str:
-    """All that decides the last bits of a result beside the runtime."""
+    """Everything that decides the last bits of a result beside the runtime."""
     return f"{platform.machine()}, {blas or 'built-in BLAS'}" if on_cpu() else describe_device()
 
 
 def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
-    """The floating dtype most parameters have: what activations are computed in."""
+    """The floating dtype of most parameters, which activations have too."""
     sizes: dict[str, int] = {}
     for _, array in weights:
         if mx.issubdtype(array.dtype, mx.floating):

@@ -1,8 +1,8 @@
-"""A probe of a model's code: a few toy tokens, run at load.
+"""A probe of a model's code at load, with a few toy tokens.
 
-Three questions: does prefill work on this device at all; what do captured states look like; and does decoding two
-sequences of different length in one batch give the same logits as decoding each alone? Some families answer the
-last one wrongly or not at all, and are then decoded one sequence at a time.
+It finds out whether prefill works on this device, which shapes captured state has, and whether decoding two sequences
+of different length in one batch gives the logits of decoding each alone. Families for which it does not are decoded one
+sequence at a time.
 """
 
 from collections.abc import Generator
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.caches.layout import Caches, layout_of, live_arrays, new_caches
+from adapters.mlx.caches.leaves import Caches, layout_of, live_arrays, new_caches
 from adapters.mlx.caches.rows import merge, unbatchable
 from adapters.mlx.runtime.arrays import evaluate, token_array
 from adapters.mlx.state.capture import HeldRow, copy_snapshot
@@ -24,19 +24,20 @@ WRONG_WHEN_BATCHED = {
     "afm7": "the layers that reuse keys count the padding of a batch as positions",
     "minimax_m3_vl": "its sparse attention blocks move with the padding of a batch once a prompt is long enough",
 }
-"""Families whose error a short probe may not show clearly, by the module of mlx-lm that holds their code."""
+"""Families whose error a short probe may not show, by the module of mlx-lm with their code."""
 
 _SHORT, _LONG, _STEPS = 3, 27, 4
 _TOLERANCE = {mx.float32: 0.02}
 _HALF_TOLERANCE = 0.12
-"""Largest accepted difference of a row, root mean square, as a share of the logits' standard deviation. Wrong families
-miss it by their whole; right ones of 36 layers in bfloat16 reach 0.055 on a GPU, as far as their prefill is from their
-decode. A largest difference over all logits would grow with the vocabulary."""
+"""The largest accepted root mean square difference of a row, in standard deviations of the logits. Wrong families
+differ by about 1; correct ones of 36 layers in bfloat16 reach 0.055 on a GPU, as prefill and decode differ. The maximum
+over all logits would grow with the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why decode is SINGLE."""
+    """The result of the probe. `num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why
+    decode is SINGLE."""
 
     layout: StateLayout
     num_logits: int
@@ -46,15 +47,15 @@ class Probe:
 
 
 def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
-    """Run the probes, a forward pass or two at a time. Raises ModelLoadFailed when the model cannot compute here.
-    Leaves nothing behind."""
+    """Runs the probe, a forward pass or two at a time. Raises ModelLoadFailed if the model cannot compute on this
+    device. Leaves nothing behind."""
     layout = layout_of(new_caches(network))
     try:
         caches, logits = prefilled(network, _LONG, vocab_size)
     except Exception as error:
         raise ModelLoadFailed(f"the model's first forward pass failed on this device: {error}") from error
     if not mx.all(mx.isfinite(logits)).item():
-        raise ModelLoadFailed(f"the model computes infinities or NaN in {_short_name(logits)}: try another --dtype")
+        raise ModelLoadFailed(f"the model computes infinities or NaN in {_short_name(logits)}; try another --dtype")
     specs: GroupSpecs = {}
     if layout.is_reusable:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
@@ -71,7 +72,7 @@ def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
 
 
 def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches, mx.array]:
-    """The state after so many toy tokens, and the logits of the last one, [1, vocab]."""
+    """The state after `length` toy tokens, and the logits of the last one, [1, vocab]."""
     caches = new_caches(network)
     logits = network(token_array(_toy_tokens(length, vocab_size))[None], cache=caches)[:, -1]
     evaluate([logits, *live_arrays(caches)])
@@ -79,8 +80,7 @@ def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches
 
 
 def _why_single(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, str]:
-    """Empty when batched decode agrees with single decode; otherwise the reason, for people. `long`: after the longer
-    prompt, to go on from."""
+    """Empty if batched decode equals single decode; otherwise the reason. `long`: caches after the longer prompt."""
     classes = unbatchable(new_caches(network))
     if classes:
         return f"mlx-lm cannot batch {classes}"
@@ -94,8 +94,8 @@ def _why_single(network: Any, vocab_size: int | None, long: Caches) -> Generator
 
 
 def _batch_error(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, tuple[float, mx.Dtype]]:
-    """Largest root mean square difference of a row's logits over a few steps, as a share of their standard deviation,
-    and the logits' dtype. No prompt is computed twice: a batch leaves the rows it was made of as they are."""
+    """The largest root mean square difference of a row's logits over a few steps, in standard deviations, and the
+    logits' dtype. A batch leaves the rows it was made of unchanged, so no prompt is computed twice."""
     alone = [prefilled(network, _SHORT, vocab_size)[0], long]
     yield
     batch = merge(alone)

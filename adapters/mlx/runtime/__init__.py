@@ -1,1 +1,1 @@
-"""What the rest of the adapter needs of MLX and the process: device, typed calls, small files."""
+"""MLX, mlx-lm and the process as the rest of the adapter uses them: typed calls, device, imports, small files."""

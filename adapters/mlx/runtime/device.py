@@ -1,8 +1,12 @@
-"""The device that MLX computes on, and the constants that follow from it."""
+"""The device that MLX computes on: its kind, the constants that follow from it, and readings of its memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
+
+from application.ports.memory_probe import MemoryProbe
+from domain.memory.ledger import MemoryReading
 
 CPU_GRID = 512
 GPU_GRID = 2048
@@ -17,7 +21,7 @@ def on_cpu() -> bool:
 
 
 def has_cuda() -> bool:
-    """Whether MLX computes on an NVIDIA GPU, with memory of its own."""
+    """Whether MLX computes on an NVIDIA GPU, which has memory of its own."""
     cuda: Any = getattr(mx, "cuda", None)
     return cuda is not None and bool(cuda.is_available()) and not on_cpu()
 
@@ -31,19 +35,17 @@ def describe_device() -> str:
 
 
 def preferred_grid() -> int:
-    """Prefill grid in tokens: measured fastest at 512 on CPUs (scores stay in cache) and 2048 on GPUs."""
-    return CPU_GRID if describe_device() == "cpu" else GPU_GRID
+    """Prefill grid in tokens. 512 measured fastest on CPUs (scores stay in their caches) and 2048 on GPUs."""
+    return CPU_GRID if on_cpu() else GPU_GRID
 
 
 def preferred_last_chunk() -> int:
-    """Up to how many tokens the end of a prompt is better computed with its last token than without it.
+    """The length in tokens up to which the end of a prompt is computed in one pass with its last token.
 
-    Logits cost every token of a pass the output matrix and most of the last layer, which prefill spares; a pass of its
-    own costs the last token all weights once more, and all of the state that it attends to. Without a state both sides
-    cost the same at about 40 tokens on a CPU (8 layers) and at 600 and more on an H200 (models of 4B and 8B), where up
-    to 256 one pass takes 4 to 5 ms less of 11 to 34. Behind 78,000 tokens a pass of one token takes 16 ms on an H100
-    (4B), so that the next turn of a conversation, some hundred tokens, had better be one pass. Metal was not measured:
-    with prefill 10 to 20 times as fast as decode, 64 is well on the safe side.
+    That pass computes the output matrix and most of the last layer for each of its tokens, which prefill omits. A
+    separate pass for the last token reads all weights, and all of the state that it attends to, once more. The two cost
+    the same at about 40 tokens on a CPU (8 layers) and at 600 and more on an H200 (models of 4B and 8B). Metal was not
+    measured: prefill is 10 to 20 times as fast as decode there, so 64 is a safe choice.
     """
     if on_cpu():
         return CPU_LAST_CHUNK
@@ -51,17 +53,42 @@ def preferred_last_chunk() -> int:
 
 
 def spare_bytes() -> int:
-    """Freed memory to keep: giving it back and asking again costs a fast GPU a tenth of its prefill.
-
-    A sixteenth of a CUDA device's memory; 0 elsewhere, where memory is the system's too and chunks take seconds.
-    """
+    """Bytes of freed memory that MLX may keep: a sixteenth of a CUDA device's memory, where returning it and asking
+    again costs a tenth of the prefill rate; 0 elsewhere, where memory is shared with the system."""
     total = mx.device_info().get("total_memory")
     return total // 16 if isinstance(total, int) else 0
 
 
 def most_ahead_bytes() -> int:
-    """Temporaries of other layers that a device may hold beside those of the one it computes: MLX hands over ten groups
-    of operations before it waits. A bound for models of which nothing was measured; a CPU computes one at a time."""
+    """A bound on the temporaries that a device holds for operations queued behind the one it computes, for models that
+    were not measured. MLX queues ten groups of operations on a GPU; a CPU computes one operation at a time."""
     if on_cpu():
         return 0
     return 1 << 30 if mx.metal.is_available() else 16 << 30
+
+
+class MlxMemory:
+    """A MemoryProbe of the memory that MLX computes in.
+
+    CPU: the host's memory, of which MLX's freed buffers are known. Metal: the recommended working set, shared with the
+    host; an allocation beyond it aborts the process. CUDA: the device's memory, as far as no other process holds it.
+    """
+
+    def __init__(self, host: MemoryProbe) -> None:
+        """`host`: reads the memory of the machine or the container."""
+        self._host = host
+
+    def read(self) -> MemoryReading:
+        cached = mx.get_cache_memory()
+        if on_cpu():
+            found = self._host.read()
+            return replace(found, cached_bytes=min(cached, found.held_bytes or 0))
+        held, info = mx.get_active_memory() + cached, mx.device_info()
+        if mx.metal.is_available():
+            total = _count(info.get("max_recommended_working_set_size"))
+            return MemoryReading(total, self._host.read().available_bytes, held, cached)
+        return MemoryReading(_count(info.get("total_memory")), _count(info.get("free_memory")), held, cached)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,1 +1,1 @@
-"""From logits to tokens, all rows of a decode group at once. Uses `runtime`."""
+"""Sampling: logit_rules, sampled < sampler."""

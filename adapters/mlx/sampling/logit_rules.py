@@ -1,9 +1,8 @@
-"""Rules that a sequence's settings lay on its logits, applied to the rows of a lane at once (`sampling`).
+"""The rules by which a sequence's settings change its logits, applied to all rows of a bucket at once.
 
-In this order, as vLLM's: a grammar's mask, bias, penalties, suppression of the tokens that end an answer; temperature,
-top-k, top-p (over what top-k left) and min-p as one threshold a row. A row that does not use a setting has a neutral
-entry that leaves its logits bit for bit as they were.
-"""
+The order is vLLM's: a grammar's mask, bias, penalties, suppression of end tokens (min_tokens); temperature, top-k,
+top-p (of what top-k keeps) and min-p as one threshold a row. A row that does not use a setting has a neutral entry that
+leaves its logits unchanged bit for bit."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +16,7 @@ from application.ports.token_constraint import AllowedTokens
 from domain.request.sampling import SamplingParams
 
 SMALL_TOP_K = 256
-"""Up to here the largest k logits are found by partition instead of sorting the vocabulary."""
+"""The largest k for which the top k logits are found by partition instead of sorting the vocabulary."""
 
 NO_RANKING, WHOLE_RANKING = 0, -1
 
@@ -25,11 +24,9 @@ NO_RANKING, WHOLE_RANKING = 0, -1
 class SamplerRow:
     """One sequence's sampling: its settings, its history, and the seed of its noise.
 
-    `num_sampled` counts tokens chosen so far, by whichever state; those of the lane it is in when that lets it go.
-
-    `counts`: float32 [vocab], how often each token was generated; lazy, and only kept for rows with penalties.
-    `ends`: bool [vocab], True at the tokens that end an answer; None for a row that may end at once.
-    `constraint`: what allows its tokens, if it has a grammar.
+    `num_sampled`: tokens chosen so far; a bucket adds its own in `detach`. `counts`: float32 [vocab], how often each
+    token was generated; lazy, None without penalties. `ends`: bool [vocab], True at the tokens that end an answer; None
+    without `min_tokens`. `constraint`: the grammar's state, None without a grammar.
     """
 
     __slots__ = ("bias", "constraint", "counts", "ends", "in_prompt", "min_tokens", "num_sampled", "params", "seed")
@@ -56,7 +53,7 @@ class SamplerRow:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether its tokens are chosen from the logits as they are, from here on."""
+        """Whether all further tokens are chosen from unchanged logits."""
         is_long_enough = self.num_sampled >= self.min_tokens
         return self.bias is None and self.counts is None and self.constraint is None and is_long_enough
 
@@ -73,28 +70,29 @@ def _counted(token_ids: tuple[int, ...], vocab_size: int) -> mx.array:
 
 
 class TokenMasks:
-    """Grammar masks of a fixed list of rows: -inf for every token that may not come next. Compute thread only.
+    """Grammar masks of a fixed list of rows: -inf for every token that may not come next.
 
-    Most steps of an answer allow what the step before did (inside a text, anything): what is on the device stays there,
-    and only rows whose mask is another are unpacked again. By numpy: 14 microseconds for 152,000 tokens, and the device
-    is busy with the forward pass meanwhile.
+    Most steps allow the same tokens as the step before (inside a string, any): the mask stays on the device, and only
+    rows whose mask changed are unpacked again, by numpy: 14 microseconds for 152,000 tokens.
     """
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
-        self._held = tuple((index, row.constraint) for index, row in enumerate(rows) if row.constraint is not None)
+        self._constraints = tuple(
+            (index, row.constraint) for index, row in enumerate(rows) if row.constraint is not None
+        )
         self._num_rows = len(rows)
         self._known: dict[int, AllowedTokens] = {}
         self._bits: NDArray[np.uint8] | None = None
         self._on_device: mx.array | None = None
 
     def apply(self, logits: mx.array) -> mx.array:
-        """Logits [rows, vocab] of these rows, in their dtype; those without a grammar stay as they are. Waits for the
-        masks; raises what a constraint does."""
-        if not self._held:
+        """Returns masked logits [rows, vocab] in their dtype; rows without a grammar are unchanged. Waits for the
+        masks; raises what a constraint raises."""
+        if not self._constraints:
             return logits
         if self._bits is None:
             self._bits = np.ones((self._num_rows, logits.shape[-1]), np.uint8)
-        for index, constraint in self._held:
+        for index, constraint in self._constraints:
             allowed = constraint.allowed()
             if self._known.get(index) is not allowed:
                 packed = np.frombuffer(allowed.mask, np.uint8)
@@ -107,8 +105,8 @@ class TokenMasks:
 
 
 class MinTokens:
-    """Suppresses the tokens that end an answer, of a fixed list of rows, from where they are. Where a grammar allows
-    only the end, it may come: nothing else could. Compute thread only."""
+    """`min_tokens` of a fixed list of rows: suppresses the tokens that end an answer, unless a grammar allows no other
+    token."""
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
         self._rows = tuple(rows)
@@ -117,8 +115,8 @@ class MinTokens:
         self._known: tuple[list[bool], mx.array] | None = None
 
     def suppressed(self, step: int) -> mx.array | None:
-        """bool [rows, vocab], True for what may not be the token of this step, the first being 0. None: all may. Waits
-        for masks of rows that a grammar constrains; raises what a constraint does."""
+        """bool [rows, vocab], True for tokens suppressed at `step`, the first being 0; None if there are none. Waits
+        for the masks of constrained rows; raises what a constraint raises."""
         if step >= self._num_steps:
             return None
         must_go_on = [missing > step for missing in self._num_missing]
@@ -136,8 +134,8 @@ class MinTokens:
 
 
 class Penalties:
-    """Repetition, presence and frequency penalties of a few rows, at least one of which has some. `counts`: float32
-    [rows, vocab], lazy; grows with each step."""
+    """Repetition, presence and frequency penalties of rows of which at least one has some. `counts`: float32
+    [rows, vocab], lazy; changes with each step."""
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
         with_counts = next(row for row in rows if row.counts is not None)
@@ -163,28 +161,27 @@ class Penalties:
         self.counts = add_at(self.counts, self._row_index, tokens, 1.0)
 
     def hand_back(self, rows: Sequence[SamplerRow]) -> None:
-        """Give each row its own history."""
+        """Writes the counts back to the rows."""
         for index, row in enumerate(rows):
             if row.counts is not None:
                 row.counts = self.counts[index]
 
 
 def ranking_of(params: SamplingParams) -> int:
-    """The number of largest logits that have to be put in order: NO_RANKING, a small top-k, or WHOLE_RANKING."""
+    """The number of largest logits that have to be sorted: NO_RANKING, a small top-k, or WHOLE_RANKING."""
     if 0 < params.top_k <= SMALL_TOP_K:
         return params.top_k
     return WHOLE_RANKING if params.top_k or params.top_p < 1 else NO_RANKING
 
 
 def column(params: Sequence[SamplingParams], value: Callable[[SamplingParams], float]) -> mx.array:
-    """float32 [rows, 1]: one setting of every row."""
+    """float32 [rows, 1]: one setting of all rows."""
     return mx.array([[value(one)] for one in params], dtype=mx.float32)
 
 
 class TokenFilters:
-    """Temperature, top-k, top-p and min-p as one threshold a row: a token below it cannot be drawn. For rows that are
-    not greedy and share a `ranking_of`: ranking costs far more than all the rest (a sort of 152,000 logits takes a CPU
-    20 ms a row)."""
+    """Temperature, top-k, top-p and min-p as one threshold a row, below which a token cannot be drawn. The rows are not
+    greedy and share a `ranking_of`: sorting costs far more than the rest (152,000 logits take a CPU 20 ms a row)."""
 
     def __init__(self, params: Sequence[SamplingParams]) -> None:
         self._temperature = column(params, lambda param: param.temperature or 1.0)
@@ -196,7 +193,7 @@ class TokenFilters:
         self._log_min_p = mx.log(column(params, lambda param: param.min_p))
 
     def apply(self, logits: mx.array) -> mx.array:
-        """float32 [rows, vocab], by temperature; -inf for what cannot be drawn."""
+        """Returns float32 [rows, vocab], scaled by temperature; -inf for tokens that cannot be drawn."""
         scaled = logits / self._temperature
         threshold: mx.array | None = None
         if self._ranking != NO_RANKING:

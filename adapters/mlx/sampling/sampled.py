@@ -1,16 +1,15 @@
-"""The outcome of a decode step: lazy arrays while the step is in flight, plain values once they are read. And the log
-probabilities of a prompt's tokens.
+"""The sampled tokens of a decode step, lazy while the step is in flight; and log probabilities, a prompt's included.
 
-All that the host wants of a step is one array of 32-bit words, read once:
+The host reads one array of 32-bit words a step, once:
 
-    tokens [rows]  |  of rows that ask: chosen [n]  |  ids of the likeliest [n, k]  |  their values [n, k]
+    tokens [rows]  |  of rows with num_logprobs: chosen [n]  |  ids of the likeliest [n, k]  |  their values [n, k]
 
-Rows join and leave a group while a step is in flight, so a step's outcome can be joined and narrowed like the group:
-what is fed to the next pass is gathered on the device, and what is read stays in the arrays that were queued, of which
-each row remembers its place. So reading never waits for what was queued since.
+Rows join and leave a group while a step is in flight, so a step's tokens can be joined and narrowed like the group: the
+tokens of the next pass are gathered on the device, and the words stay in the arrays that were queued, in which each row
+has a place. So reading never waits for work that was queued later.
 
-Log probabilities are of the model's own distribution. Those of a prompt are read off the logits of the chunks that are
-computed anyway, a few rows at a time.
+Log probabilities are of the model's own distribution. Those of a prompt are computed from the logits of its chunks, a
+few rows at a time.
 """
 
 from collections.abc import Sequence
@@ -27,14 +26,14 @@ from application.ports.compute import PromptScores
 from domain.request.stream import TokenLogprob
 
 SLICE_BYTES = 16 << 20
-"""Size of one float32 copy of a slice; finding the likeliest takes four such copies for a moment."""
+"""Size of one float32 copy of a slice of logits; finding the likeliest tokens takes four such copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobArrays:
     """Log probabilities of n tokens, lazy: `chosen` [n], `top_ids` and `top_values` [n, k] unordered, None for k = 0.
 
-    `num_tops`: how many alternatives each wants.
+    `num_tops`: the number of alternatives of each token.
     """
 
     num_tops: tuple[int, ...]
@@ -44,7 +43,7 @@ class LogprobArrays:
 
     @classmethod
     def of(cls, logits: mx.array, tokens: mx.array, num_tops: tuple[int, ...]) -> "LogprobArrays":
-        """From the logits [n, vocab] of any dtype that chose `tokens` [n], or should have."""
+        """Log probabilities of `tokens` [n] by their logits [n, vocab], of any dtype."""
         logits = logits.astype(mx.float32)
         normal = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         chosen = mx.take_along_axis(normal, tokens[:, None], axis=-1)[:, 0]
@@ -63,8 +62,8 @@ class LogprobArrays:
 
 
 def token_logprobs(words: NDArray[np.uint32], token_ids: Sequence[int], num_tops: Sequence[int]) -> list[TokenLogprob]:
-    """The log probabilities that `LogprobArrays.words` hold of these tokens, in order; without alternatives that cannot
-    come (-inf)."""
+    """The log probabilities that `LogprobArrays.words` hold of these tokens, in order. Alternatives of probability 0
+    are left out."""
     num_tokens = len(token_ids)
     chosen, rest = words[:num_tokens].view(np.float32).tolist(), words[num_tokens:]
     ids = rest[: len(rest) // 2].reshape(num_tokens, -1)
@@ -81,8 +80,8 @@ def token_logprobs(words: NDArray[np.uint32], token_ids: Sequence[int], num_tops
 
 
 class Outcome:
-    """The tokens chosen by one queued step. `words`: uint32, the token of every row, then the log probabilities of the
-    rows `asking`. To be read once it is queued."""
+    """The words of one queued step. `words`: uint32, the token of every row, then the log probabilities of the rows
+    `asking`."""
 
     __slots__ = ("_num_rows", "_num_tops", "_read", "asking", "words")
 
@@ -94,12 +93,12 @@ class Outcome:
         self._read: NDArray[np.uint32] | None = None
 
     def tokens(self) -> list[int]:
-        """The token of every row. Waits, the first time."""
+        """The token of every row. The first call waits."""
         tokens: list[int] = self._host()[: self._num_rows].tolist()
         return tokens
 
     def logprobs(self) -> dict[int, TokenLogprob]:
-        """Log probabilities by row. Waits, the first time."""
+        """Log probabilities by row. The first call waits."""
         if not self.asking:
             return {}
         tokens = self.tokens()
@@ -114,8 +113,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One step's outcome. `fed`: uint32 [rows, 1], lazy: the tokens as the next pass takes them. `rows`: of each row,
-    which outcome it is in and its row there."""
+    """The tokens of one step. `fed`: uint32 [rows, 1], lazy, for the next pass. `rows`: for each row, the index of its
+    outcome and its row there."""
 
     fed: mx.array
     outcomes: tuple[Outcome, ...]
@@ -128,20 +127,20 @@ class Sampled:
         return cls(tokens[:, None], (outcome,), tuple(zip(repeat(0), range(tokens.shape[0]))))
 
     def arrays(self) -> list[mx.array]:
-        """Everything to evaluate."""
+        """The arrays to evaluate."""
         return [self.fed, *(one.words for one in self.outcomes)]
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
-        """Only these rows, in this order."""
+        """The tokens of these rows, in this order."""
         return Sampled(self.fed[token_array(rows)], self.outcomes, tuple(self.rows[row] for row in rows))
 
     def token_ids(self) -> list[int]:
-        """Wait for the step; the token of every row."""
+        """Waits for the step; returns the token of every row."""
         tokens = [one.tokens() for one in self.outcomes]
         return [tokens[outcome][row] for outcome, row in self.rows]
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprob]]:
-        """Wait for the step; the token of every row, and the log probabilities of the rows that asked."""
+        """Waits for the step; returns the token of every row, and log probabilities by row."""
         found = [one.logprobs() for one in self.outcomes]
         if not any(found):
             return self.token_ids(), {}
@@ -150,7 +149,7 @@ class Sampled:
 
 
 def join(parts: Sequence[Sampled]) -> Sampled:
-    """The outcomes of several row runs as one, in order."""
+    """The tokens of several groups as one, in order."""
     outcomes: list[Outcome] = []
     rows: list[tuple[int, int]] = []
     for part in parts:
@@ -162,8 +161,8 @@ def join(parts: Sequence[Sampled]) -> Sampled:
 def score_chunk(
     logits: mx.array, token_ids: Sequence[int], before: mx.array | None, num_tops: int
 ) -> tuple[PromptScores, mx.array]:
-    """Scores of a chunk from its logits [tokens, vocab], and a copy of its last row: what the next chunk's first token
-    is scored by. `before`: that row of the chunk before, None if it was not kept."""
+    """Returns the scores of a chunk from its logits [tokens, vocab], and a copy of its last row, which scores the next
+    chunk's first token. `before`: that row of the chunk before; None if it was not kept."""
     scores: list[TokenLogprob | None] = [None]
     if before is not None:
         scores = list(_score(before[None], token_ids[:1], num_tops))
@@ -177,7 +176,7 @@ def score_chunk(
 
 
 def _score(logits: mx.array, token_ids: Sequence[int], num_tops: int) -> list[TokenLogprob]:
-    """Each token by its own row."""
+    """Scores each token by its own row."""
     wanted, tokens = (num_tops,) * len(token_ids), token_array(token_ids)
     found = LogprobArrays.of(logits, tokens, wanted)
     ranks = 1 + mx.sum(logits > mx.take_along_axis(logits, tokens[:, None], axis=-1), axis=-1)

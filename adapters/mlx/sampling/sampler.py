@@ -1,18 +1,18 @@
-"""Choosing tokens for a decode group: every row by its own settings, alike rows in a few vectorised operations.
+"""Sampling for a decode group: each row by its own settings, rows of one kind in a few vectorised operations.
 
-A row's choice depends on its own logits, settings, history and seed alone, and the noise of token `i` comes from an
-explicit key made of (seed, i): so the same logits and seed give the same token in any company. Rows are divided into
-lanes by the work they need, so that none pays for what another asked for:
+A row's choice depends on its own logits, settings, history and seed alone, and the noise of token `i` comes from a key
+made of (seed, i): so the same logits and seed give the same token in any batch. Rows are divided into buckets by the
+operations they need, so that no row pays for the settings of another:
 
-    lane            chooses
+    bucket          chooses
     greedy          the largest logit
     drawing         the largest of logits by temperature plus Gumbel noise
     ranking k       the same among the k largest, found by partition
     ranking all     the same among what a sort of the whole vocabulary keeps
 
-Greedy rows whose logits are adjusted first (bias, penalties, no end yet) are a lane of their own, and so are rows that
-a grammar constrains. Everything but a grammar's mask is lazy: the caller evaluates, so that the next forward pass can
-already be queued on tokens that were not read yet.
+Greedy rows whose logits are adjusted first (bias, penalties, min_tokens) have a bucket of their own, and so have rows
+that a grammar constrains. Everything but a grammar's mask is lazy: the caller evaluates, so that the next forward pass
+can be queued on tokens that were not read yet.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,12 +30,12 @@ STEPS_AHEAD = 32
 _MASK64 = 2**64 - 1
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-"""As SplitMix64 mixes a state; the state is `seed` strides and the token's place."""
+"""Constants of SplitMix64, whose state is `seed` strides plus the token's index."""
 
 
 def noise_keys(seeds: Sequence[int], indices: Sequence[int], num_steps: int = 1) -> NDArray[np.uint32]:
-    """[steps, rows, 2]: the MLX random key of each row's token `indices[row] + step` under its seed, a 64-bit mix of
-    both, as two 32-bit words."""
+    """Returns [steps, rows, 2]: the MLX random key of each row's token `indices[row] + step`, a 64-bit mix of the seed
+    and the token's index, as two 32-bit words."""
     starts = np.array([seed & _MASK64 for seed in seeds], np.uint64) * _STRIDE
     tokens = np.arange(1, num_steps + 1, dtype=np.uint64)[:, None] + np.array(indices, np.uint64)
     mixed = starts + tokens
@@ -46,7 +46,7 @@ def noise_keys(seeds: Sequence[int], indices: Sequence[int], num_steps: int = 1)
 
 
 class NoiseKeys:
-    """The random keys of a fixed list of rows, from `indices` on, many steps at a time. Compute thread only."""
+    """The random keys of a fixed list of rows, from `indices` on, computed for many steps at a time."""
 
     def __init__(self, seeds: Sequence[int], indices: Sequence[int]) -> None:
         self._seeds = tuple(seeds)
@@ -55,15 +55,15 @@ class NoiseKeys:
         self._table: mx.array | None = None
 
     def at(self, step: int) -> mx.array:
-        """uint32 [rows, 2], of the `step`th token from the first on."""
+        """uint32 [rows, 2]: the keys of the token `step` steps after the first."""
         if self._table is None or not 0 <= step - self._begin < STEPS_AHEAD:
             self._begin = step
             self._table = from_numpy(noise_keys(self._seeds, [index + step for index in self._indices], STEPS_AHEAD))
         return self._table[step - self._begin]
 
 
-class LaneKind(NamedTuple):
-    """The work that rows of one lane share. `ranking` as in `ranking_of`."""
+class BucketKind(NamedTuple):
+    """The operations that rows of one bucket share. `ranking` as in `ranking_of`."""
 
     is_greedy: bool
     is_untouched: bool = False
@@ -71,16 +71,16 @@ class LaneKind(NamedTuple):
     is_constrained: bool = False
 
     @classmethod
-    def of(cls, row: SamplerRow) -> "LaneKind":
+    def of(cls, row: SamplerRow) -> "BucketKind":
         if row.params.is_greedy:
             return cls(True, row.is_untouched, is_constrained=row.constraint is not None)
         return cls(False, ranking=ranking_of(row.params), is_constrained=row.constraint is not None)
 
 
-class Lane:
-    """Samples for a fixed list of rows of one kind; `members`: where they stand in their group."""
+class Bucket:
+    """A sampler for a fixed list of rows of one kind. `members`: their indices in the group."""
 
-    def __init__(self, kind: LaneKind, members: Sequence[int], rows: Sequence[SamplerRow]) -> None:
+    def __init__(self, kind: BucketKind, members: Sequence[int], rows: Sequence[SamplerRow]) -> None:
         self.members = tuple(members)
         self._rows = tuple(rows)
         self._kind = kind
@@ -90,10 +90,10 @@ class Lane:
         self._min_tokens = MinTokens(rows)
         self._filters = None if kind.is_greedy else TokenFilters([row.params for row in rows])
         self._keys = NoiseKeys([row.seed for row in rows], [row.num_sampled for row in rows])
-        self._num_steps = self._num_told = 0
+        self._num_steps = self._num_returned = 0
 
     def sample(self, logits: mx.array) -> mx.array:
-        """uint32 [rows] from the lane's logits [rows, vocab]. Lazy; nothing is recorded."""
+        """Returns uint32 [rows] from the bucket's logits [rows, vocab]. Lazy; nothing is recorded."""
         suppressed = self._min_tokens.suppressed(self._num_steps)
         if self._filters is not None or self._bias is not None or self._penalties is not None:
             logits = logits.astype(mx.float32)
@@ -105,21 +105,21 @@ class Lane:
         return mx.argmax(logits, axis=-1)
 
     def record(self, tokens: mx.array) -> None:
-        """Take the chosen tokens into the rows' history."""
+        """Adds the chosen tokens to the rows' history."""
         if self._penalties is not None:
             self._penalties.count(tokens)
         self._num_steps += 1
 
     def detach(self) -> None:
-        """Hand each row its own history back."""
+        """Writes the history back to the rows."""
         for row in self._rows:
-            row.num_sampled += self._num_steps - self._num_told
-        self._num_told = self._num_steps
+            row.num_sampled += self._num_steps - self._num_returned
+        self._num_returned = self._num_steps
         if self._penalties is not None:
             self._penalties.hand_back(self._rows)
 
     def history(self) -> Iterable[mx.array]:
-        """Lazy state that grows with each step."""
+        """The lazy arrays that grow with each step."""
         return () if self._penalties is None else (self._penalties.counts,)
 
     def _adjusted(self, logits: mx.array) -> mx.array:
@@ -134,16 +134,16 @@ class Lane:
         return map_rows(draw, self._keys.at(self._num_steps))
 
 
-def lanes_of(rows: Sequence[SamplerRow]) -> list[Lane]:
-    """Every row in one lane, in the order of their first rows."""
-    members: dict[LaneKind, list[int]] = {}
+def buckets_of(rows: Sequence[SamplerRow]) -> list[Bucket]:
+    """The buckets of all rows, in the order of their first rows."""
+    members: dict[BucketKind, list[int]] = {}
     for index, row in enumerate(rows):
-        members.setdefault(LaneKind.of(row), []).append(index)
-    return [Lane(kind, indices, [rows[index] for index in indices]) for kind, indices in members.items()]
+        members.setdefault(BucketKind.of(row), []).append(index)
+    return [Bucket(kind, indices, [rows[index] for index in indices]) for kind, indices in members.items()]
 
 
 def _stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
-    """One row a part, zeros for those that are absent; None when all are."""
+    """One row a part, zeros for absent ones; None if all are absent."""
     found = next((part for part in parts if part is not None), None)
     if found is None:
         return None
@@ -152,47 +152,48 @@ def _stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
 
 
 class GroupSampler:
-    """Samples for a fixed list of rows. Build a new one when the rows change, after `detach`. Compute thread only.
+    """A sampler for a fixed list of rows. When the rows change, call `detach` and build a new one. Compute thread only.
 
-    `is_held`: a grammar holds some row."""
+    `is_constrained`: a grammar constrains some row."""
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
         self._rows = tuple(rows)
-        self._lanes = lanes_of(rows)
-        self._indices = [mx.array(lane.members) for lane in self._lanes]
-        order = [index for lane in self._lanes for index in lane.members]
+        self._buckets = buckets_of(rows)
+        self._indices = [mx.array(bucket.members) for bucket in self._buckets]
+        order = [index for bucket in self._buckets for index in bucket.members]
         self._places = mx.array([order.index(index) for index in range(len(order))])
         wanted = [row.params.num_logprobs for row in rows]
         self._asking = tuple(index for index, count in enumerate(wanted) if count is not None)
         self._masks_of_asking = TokenMasks([self._rows[index] for index in self._asking])
         self._num_tops = tuple(count for count in wanted if count is not None)
-        self.is_held = any(row.constraint is not None for row in rows)
+        self.is_constrained = any(row.constraint is not None for row in rows)
 
     def sample(self, logits: mx.array) -> Sampled:
-        """Choose from logits [rows, vocab]. Nothing is recorded when this raises."""
-        if len(self._lanes) == 1:
-            chosen = [self._lanes[0].sample(logits)]
+        """Chooses from logits [rows, vocab]. Nothing is recorded if this raises."""
+        if len(self._buckets) == 1:
+            chosen = [self._buckets[0].sample(logits)]
             tokens = chosen[0]
         else:
-            parts = zip(self._lanes, self._indices, strict=True)
-            chosen = [lane.sample(logits[indices]) for lane, indices in parts]
+            parts = zip(self._buckets, self._indices, strict=True)
+            chosen = [bucket.sample(logits[indices]) for bucket, indices in parts]
             tokens = mx.concatenate(chosen)[self._places]
         sampled = Sampled.of(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
-        for lane, part in zip(self._lanes, chosen, strict=True):
-            lane.record(part)
+        for bucket, part in zip(self._buckets, chosen, strict=True):
+            bucket.record(part)
         return sampled
 
     def detach(self) -> None:
-        """Hand each row its own history back, before the rows part."""
-        for lane in self._lanes:
-            lane.detach()
+        """Writes the history back to the rows, before they are sampled by another object."""
+        for bucket in self._buckets:
+            bucket.detach()
 
     def history(self) -> list[mx.array]:
-        """Lazy state that grows with each step; evaluated with the tokens so that its graph stays short."""
-        return [array for lane in self._lanes for array in lane.history()]
+        """The lazy arrays that grow with each step; evaluate them with the tokens to keep their graph short."""
+        return [array for bucket in self._buckets for array in bucket.history()]
 
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
-        """In the model's own distribution over what a grammar allows, before penalties and temperature."""
+        """Log probabilities of the model's own distribution over the allowed tokens, before penalties and
+        temperature."""
         rows = mx.array(self._asking)
         asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
         return LogprobArrays.of(asked, tokens[rows], self._num_tops)

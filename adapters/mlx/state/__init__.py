@@ -1,1 +1,1 @@
-"""State out of the caches and back into them: capture, payloads, restore. Uses `caches` and `runtime`."""
+"""State out of the caches and back into them. payload < capture, restore."""

@@ -1,7 +1,7 @@
-"""Capture: what one sequence's caches hold, copied out as payloads by state group.
+"""Capture: one sequence's caches, copied out as payloads by state group.
 
-A payload's tensors follow the group's leaves in layout order, each leaf giving its own fixed number of tensors.
-All copies of one call are evaluated together, before any later forward pass can touch the caches.
+A payload's tensors follow the group's leaves in layout order, each leaf with a fixed number of tensors. All copies of
+one call are evaluated together, before a later forward pass can change the caches.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,15 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from adapters.mlx.caches.layout import Caches, leaf_at
-from adapters.mlx.caches.leaf_state import oldest_held, recurrent_tensors, token_slices, token_views, trailing_reach
+from adapters.mlx.caches.leaves import (
+    Caches,
+    leaf_at,
+    oldest_held,
+    recurrent_tensors,
+    token_slices,
+    token_views,
+    trailing_reach,
+)
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.state.payload import DevicePayload, evaluate_copies, pack, pack_blocks
 from domain.ids import GroupIndex
@@ -18,8 +25,8 @@ from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.payload import GroupPayloads, StatePayload
 
 MAX_RUN = 16
-"""Spans copied together at most on a GPU: their common copy is extra memory for a moment. On a CPU each is copied on
-its own, because there the bytes cost time and not their number of copies."""
+"""The most spans copied together on a GPU: their common copy is extra memory for a moment. On a CPU each is copied by
+itself, because the bytes cost time there and not the number of copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +39,8 @@ class HeldRow:
 
 
 def copy_blocks(layout: StateLayout, held: HeldRow, spans: Sequence[tuple[int, int]]) -> tuple[GroupPayloads, ...]:
-    """Copies of token spans [start, end) of every ALL and TRAILING group; a TRAILING group that lost one is left out.
-
-    A TRAILING group's tensors hold the trailing part of the span that its window can reach from the span's end.
-    """
+    """Copies token spans [start, end) of every ALL and TRAILING group; a TRAILING group that lost one is left out. Its
+    tensors hold the trailing part of the span that its window can reach from the span's end."""
     copies: list[dict[GroupIndex, DevicePayload]] = [{} for _ in spans]
     for group in layout.groups:
         if group.policy is HitPolicy.SNAPSHOT:
@@ -48,7 +53,7 @@ def copy_blocks(layout: StateLayout, held: HeldRow, spans: Sequence[tuple[int, i
 
 
 def copy_snapshot(layout: StateLayout, held: HeldRow, block_start: int) -> GroupPayloads:
-    """Copies of the recurrent state now, and of the tokens [block_start, now) of the other groups."""
+    """Copies the recurrent state, and the tokens from `block_start` to the current position of the other groups."""
     found: dict[GroupIndex, DevicePayload] = {}
     for group in layout.groups:
         if group.policy is HitPolicy.SNAPSHOT:
@@ -62,8 +67,8 @@ def copy_snapshot(layout: StateLayout, held: HeldRow, block_start: int) -> Group
 
 
 def _copy_spans(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) -> list[DevicePayload | None]:
-    """One payload a span. Spans that follow each other, as those of a chunk do, are copied together where the group
-    still holds them whole and its window reaches over each of them."""
+    """One payload a span. Adjacent spans, such as those of a chunk, are copied together if the group still holds them
+    whole and its window reaches over each of them."""
     found: list[DevicePayload | None] = []
     for run in _runs(group, held, spans):
         if len(run) == 1:
@@ -80,7 +85,7 @@ def _copy_spans(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int
 
 
 def _runs(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """The spans in order, cut into runs of adjacent whole ones and singles of any kind."""
+    """The spans in order, as runs of adjacent whole ones and single others."""
     caches = [leaf_at(held.caches, path) for path in group.leaves]
     oldest = max(oldest_held(cache, held.num_tokens) for cache in caches)
     reaches = [reach for cache in caches if (reach := trailing_reach(cache)) is not None]

@@ -1,8 +1,8 @@
-"""State on its way out of the cache: evaluated copies in device memory, readable as bytes from any thread.
+"""State on its way out of the caches: evaluated copies in device memory, readable as bytes from any thread.
 
-Tensors of equal dtype and shape are packed into one array along a new leading run of rows, so that a block of a
-forty-layer model is one device buffer and not eighty (Metal bounds the number of buffers, and copying to the host is
-faster in large pieces). A pack is always the result of a copying operation: nothing here shares memory with a cache.
+Tensors of equal dtype and shape are packed into one array along the first axis, so that a block of a forty-layer model
+is one device buffer instead of eighty (Metal limits the number of buffers, and copies to the host are faster in large
+pieces). A pack is always the result of a copy: it shares no memory with a cache.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,16 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from adapters.mlx.cuda.link import PIECE_BYTES, find_link
 from adapters.mlx.runtime.arrays import byte_view, evaluate, evaluate_soon, from_numpy
-from adapters.mlx.state.cuda_link import HALF_BYTES, CudaLink, find_link
 from domain.prefix.payload import StatePayload, TensorSpec
 
 ABSENT = TensorSpec("bool", (0,))
-"""Stands for a slot the model left empty (None), so that restoring leaves it empty too. No real state has rank one."""
+"""The spec of a slot that the model left empty (None), so that restoring leaves it empty too. No state has rank one."""
 
 PACK_BYTES = 1 << 19
-"""Tensors that are landed are joined up to this size (Metal bounds the number of buffers); a larger one gets a buffer
-of its own. Copying one holds the interpreter for less than a tenth of a millisecond."""
+"""Landed tensors are joined up to this size; a larger one gets a buffer of its own. Copying one holds the interpreter's
+lock for less than a tenth of a millisecond. Over a CUDA link a pack is up to two pieces instead."""
 
 _DTYPES: dict[str, mx.Dtype] = {
     "bool": mx.bool_, "uint8": mx.uint8, "int8": mx.int8, "uint16": mx.uint16, "int16": mx.int16,
@@ -49,25 +49,24 @@ def spec_of(array: mx.array | None) -> TensorSpec:
 
 
 def host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
-    """A tensor's bytes as numpy sees them, not copied; numpy has no bfloat16, so those stay words."""
+    """A tensor's bytes as a numpy array, not copied. numpy has no bfloat16, so those are uint16."""
     return np.frombuffer(data, "uint16" if spec.dtype == "bfloat16" else spec.dtype).reshape(spec.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor: `pack` (None: it has no bytes) and the first of its rows on the pack's leading axis."""
+    """The place of a tensor: `pack` (None if it has no bytes) and the first of its rows on the pack's first axis."""
 
     pack: int | None
     row: int
 
 
 class DevicePayload:
-    """A StatePayload whose tensors stay where they were computed, or where they were landed; bfloat16 that was landed
-    is kept as uint16 words.
+    """A StatePayload whose tensors are in device memory. A landed bfloat16 may be kept as uint16.
 
-    Made on the compute thread, and `evaluate_copies` before it leaves it. `buffers` needs no MLX stream and is safe on
-    any thread: it reads evaluated packs through the buffer protocol, or, where there is a CUDA link, waits for them and
-    copies them out, so that they stay in device memory.
+    Made on the compute thread; call `evaluate_copies` before another thread sees it. `buffers` needs no MLX stream and
+    is safe on any thread: it reads evaluated packs through the buffer protocol, or, over a CUDA link, waits for them
+    and copies them out, so that they stay in device memory.
     """
 
     __slots__ = ("_addresses", "_link", "_packs", "_places", "_specs")
@@ -89,28 +88,27 @@ class DevicePayload:
 
     @property
     def packs(self) -> tuple[mx.array, ...]:
-        """The device arrays behind the payload; for memory accounting."""
+        """The device arrays behind the payload."""
         return self._packs
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """All that must be evaluated before `buffers` can be read."""
+        """The arrays that must be evaluated before `buffers` is called."""
         return self._packs + self._addresses
 
     def buffers(self) -> tuple[memoryview, ...]:
-        flat = self._copied_out() if self._addresses else [byte_view(pack) for pack in self._packs]
+        if self._link is None:
+            flat = [byte_view(pack) for pack in self._packs]
+        else:
+            pairs = zip(self._addresses, self._packs, strict=True)
+            flat = [self._link.download(address, pack.nbytes) for address, pack in pairs]
         return tuple(
             memoryview(b"") if place.pack is None else _rows(flat[place.pack], self._packs[place.pack], place, spec)
             for spec, place in zip(self._specs, self._places, strict=True)
         )
 
-    def _copied_out(self) -> list[memoryview]:
-        assert self._link is not None
-        pairs = zip(self._addresses, self._packs, strict=True)
-        return [self._link.download(address, pack.nbytes) for address, pack in pairs]
-
     def tensors(self) -> tuple[mx.array | None, ...]:
-        """The tensors on the device, None where a slot was empty. Compute thread only: slicing is an operation."""
+        """The tensors on the device, None for an empty slot. Compute thread only: slicing is an operation."""
         return tuple(self._tensor(spec, place) for spec, place in zip(self._specs, self._places, strict=True))
 
     def _tensor(self, spec: TensorSpec, place: Place) -> mx.array | None:
@@ -126,13 +124,14 @@ def _rows(flat: memoryview, pack: mx.array, place: Place, spec: TensorSpec) -> m
 
 
 def pack(tensors: Sequence[mx.array | None]) -> DevicePayload:
-    """Copy tensors (rank two or more, usually with one leading row) into packs. Lazy: evaluate before use."""
+    """Copies tensors (rank two or more, usually with one leading row) into packs. Lazy: evaluate before use."""
     return DevicePayload(*_gather(tensors))
 
 
 def pack_blocks(tensors: Sequence[mx.array | None], lengths: Sequence[int]) -> list[DevicePayload]:
-    """Payloads as `pack` makes them for each run of `lengths` tokens of tensors [1, heads, tokens, dim], in far fewer
-    copies: each tensor is copied once into a pack of all the tokens, and each block is cut out of that in one piece."""
+    """Payloads as `pack` makes them for consecutive runs of `lengths` tokens of tensors [1, heads, tokens, dim], in far
+    fewer copies: each tensor is copied once into a pack of all tokens, and each block is cut out of that in one
+    piece."""
     specs, wide, places = _gather(tensors)
     payloads: list[DevicePayload] = []
     start = 0
@@ -144,11 +143,8 @@ def pack_blocks(tensors: Sequence[mx.array | None], lengths: Sequence[int]) -> l
 
 
 def evaluate_copies(payloads: Iterable[DevicePayload]) -> None:
-    """Compute these before any later forward pass can touch what they were copied from.
-
-    Only queued where reading a payload waits by itself; else finished, because an array that another thread may read
-    must not be in flight.
-    """
+    """Computes the packs before a later forward pass can change what they are copied from. They are only queued where
+    reading a payload waits; otherwise finished, since an array that another thread may read must not be in flight."""
     arrays = [array for payload in payloads for array in payload.arrays]
     if find_link() is None:
         evaluate(arrays)
@@ -179,7 +175,7 @@ def _gather(
 
 
 def _copy(tensors: list[mx.array]) -> mx.array:
-    """Concatenate into fresh memory. A lone tensor gets an empty companion: concatenating one array returns it."""
+    """Concatenates into fresh memory. A lone tensor gets an empty companion: concatenating one array returns it."""
     return mx.concatenate(tensors if len(tensors) > 1 else [tensors[0], tensors[0][:0]], axis=0)
 
 
@@ -187,44 +183,55 @@ def _copy(tensors: list[mx.array]) -> mx.array:
 
 
 def land(payloads: Sequence[StatePayload]) -> list[StatePayload]:
-    """Copies in device memory of state that came from a store; what is there already, as it is. Otherwise it would be
-    joined and copied at restore, all of a prefix at once, while all streams wait. Any thread, since nothing is
-    computed; where there is a CUDA link, the compute thread only, and the more at a time the better it is used."""
+    """Copies state from a store to device memory, so that restoring it later is the device's own work; device payloads
+    are returned unchanged. Any thread, since nothing is computed; over a CUDA link the compute thread only, and many
+    payloads in one call use the bus best."""
     link = find_link()
-    landed: list[StatePayload] = []
-    try:
-        for payload in payloads:  # what still waits for the store is on the device
-            landed.append(payload if isinstance(payload, DevicePayload) else _landed(payload, link))
-    finally:
-        if link is not None:
-            link.settle()
-    if link is not None:
-        evaluate_copies(one for one in landed if isinstance(one, DevicePayload))
+    runs = [[] if isinstance(one, DevicePayload) else _runs(one.specs, _pack_bytes()) for one in payloads]
+    if link is None:
+        return [_landed(payload, run, None) for payload, run in zip(payloads, runs, strict=True)]
+    targets = [[_empty(payload, run) for run in of_one] for payload, of_one in zip(payloads, runs, strict=True)]
+    bytes_of = [() if isinstance(one, DevicePayload) else one.buffers() for one in payloads]
+    link.write(
+        [
+            (target, [buffers[index] for index in run])
+            for of_one, arrays, buffers in zip(runs, targets, bytes_of, strict=True)
+            for run, target in zip(of_one, arrays, strict=True)
+        ]
+    )
+    landed = [_landed(payload, run, packs) for payload, run, packs in zip(payloads, runs, targets, strict=True)]
+    evaluate_copies(one for one in landed if isinstance(one, DevicePayload))
     return landed
 
 
-def _landed(payload: StatePayload, link: CudaLink | None) -> DevicePayload:
-    specs, buffers = payload.specs, payload.buffers()
-    packs: list[mx.array] = []
-    places: list[Place] = []
-    for run in _runs(specs, PACK_BYTES if link is None else HALF_BYTES // 4):
-        spec = specs[run[0]]
-        if not spec.size_bytes:
-            places += [Place(None, 0)] * len(run)
-            continue
-        tensors = [host_array(spec, buffers[index]) for index in run]
-        places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
-        if link is None or spec.size_bytes > HALF_BYTES:
-            packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
-        else:
-            packs.append(link.upload(tensors, 0, mlx_dtype(spec.dtype)))
-    return DevicePayload(specs, tuple(packs), tuple(places))
+def _pack_bytes() -> int:
+    return PACK_BYTES if find_link() is None else 2 * PIECE_BYTES
 
 
 def _runs(specs: Sequence[TensorSpec], pack_bytes: int) -> list[list[int]]:
-    """Indices of consecutive tensors of one spec, as many together as fit in so many bytes."""
+    """Indices of consecutive tensors of one spec with bytes, as many together as fit in a pack."""
     found: list[list[int]] = []
     for spec, indices in groupby(range(len(specs)), key=lambda index: specs[index]):
         run, length = list(indices), max(1, pack_bytes // max(1, spec.size_bytes))
-        found += [run[start : start + length] for start in range(0, len(run), length)]
+        found += [run[start : start + length] for start in range(0, len(run) if spec.size_bytes else 0, length)]
     return found
+
+
+def _empty(payload: StatePayload, run: Sequence[int]) -> mx.array:
+    spec = payload.specs[run[0]]
+    return mx.zeros((len(run) * spec.shape[0], *spec.shape[1:]), mlx_dtype(spec.dtype))
+
+
+def _landed(payload: StatePayload, runs: Sequence[Sequence[int]], packs: Sequence[mx.array] | None) -> StatePayload:
+    """`packs`: of the runs, filled already; None to copy the bytes by MLX."""
+    if isinstance(payload, DevicePayload):
+        return payload
+    specs, places = payload.specs, [Place(None, 0)] * len(payload.specs)
+    for number, run in enumerate(runs):
+        for order, index in enumerate(run):
+            places[index] = Place(number, order * specs[index].shape[0])
+    if packs is None:
+        buffers = payload.buffers()
+        parts = [[host_array(specs[index], buffers[index]) for index in run] for run in runs]
+        packs = [from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays)) for arrays in parts]
+    return DevicePayload(specs, tuple(packs), tuple(places))

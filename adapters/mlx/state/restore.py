@@ -1,25 +1,22 @@
 """Restore: plain caches at a position, rebuilt from captured payloads.
 
 Token groups are put together from the end: the snapshot's slice, then blocks backwards, until the whole prefix (ALL)
-or what the window reaches (TRAILING) is covered. Every piece is checked against the shapes the model itself produced
-at load, because MLX would compute nonsense from a wrong one. On an accelerator device payloads are joined there; host
-bytes are joined on their way there, so that each tensor crosses once.
+or what the window reaches (TRAILING) is covered. Every piece is checked against the shapes that the model itself
+produced at load, because MLX would compute nonsense from a wrong one. On an accelerator, pieces are brought to the
+device and joined there; on a CPU numpy joins their bytes in a fraction of MLX's time.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from adapters.mlx.caches.classes import Tensors
-from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays
-from adapters.mlx.caches.leaf_state import fill, num_tensors, spare_tokens, trailing_reach
+from adapters.mlx.caches.leaves import Caches, fill, leaf_at, live_arrays, num_tensors, spare_tokens, trailing_reach
 from adapters.mlx.runtime.arrays import evaluate, from_numpy
 from adapters.mlx.runtime.device import on_cpu
-from adapters.mlx.state.cuda_link import HALF_BYTES, find_link
-from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, mlx_dtype
+from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, land
 from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.payload import GroupPayloads, StatePayload, TensorSpec
@@ -38,19 +35,15 @@ def restore_caches(
     blocks: Sequence[GroupPayloads],
     snapshot: GroupPayloads,
 ) -> None:
-    """Fill fresh plain `caches` so that they stand at `position`, and evaluate. Raises ComputeFailed on a misfit."""
-    try:
-        for group in layout.groups:
-            if group.policy is HitPolicy.SNAPSHOT:
-                tensors: Sequence[mx.array | None] = _recurrent(group, expected, position, snapshot)
-            else:
-                pieces = [block.get(group.index) for block in blocks]
-                tensors = _tokens(group, caches, expected, position, pieces, snapshot.get(group.index))
-            _fill_group(caches, group, tensors, position)
-    finally:
-        link = find_link()
-        if link is not None:
-            link.settle()
+    """Fills fresh plain `caches` so that they are at `position`, and evaluates them. Raises ComputeFailed if a piece is
+    missing or has the wrong shape."""
+    for group in layout.groups:
+        if group.policy is HitPolicy.SNAPSHOT:
+            tensors: Sequence[mx.array | None] = _recurrent(group, expected, position, snapshot)
+        else:
+            pieces = [block.get(group.index) for block in blocks]
+            tensors = _tokens(group, caches, expected, position, pieces, snapshot.get(group.index))
+        _fill_group(caches, group, tensors, position)
     evaluate(live_arrays(caches))
 
 
@@ -68,12 +61,7 @@ def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot:
     if payload is None:
         raise ComputeFailed(f"no snapshot of state group {group.index} at position {position}")
     _check(group, expected, payload)
-    if isinstance(payload, DevicePayload):
-        return payload.tensors()
-    return tuple(
-        None if spec == ABSENT else _moved(host_array(spec, data), spec)
-        for spec, data in zip(payload.specs, payload.buffers(), strict=True)
-    )
+    return cast(DevicePayload, land([payload])[0]).tensors()
 
 
 def _tokens(
@@ -87,7 +75,7 @@ def _tokens(
     needed = _by_tensor(group, caches, lambda cache: _needed_tokens(cache, position))
     used: list[StatePayload] = []
     covered = [0] * len(needed)
-    tail = [] if snapshot is None else [snapshot]  # none where the position is the end of a block
+    tail = [] if snapshot is None else [snapshot]  # none if the position is the end of a block
     for piece in (*tail, *reversed(blocks)):
         if piece is None or all(have >= want for have, want in zip(covered, needed, strict=True)):
             break
@@ -101,19 +89,13 @@ def _tokens(
     if any(have < want or (exact and have != want) for have, want in zip(covered, needed, strict=True) if want):
         raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
     used.reverse()
-    columns, link = _Columns(used), find_link()
     spare = _by_tensor(group, caches, lambda cache: spare_tokens(cache, position))
-    tensors: list[mx.array | None] = []
-    for index, want in enumerate(needed):
-        tensors.append(columns.join(index, want, spare[index]))
-        if link is not None:  # or all parts that crossed would be held beside the tensors that they make
-            link.settle()
-            evaluate([tensor for tensor in tensors[-1:] if tensor is not None])
-    return tensors
+    join = _join_on_host if on_cpu() else _join_on_device
+    return join(used, needed, spare)
 
 
 def _needed_tokens(cache: Any, position: int) -> int:
-    """Trailing tokens that a leaf's tensors need."""
+    """The number of trailing tokens that a leaf's tensors need."""
     reach = trailing_reach(cache)
     return position if reach is None else min(position, reach)
 
@@ -127,95 +109,50 @@ def _by_tensor(group: StateGroup, caches: Caches, number_of: Callable[[Any], int
     return found
 
 
-class _Columns:
-    """The pieces of one group side by side: column `i` is tensor `i` of every piece, oldest first."""
-
-    def __init__(self, pieces: Sequence[StatePayload]) -> None:
-        self._specs = [piece.specs for piece in pieces]
-        # On a CPU the bytes of both kinds are at hand, and numpy joins them in a fraction of MLX's time.
-        on_host = on_cpu()
-        kept = [piece if isinstance(piece, DevicePayload) and not on_host else None for piece in pieces]
-        self._device = [None if piece is None else piece.tensors() for piece in kept]
-        self._host = [piece.buffers() if device is None else None for piece, device in zip(pieces, kept, strict=True)]
-
-    def join(self, index: int, num_tokens: int, num_spare: int) -> mx.array | None:
-        """The column's last `num_tokens` tokens, and `num_spare` empty slots, in one fresh array; None where the model
-        left it empty."""
-        parts: list[mx.array] = []
-        run: list[NDArray[Any]] = []
-        for specs, device, host in zip(self._specs, self._device, self._host, strict=True):
-            spec = specs[index]
-            if spec == ABSENT:
-                return None
-            if host is not None:
-                run.append(host_array(spec, host[index]))
-                continue
-            parts += _flush(run, spec)
-            assert device is not None
-            tensor = device[index]
-            assert tensor is not None
-            parts.append(tensor)
-        if not self._specs:
-            return None
-        spec = self._specs[-1][index]
-        spare = TensorSpec(spec.dtype, (*spec.shape[:_TOKEN_AXIS], num_spare, *spec.shape[_TOKEN_AXIS + 1 :]))
-        is_joined_here = bool(run) and find_link() is None  # empty slots need not cross a link
-        if num_spare and is_joined_here:
-            run.append(host_array(spare, memoryview(bytes(spare.size_bytes))))
-        is_fresh = not parts
-        parts += _flush(run, spec)
-        if num_spare and not is_joined_here:
-            parts.append(mx.zeros(spare.shape, mlx_dtype(spare.dtype)))
-        if is_fresh and len(parts) == 1 and parts[0].shape[_TOKEN_AXIS] == num_tokens + num_spare:
-            return parts[0]
-        return _last_tokens(parts, num_tokens + num_spare)
+def _join_on_host(pieces: Sequence[StatePayload], needed: Sequence[int], spare: Sequence[int]) -> list[mx.array | None]:
+    """Each tensor's last `needed` tokens and `spare` empty slots, in fresh arrays; None for an empty slot of the
+    model. Each tensor of a piece is column `index` of all pieces, oldest first."""
+    buffers = [piece.buffers() for piece in pieces]
+    tensors: list[mx.array | None] = []
+    for index, (num_tokens, num_spare) in enumerate(zip(needed, spare, strict=True)):
+        specs = [piece.specs[index] for piece in pieces]
+        if not specs or ABSENT in specs:
+            tensors.append(None)
+            continue
+        parts = [host_array(spec, of_piece[index]) for spec, of_piece in zip(specs, buffers, strict=True)]
+        _drop_surplus(parts, num_tokens)
+        if num_spare:
+            shape = (*parts[0].shape[:_TOKEN_AXIS], num_spare, parts[0].shape[-1])
+            parts.append(np.zeros(shape, parts[0].dtype))
+        tensor = from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=_TOKEN_AXIS))
+        tensors.append(tensor.view(mx.bfloat16) if specs[0].dtype == "bfloat16" else tensor)
+    return tensors
 
 
-def _last_tokens(parts: list[mx.array], num_tokens: int) -> mx.array:
-    """The last `num_tokens` tokens of consecutive parts, copied: a slice would keep its whole pack alive."""
+def _join_on_device(
+    pieces: Sequence[StatePayload], needed: Sequence[int], spare: Sequence[int]
+) -> list[mx.array | None]:
+    """As `_join_on_host`, of pieces that are on the device or brought there first."""
+    columns = [cast(DevicePayload, piece).tensors() for piece in land(pieces)]
+    tensors: list[mx.array | None] = []
+    for index, (num_tokens, num_spare) in enumerate(zip(needed, spare, strict=True)):
+        parts = [found for column in columns if (found := column[index]) is not None]
+        if not parts or len(parts) < len(columns):
+            tensors.append(None)
+            continue
+        _drop_surplus(parts, num_tokens)
+        shape = (*parts[0].shape[:_TOKEN_AXIS], num_spare, parts[0].shape[-1])
+        # Concatenating one array would return a view of its pack, so the spare slots are a part even if there are none.
+        tensors.append(mx.concatenate([*parts, mx.zeros(shape, parts[0].dtype)], axis=_TOKEN_AXIS))
+    return tensors
+
+
+def _drop_surplus(parts: list[Any], num_tokens: int) -> None:
+    """Cuts consecutive parts, in place, to their last `num_tokens` tokens."""
     surplus = sum(part.shape[_TOKEN_AXIS] for part in parts) - num_tokens
-    while surplus >= parts[0].shape[_TOKEN_AXIS] > 0:
+    while surplus >= parts[0].shape[_TOKEN_AXIS] > 0 and len(parts) > 1:
         surplus -= parts.pop(0).shape[_TOKEN_AXIS]
     parts[0] = parts[0][..., surplus:, :]
-    return mx.concatenate([*parts, parts[0][..., :0, :]], axis=_TOKEN_AXIS)
-
-
-def _flush(run: list[NDArray[Any]], spec: TensorSpec) -> list[mx.array]:
-    """Move consecutive host pieces to the device, joined as far as the link allows, and empty the run."""
-    pieces, run[:] = list(run), []
-    if not pieces:
-        return []
-    link = find_link()
-    if link is None or any(piece.nbytes > HALF_BYTES for piece in pieces):
-        return [_to_device(pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=_TOKEN_AXIS), spec)]
-    dtype = mlx_dtype(spec.dtype)
-    return [link.upload(part, _TOKEN_AXIS, dtype) for part in _within(pieces, HALF_BYTES)]
-
-
-def _within(pieces: Sequence[NDArray[Any]], size_bytes: int) -> list[list[NDArray[Any]]]:
-    """Consecutive runs of at most `size_bytes` each."""
-    runs: list[list[NDArray[Any]]] = []
-    used = 0
-    for piece in pieces:
-        if not runs or used + piece.nbytes > size_bytes:
-            runs.append([])
-            used = 0
-        runs[-1].append(piece)
-        used += piece.nbytes
-    return runs
-
-
-def _moved(array: NDArray[Any], spec: TensorSpec) -> mx.array:
-    """One tensor of any rank."""
-    link = find_link()
-    if link is None or array.nbytes > HALF_BYTES:
-        return _to_device(array, spec)
-    return link.upload([array], 0, mlx_dtype(spec.dtype))
-
-
-def _to_device(array: NDArray[Any], spec: TensorSpec) -> mx.array:
-    moved = from_numpy(array)
-    return moved.view(mlx_dtype(spec.dtype)) if spec.dtype == "bfloat16" else moved
 
 
 def _check(group: StateGroup, expected: GroupSpecs, payload: StatePayload) -> None:
@@ -225,11 +162,11 @@ def _check(group: StateGroup, expected: GroupSpecs, payload: StatePayload) -> No
     is_sliced = group.policy is not HitPolicy.SNAPSHOT
     for spec, want in zip(payload.specs, pattern, strict=True):
         if not _fits(spec, want, is_sliced):
-            raise ComputeFailed(f"state group {group.index} holds {spec}, which does not fit {want}")
+            raise ComputeFailed(f"state group {group.index} holds {spec}, which does not match {want}")
 
 
 def _fits(spec: TensorSpec, want: TensorSpec, is_sliced: bool) -> bool:
-    if not is_sliced:  # a recurrent state may grow, or fill a slot later
+    if not is_sliced:  # a recurrent state may grow, or use a slot later
         return ABSENT in (spec, want) or (spec.dtype == want.dtype and len(spec.shape) == len(want.shape))
     return spec.dtype == want.dtype and _without_tokens(spec) == _without_tokens(want)
 

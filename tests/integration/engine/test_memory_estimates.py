@@ -12,13 +12,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.layout import layout_of, new_caches
-from adapters.mlx.caches.state_costs import state_costs
+from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.load_measurement import is_worth_measuring, measure_chunks
-from adapters.mlx.loading.planned_network import network_of
-from adapters.mlx.memory.memory_shape import shape_of_network
-from adapters.mlx.memory.peak_meter import PeakMeter, highest_bytes
+from adapters.mlx.loading.assembly import is_worth_measuring, measure_chunks
+from adapters.mlx.loading.network import network_of
+from adapters.mlx.memory import PeakMeter, highest_bytes, shape_of_network, state_costs
 from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection

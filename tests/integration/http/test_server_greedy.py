@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadSteps
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId

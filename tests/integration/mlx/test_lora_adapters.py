@@ -11,9 +11,8 @@ from mlx.utils import tree_flatten
 
 from adapters.huggingface.adapted_models import Adapted, AdaptedModels
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
-from adapters.mlx.loading.preflight import check_source
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.loading.files import CONFIG_NAME, WEIGHTS_NAME, check_source
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed

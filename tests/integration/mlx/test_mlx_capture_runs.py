@@ -2,7 +2,8 @@
 
 import pytest
 
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import capture as state_copy
 from domain.ids import ModelId, SequenceId

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from adapters.mlx import engine as engine_module
-from adapters.mlx.caches.layout import live_arrays, new_caches
+from adapters.mlx.caches.leaves import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.payload import DevicePayload, pack

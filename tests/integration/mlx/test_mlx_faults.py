@@ -10,10 +10,11 @@ import pytest
 
 from adapters.mlx import batch
 from adapters.mlx.caches import rows
-from adapters.mlx.caches.layout import Caches, leaves
+from adapters.mlx.caches.leaves import Caches, leaves
 from adapters.mlx.caches.rows import append_rows
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
 from application.services.faults import bare

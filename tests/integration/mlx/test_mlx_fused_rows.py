@@ -5,13 +5,12 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.attention.cuda_attention import CudaAttention, replace_attention
-from adapters.mlx.attention.fused_rows import PASSES_TOGETHER, FusedRows
+from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.cuda.attention import PASSES_TOGETHER, CudaAttention, FusedRows, replace_attention
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from tests.support.mlx.replaced_attention import attention_given_back
 
 HEADS, QUERY_HEADS, DIM = 2, 4, 16

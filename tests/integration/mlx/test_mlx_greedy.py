@@ -10,9 +10,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import DecodeMode
 from tests.support.engines.finish_load import finish_load

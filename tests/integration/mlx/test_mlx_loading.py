@@ -11,9 +11,9 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.preflight import check_source
+from adapters.mlx.loading.files import check_source
 from adapters.mlx.loading.weights_digest import digest_folder
-from adapters.mlx.memory.peak_memory import remember
+from adapters.mlx.memory import remember
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId

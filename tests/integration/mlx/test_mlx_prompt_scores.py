@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx.caches.layout import new_caches
+from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.sampling import sampled
 from adapters.mlx.sampling.sampled import score_chunk
 from application.ports.compute import DecodeStart, PromptScores

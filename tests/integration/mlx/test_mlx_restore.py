@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adapters.mlx.caches.classes import lib
-from adapters.mlx.caches.layout import leaves, live_arrays
+from adapters.mlx.caches.leaves import leaves, live_arrays
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, land

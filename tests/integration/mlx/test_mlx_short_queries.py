@@ -6,12 +6,11 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.attention.cuda_attention import CudaAttention, replace_attention
-from adapters.mlx.attention.short_queries import ShortQueries, layer_bytes
-from adapters.mlx.caches.layout import new_caches
-from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.classes import lib
+from adapters.mlx.caches.leaves import new_caches
+from adapters.mlx.cuda.attention import CudaAttention, ShortQueries, layer_bytes, replace_attention
 from adapters.mlx.runtime.arrays import evaluate
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from tests.support.mlx import tiny_models
 from tests.support.mlx.replaced_attention import attention_given_back
 

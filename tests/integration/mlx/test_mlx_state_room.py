@@ -1,6 +1,7 @@
 """What a model's sequence holds is what the ledger charges for it, also where prompts come in pieces off any grid."""
 
-from adapters.mlx.loading.assembly import ModelFacts, assemble
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from domain.ids import ModelId, SequenceId
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, config_of

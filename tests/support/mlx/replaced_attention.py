@@ -4,7 +4,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from adapters.mlx.runtime.file_limit import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 
 _NAME = "scaled_dot_product_attention"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.mlx.loading.preflight import advised_sampling
+from adapters.mlx.loading.files import advised_sampling
 from domain.errors import InvalidRequest
 from domain.request.sampling import SamplingDefaults, SamplingParams
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adapters.mlx.cuda.link import NUM_PIECES, PIECE_BYTES, SMALL_BYTES, CudaDriver, CudaLink, Downloads
 from adapters.mlx.state import cuda_link
-from adapters.mlx.state.cuda_link import NUM_PIECES, PIECE_BYTES, SMALL_BYTES, CudaDriver, CudaLink, Downloads
 from tests.support.mlx.fake_driver import FakeDriver
 from tests.support.patience import PATIENCE_S
 

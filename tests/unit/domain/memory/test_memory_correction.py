@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.mlx.memory.peak_memory import PeakMemory, recall, remember
+from adapters.mlx.memory import PeakMemory, recall, remember
 from application.services.lane import Lane
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape, StateCost, StepCost

@@ -1,1 +1,0 @@
-"""Memory as MLX has it: readings, shapes, measured peaks. Uses `caches` and `runtime`."""

@@ -1,0 +1,69 @@
+"""mlx-lm, imported without its side effect on the process.
+
+`import mlx_lm` sets the limit of open files to (2048, 4096). That lowers the hard limit for good, and fails outright
+where the hard limit is below 4096. A server needs its descriptors for sockets, so the call is intercepted while the
+package loads, and the soft limit is raised towards the hard one instead. All of this adapter imports mlx-lm through
+`mlx_lm_module`.
+"""
+
+import importlib
+import resource
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+WANTED_OPEN_FILES = 65_536
+
+
+def mlx_lm_module(name: str) -> Any:
+    """Returns a module of mlx-lm, such as `models.cache`; untyped, as the library is. Raises ImportError."""
+    _import_quietly()
+    return importlib.import_module(f"mlx_lm.{name}")
+
+
+@cache
+def knows_model_type(model_type: str) -> bool:
+    """Whether the installed mlx-lm has code for a config.json with this `model_type`. Imports mlx-lm, which is slow,
+    for renamed types only."""
+    return _has_module(model_type) or _has_module(_renamed(model_type))
+
+
+def raise_soft_limit() -> None:
+    """Raises the soft limit of open files up to WANTED_OPEN_FILES or the hard limit, whichever is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # some systems refuse the limit that they report; the old one still holds
+        return
+
+
+@cache
+def _import_quietly() -> None:
+    real = resource.setrlimit
+
+    def keep_file_limit(kind: int, limits: tuple[int, int]) -> None:
+        if kind != resource.RLIMIT_NOFILE:
+            real(kind, limits)
+
+    setattr(resource, "setrlimit", keep_file_limit)  # noqa: B010 - an assignment would need an ignore for two checkers
+    try:
+        importlib.import_module("mlx_lm.utils")
+    finally:
+        setattr(resource, "setrlimit", real)  # noqa: B010
+    raise_soft_limit()
+
+
+def _has_module(name: str) -> bool:
+    spec = find_spec("mlx_lm")
+    if spec is None or not name.replace("-", "_").isidentifier():
+        return False
+    return any((Path(folder) / "models" / f"{name}.py").is_file() for folder in spec.submodule_search_locations or ())
+
+
+def _renamed(model_type: str) -> str:
+    renamed: dict[str, str] = getattr(mlx_lm_module("utils"), "MODEL_REMAPPING", {})
+    return renamed.get(model_type, model_type)
