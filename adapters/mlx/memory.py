@@ -17,8 +17,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.caches.classes import lib, traits_of
-from adapters.mlx.caches.leaves import Caches, arrays_of, leaf_at, new_caches
+from adapters.mlx.caches.classes import traits_of
+from adapters.mlx.caches.leaves import Caches, arrays_of, grows_by_steps, leaf_at, new_caches
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import most_ahead_bytes, preferred_grid
 from adapters.mlx.runtime.json_files import read_entries, write_entries
@@ -92,8 +92,8 @@ def _group_cost(short: Caches, long: Caches, leaves: Sequence[LeafPath], window:
         grown = max(0, size - sum(array.nbytes for array in before)) // (_LONG - _SHORT)
         per_token += grown
         fixed += size - grown * _LONG
-    if window is not None and any(type(leaf_at(long, path)) is lib.ChunkedKVCache for path in leaves):
-        window += _STEP  # its buffer grows by whole steps beyond the window, unlike a rotating one
+    if window is not None and any(grows_by_steps(leaf_at(long, path)) for path in leaves):
+        window += _STEP
     return StateCost(per_token, window, fixed, _STEP if per_token else 1)
 
 

@@ -129,6 +129,11 @@ def trailing_reach(cache: Any) -> int | None:
     return None if traits.window is None else traits.window(cache) - traits.surplus
 
 
+def grows_by_steps(cache: Any) -> bool:
+    """Whether a windowed leaf's buffer grows by whole steps beyond its window; a rotating one does not."""
+    return type(cache) is lib.ChunkedKVCache
+
+
 def spare_tokens(cache: Any, position: int) -> int:
     """The number of unused slots that prefill leaves in the buffer of a leaf at `position`. Kernels may choose their
     order of summation by a buffer's strides, so a restored buffer has them too."""

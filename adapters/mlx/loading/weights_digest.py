@@ -9,6 +9,7 @@ keep them), but not its inode, and writing into a file changes its change time.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import xxhash
 
@@ -68,15 +69,14 @@ def _digest(files: Iterable[Path], memory_dir: Path | None) -> bytes:
 
 def _remembered(entry: object, stamp: list[int]) -> bytes | None:
     """The digest of an entry for a file of this stamp; None if the entry is invalid."""
-    match entry:
-        case [*known, str(text)] if known == stamp:
-            try:
-                digest = bytes.fromhex(text)
-            except ValueError:
-                return None
-            return digest if len(digest) == 16 else None
-        case _:
-            return None
+    *known, text = cast(list[object], entry) if isinstance(entry, list) and entry else [None]
+    if known != stamp or not isinstance(text, str):
+        return None
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return digest if len(digest) == 16 else None
 
 
 def _digest_file(path: Path) -> bytes:

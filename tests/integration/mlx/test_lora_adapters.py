@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from adapters.huggingface.adapted_models import Adapted, AdaptedModels
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.files import CONFIG_NAME, WEIGHTS_NAME, check_source
+from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, check_source
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.model_repository import DownloadProgress
@@ -46,9 +46,9 @@ def write_adapter(base: Path, folder: Path, seed: int = 1, **config: Any) -> Pat
         for name, array in tree_flatten(network.parameters())
         if name.endswith(("lora_a", "lora_b"))
     }
-    mx.save_safetensors(str(folder / WEIGHTS_NAME), arrays)
+    mx.save_safetensors(str(folder / ADAPTER_WEIGHTS), arrays)
     written = {"fine_tune_type": "lora", "num_layers": num_layers, "lora_parameters": settings, **config}
-    (folder / CONFIG_NAME).write_text(json.dumps(written))
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(written))
     return folder
 
 
@@ -163,24 +163,24 @@ def test_an_adapter_that_does_not_fit_is_refused_whole(
 ) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
-    (broken / WEIGHTS_NAME).write_bytes((adapter / WEIGHTS_NAME).read_bytes())
-    config = json.loads((adapter / CONFIG_NAME).read_text())
+    (broken / ADAPTER_WEIGHTS).write_bytes((adapter / ADAPTER_WEIGHTS).read_bytes())
+    config = json.loads((adapter / ADAPTER_CONFIG).read_text())
     damage(config)
-    (broken / CONFIG_NAME).write_text(json.dumps(config))
+    (broken / ADAPTER_CONFIG).write_text(json.dumps(config))
     with pytest.raises(ModelLoadFailed, match=words):
         load(base, broken)
 
 
 def test_what_is_no_adapter_is_said_before_anything_is_unloaded(base: Path, adapter: Path, tmp_path: Path) -> None:
-    cases: list[tuple[Path, str]] = [(tmp_path / "nowhere", "no folder"), (base, "it is not an adapter")]
+    cases: list[tuple[Path, str]] = [(tmp_path / "nowhere", "does not exist"), (base, "so it is not an adapter")]
     peft = tmp_path / "peft"
     peft.mkdir()
-    (peft / CONFIG_NAME).write_bytes((adapter / CONFIG_NAME).read_bytes())
+    (peft / ADAPTER_CONFIG).write_bytes((adapter / ADAPTER_CONFIG).read_bytes())
     (peft / "adapter_model.safetensors").write_bytes(b"x")
     cut = tmp_path / "cut"
     cut.mkdir()
-    (cut / CONFIG_NAME).write_bytes((adapter / CONFIG_NAME).read_bytes())
-    (cut / WEIGHTS_NAME).write_bytes((adapter / WEIGHTS_NAME).read_bytes()[:-5])
+    (cut / ADAPTER_CONFIG).write_bytes((adapter / ADAPTER_CONFIG).read_bytes())
+    (cut / ADAPTER_WEIGHTS).write_bytes((adapter / ADAPTER_WEIGHTS).read_bytes()[:-5])
     for folder, words in [*cases, (peft, "another library's format"), (cut, "cut short")]:
         with pytest.raises(ModelLoadFailed, match=words):
             check_source(source_of(base, folder), LoadOptions())

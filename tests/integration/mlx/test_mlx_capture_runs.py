@@ -2,15 +2,13 @@
 
 import pytest
 
-from adapters.mlx.loading.assembly import assemble
-from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.arrays import ChunkQueue
 from adapters.mlx.state import capture as state_copy
-from domain.ids import ModelId, SequenceId
+from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
 from domain.prefix.payload import GroupPayloads
-from tests.support.engines.finish_load import finish_load
-from tests.support.mlx.tiny_models import build, config_of, names, tiny_model
+from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
     BLOCK,
     Captured,
@@ -85,10 +83,8 @@ def test_a_block_outlives_those_captured_with_it() -> None:
 @pytest.mark.parametrize("name", [name for name in ("llama", "gemma3_text", "qwen3_next", "mamba2") if name in names()])
 def test_computing_a_chunk_ahead_changes_no_bit(name: str) -> None:
     """Prefill, capture on the way, restore and decode, with each chunk still under way when the next one is queued."""
-    waiting, ahead = (
-        finish_load(assemble(build(name), ModelId(name), ModelFacts(config_of(name)), chunks_ahead=chunks))
-        for chunks in (0, 1)
-    )
+    waiting, ahead = tiny_model(name), tiny_model(name)
+    ahead._chunks = ChunkQueue(True)
     outcomes = [_run(model) for model in (waiting, ahead)]
     assert outcomes[0] == outcomes[1]
 

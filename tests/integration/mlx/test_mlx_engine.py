@@ -17,7 +17,6 @@ from adapters.mlx.caches.leaves import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
-from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.payload import DevicePayload, pack
 from application.ports.compute import DecodeStart
@@ -90,24 +89,14 @@ class Unlucky:
         self._num_accepted += 1
 
 
-class FailingSampler(SamplerRow):
-    """Fails at its third token when the seed is 13."""
-
-    __slots__ = ()
-
-    def __init__(self, start: DecodeStart, vocab_size: int) -> None:
-        super().__init__(start, vocab_size)
-        self.constraint = Unlucky() if self.seed == 13 else None
-
-
 def test_one_rows_failing_sampler_is_its_own_failure() -> None:
-    facts = ModelFacts(config_of("llama"))
-    model = finish_load(assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler))
+    model = tiny_model("llama")
     prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
     for index, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
-        start = DecodeStart(prompt, SamplingParams(temperature=0), seed=(1, 13, 2)[index])
+        constraint = Unlucky() if index == 1 else None
+        start = DecodeStart(prompt, SamplingParams(temperature=0), seed=1, constraint=constraint)
         model.start_decode(id, prompt[-1:], start)
     output: list[list[int]] = [[], [], []]
     running = list(ids)

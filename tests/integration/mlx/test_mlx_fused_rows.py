@@ -1,15 +1,16 @@
 """Attention over rows of different lengths, fused: what mlx-lm's own gives, of the cache's arrays alone."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
 from adapters.mlx.caches.classes import lib
-from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
-from adapters.mlx.cuda.attention import PASSES_TOGETHER, CudaAttention, FusedRows, replace_attention
+from adapters.mlx.cuda import attention
+from adapters.mlx.cuda.attention import PASSES_TOGETHER, CudaAttention, replace_attention
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from tests.support.mlx.replaced_attention import attention_given_back
 
@@ -119,18 +120,21 @@ def test_what_a_row_left_behind_reaches_nobody(fused: CudaAttention) -> None:
     assert mx.all(mx.isfinite(found)).item()
 
 
-def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good() -> None:
+def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good(
+    fused: CudaAttention, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[int] = []
 
     def refuse(queries: mx.array, *_: Any, **__: Any) -> mx.array:
         tried.append(queries.shape[0])
         raise RuntimeError("no plan")
 
-    fused = CudaAttention(mlx_lm_module("models.base").scaled_dot_product_attention, {KVRows: (FusedRows(refuse),)})
+    monkeypatch.setattr(attention, "_fast", SimpleNamespace(scaled_dot_product_attention=refuse))
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
     together(batch, 4, mx.bfloat16)
     assert all(near(*step(fused, batch, 4, mx.bfloat16, turn)) for turn in range(3))
     assert len(tried) == 1
+    assert len(calls) == 3
 
 
 def test_what_it_does_not_know_is_left_to_mlx_lm(fused: CudaAttention, calls: list[Any]) -> None:

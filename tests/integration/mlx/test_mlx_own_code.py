@@ -7,7 +7,7 @@ import pytest
 
 from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading import loader
+from adapters.mlx.loading import network as loader
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId

@@ -8,6 +8,7 @@ import pytest
 
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.leaves import new_caches
+from adapters.mlx.cuda import attention as cuda_attention
 from adapters.mlx.cuda.attention import CudaAttention, ShortQueries, layer_bytes, replace_attention
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
@@ -24,12 +25,13 @@ def calls() -> list[Any]:
 
 
 @pytest.fixture
-def attention(calls: list[Any]) -> CudaAttention:
+def attention(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> CudaAttention:
     def otherwise(*arguments: Any, **named: Any) -> Any:
         calls.append(named["cache"])
         return mlx_lm_module("models.base").scaled_dot_product_attention(*arguments, **named)
 
-    return CudaAttention(otherwise, {lib.KVCache: (ShortQueries(MOST),)})
+    monkeypatch.setattr(cuda_attention, "MOST_BYTES", MOST)
+    return CudaAttention(otherwise)
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def apart(found: mx.array, expected: mx.array) -> float:
 
 
 def short(given: tuple[mx.array, mx.array, mx.array, Any], way: ShortQueries | None = None) -> mx.array:
-    found = (way or ShortQueries(64 * MOST))(*given, 0.3, "causal")
+    found = (way or ShortQueries()).attend(*given[:3], 0.3, "causal")
     assert found is not None
     return found
 
@@ -103,7 +105,7 @@ def by_hand(queries: mx.array, keys: mx.array, values: mx.array, scale: float, s
 def test_it_is_the_exact_attention_to_rounding(
     calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
 ) -> None:
-    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: (ShortQueries(16 * MOST),)})
+    attention = CudaAttention(cast(Any, calls.append))
     for mask in ("causal", None):
         rows, held, values, cache = asked(queries, keys, heads, dtype)
         found = attention(rows, held, values, cache=cache, scale=0.3, mask=mask)
@@ -160,11 +162,11 @@ def test_a_layer_takes_what_the_bound_compares_and_not_much_less(queries: int, k
 
 
 def test_a_mask_is_not_kept_for_what_goes_another_way() -> None:
-    way, one = ShortQueries(64 * MOST), asked(1, 500)
+    way, one = ShortQueries(), asked(1, 500)
     found = short(asked(500, 500), way)
     evaluate([found, one[0], one[1], one[2]])
     held = mx.get_active_memory()
-    assert way(*one, 0.3, None) is None
+    assert way.attend(*one[:3], 0.3, None) is None
     mx.synchronize()
     assert mx.get_active_memory() <= held - 2 * 4 * 500 * 500
 

@@ -4,21 +4,27 @@ import ctypes
 from threading import Lock
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 
-class FakeDriver:
-    """A Driver. `num_host_allocations`: how many buffers it locks at most; None: any number."""
+def host_address(array: mx.array) -> mx.array:
+    """uint64 [1]: the address of an array's own bytes, which are evaluated for it."""
+    mx.eval(array)
+    found = np.asarray(memoryview(array)).__array_interface__["data"][0]  # type: ignore[arg-type]
+    return mx.array([found], dtype=mx.uint64)
 
-    def __init__(self, num_host_allocations: int | None = None) -> None:
+
+class FakeDriver:
+    """A Driver. A call named by `fails_on` raises."""
+
+    def __init__(self) -> None:
         self.calls: list[str] = []
         self.fails_on = ""
         self.streams: set[int] = set()
         self.locked: dict[int, NDArray[np.uint8]] = {}
-        self._num_left = num_host_allocations
         self._queued: dict[int, list[tuple[int, int, int]]] = {}
-        self._num_streams = 0
         self._lock = Lock()
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -29,30 +35,27 @@ class FakeDriver:
             getattr(self, f"_{name}")(*arguments)
 
     def _cuMemHostAlloc(self, out: Any, size: ctypes.c_size_t, _flags: int) -> None:  # noqa: N802 - the driver's name
-        if self._num_left == 0:
-            raise RuntimeError("cuMemHostAlloc failed with CUDA error 2")
-        if self._num_left is not None:
-            self._num_left -= 1
         memory = np.full(size.value, 0xEE, np.uint8)
         self.locked[memory.ctypes.data] = memory
         out._obj.value = memory.ctypes.data
 
     def _cuStreamCreate(self, out: Any, flags: int) -> None:  # noqa: N802
         assert flags == 1, "it would wait for the NULL stream"
-        self._num_streams += 1
-        self.streams.add(self._num_streams)
-        self._queued[self._num_streams] = []
-        out._obj.value = self._num_streams
+        out._obj.value = len(self.streams) + 1
+        self.streams.add(out._obj.value)
+        self._queued[out._obj.value] = []
 
-    def _cuMemcpyDtoHAsync_v2(  # noqa: N802
-        self, to: ctypes.c_void_p, source: ctypes.c_uint64, size: ctypes.c_size_t, stream: ctypes.c_void_p
-    ) -> None:
-        self._queued[stream.value or 0].append((to.value or 0, source.value, size.value))
+    def _cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> None:  # noqa: N802
+        self._queued[stream.value].append((to.value, source.value, size.value))
 
-    def _cuStreamSynchronize(self, stream: ctypes.c_void_p) -> None:  # noqa: N802
-        for copy in self._queued[stream.value or 0]:
+    _cuMemcpyHtoDAsync_v2 = _cuMemcpyDtoHAsync_v2  # noqa: N815
+
+    def _cuStreamSynchronize(self, stream: Any) -> None:  # noqa: N802
+        for copy in self._queued[stream.value]:
             ctypes.memmove(*copy)
-        self._queued[stream.value or 0].clear()
+        self._queued[stream.value].clear()
 
-    def _cuMemcpyDtoH_v2(self, to: ctypes.c_void_p, source: ctypes.c_uint64, size: ctypes.c_size_t) -> None:  # noqa: N802
-        ctypes.memmove(to.value or 0, source.value, size.value)
+    def _cuMemcpyDtoH_v2(self, to: Any, source: Any, size: Any) -> None:  # noqa: N802
+        ctypes.memmove(to.value, source.value, size.value)
+
+    _cuMemcpyHtoD_v2 = _cuMemcpyDtoH_v2  # noqa: N815

@@ -1,18 +1,11 @@
 """What measured peaks do to estimated ones."""
 
-import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from adapters.mlx.memory import PeakMemory, recall, remember
-from application.services.lane import Lane
 from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape, StateCost, StepCost
-from tests.support.engines.finish_load import finish_load
-from tests.support.patience import PATIENCE_S
 
 CHUNK = 256
 SHAPE = MemoryShape(
@@ -78,57 +71,3 @@ def test_only_steps_are_corrected():
     corrected = PeakCorrection(near=1.5, deep=0.25).applied(SHAPE)
     step = StepCost(base_bytes=60 * MIN_BYTES, token_bytes=3 * MIN_BYTES // 2, seen_bytes=25, pair_bytes=16)
     assert corrected == replace(SHAPE, step=step)
-
-
-def test_it_is_remembered_by_model(tmp_path: Path):
-    remember(tmp_path / "new", "a", PeakCorrection(1.25, 0.5, 2))
-    remember(tmp_path / "new", "b", PeakCorrection(0.75, 0.0, 3))
-    assert recall(tmp_path / "new", "a") == PeakCorrection(1.25, 0.5, 2)
-    assert recall(tmp_path / "new", "b") == PeakCorrection(0.75, 0.0, 3)
-    assert recall(tmp_path / "new", "c") == recall(None, "a") == PeakCorrection()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "[" * 100_000,
-        '{"a": 1}',
-        '{"a": [99.0, 1.0, 1]}',
-        '{"a": ["1.0", 1.0, 1]}',
-        '{"a": [1.0, -1.0, 1]}',
-        '{"a": [1.0, 1.0, -1]}',
-        '{"a": [1.0, NaN, 1]}',
-        '{"a": [2.0, 5, 1, 1.0]}',
-    ],
-)
-def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
-    (tmp_path / "memory-peaks.json").write_text(text)
-    assert recall(tmp_path, "a") == PeakCorrection()
-    remember(tmp_path, "a", PeakCorrection(2.0, 1.0, 1))
-    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1.0, 1]}
-
-
-def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):
-    (tmp_path / "memory-peaks.json").mkdir()
-    remember(tmp_path, "a", PeakCorrection(2.0, 1.0, 1))
-    assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
-
-
-def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_who_computes(tmp_path: Path):
-    lane = Lane("weights", 1)
-    peaks = PeakMemory(tmp_path, lane)
-    assert finish_load(peaks.recall("a")) == PeakCorrection()
-    hung = tmp_path / "memory-peaks.json"
-    os.mkfifo(hung)  # who reads it waits until somebody writes
-    for count in range(100):
-        peaks.remember("a", PeakCorrection(2.0, 1.0, count))
-        peaks.remember("b", PeakCorrection(3.0, 1.0, count))
-    assert lane.num_pending <= 2, "one under way, and one for all that came since"
-    hung.write_text("{}")  # it answers
-    assert finish_load(peaks.recall("b")) == PeakCorrection(3.0, 1.0, 99)
-    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1.0, 99)
-    lane.close()
-    peaks.remember("a", PeakCorrection())
-    assert lane.join(PATIENCE_S)

@@ -1,0 +1,84 @@
+"""Corrections of memory estimates, remembered in a file."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.mlx.memory import PeakFile
+from application.services.lane import Lane
+from domain.memory.correction import PeakCorrection
+from tests.support.engines.finish_load import finish_load
+from tests.support.patience import PATIENCE_S
+
+KNOWN = PeakCorrection(2.0, 1.0, 1)
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    lane = Lane("weights", 1)
+    yield lane
+    lane.close()
+    assert lane.join(PATIENCE_S)
+
+
+def recall(peaks: PeakFile, key: str) -> PeakCorrection:
+    """In the thread that writes, after it has written."""
+    return finish_load(peaks.recall(key))
+
+
+def test_a_correction_is_remembered_by_model(tmp_path: Path, lane: Lane) -> None:
+    peaks = PeakFile(tmp_path / "new", lane)
+    peaks.remember("a", PeakCorrection(1.25, 0.5, 2))
+    peaks.remember("b", PeakCorrection(0.75, 0.0, 3))
+    assert recall(peaks, "c") == PeakCorrection()
+    later = PeakFile(tmp_path / "new", lane)
+    assert [recall(later, key) for key in "ab"] == [PeakCorrection(1.25, 0.5, 2), PeakCorrection(0.75, 0.0, 3)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"a": 1}',
+        '{"a": [99.0, 1.0, 1]}',
+        '{"a": ["1.0", 1.0, 1]}',
+        '{"a": [1.0, -1.0, 1]}',
+        '{"a": [1.0, 1.0, -1]}',
+        '{"a": [1.0, NaN, 1]}',
+        '{"a": [2.0, 5, 1, 1.0]}',
+    ],
+)
+def test_an_invalid_entry_counts_as_absent(tmp_path: Path, lane: Lane, text: str) -> None:
+    (tmp_path / "memory-peaks.json").write_text(text)
+    peaks = PeakFile(tmp_path, lane)
+    assert recall(peaks, "a") == PeakCorrection()
+    peaks.remember("a", KNOWN)
+    assert recall(peaks, "a") == KNOWN
+    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1.0, 1]}
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, lane: Lane) -> None:
+    (tmp_path / "memory-peaks.json").mkdir()
+    peaks = PeakFile(tmp_path, lane)
+    peaks.remember("a", KNOWN)
+    recall(peaks, "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
+
+
+def test_a_disk_that_hangs_delays_no_caller(tmp_path: Path, lane: Lane) -> None:
+    peaks = PeakFile(tmp_path, lane)
+    hung = tmp_path / "memory-peaks.json"
+    os.mkfifo(hung)  # reading it waits until somebody writes
+    for count in range(100):
+        peaks.remember("a", PeakCorrection(2.0, 1.0, count))
+        peaks.remember("b", PeakCorrection(3.0, 1.0, count))
+    assert lane.num_pending <= 2, "one under way, and one for all later corrections"
+    hung.write_text("{}")  # it answers
+    assert recall(peaks, "b") == PeakCorrection(3.0, 1.0, 99)
+    lane.close()
+    peaks.remember("a", PeakCorrection())
