@@ -9,7 +9,7 @@ import sys
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.memory.memory_probe import MlxMemory
+from adapters.mlx.runtime.device import MlxMemory
 from adapters.system.memory_probe import SystemMemory
 from tests.support.patience import PATIENCE_S
 
