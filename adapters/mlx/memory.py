@@ -24,8 +24,7 @@ from adapters.mlx.runtime.device import most_ahead_bytes, preferred_grid
 from adapters.mlx.runtime.json_files import read_entries, write_entries
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
-from domain.memory.config_shape import step_of_config
-from domain.memory.correction import LEAST_NEAR, MOST, PeakCorrection
+from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, step_of_config
 from domain.memory.shape import MemoryShape, StateCost
 from domain.models.state_layout import LeafPath, StateKind, StateLayout
 

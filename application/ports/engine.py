@@ -38,7 +38,7 @@ from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
-from domain.scheduling.wait_reason import WaitReason
+from domain.scheduling.queue_waits import WaitReason
 
 
 @dataclass(frozen=True, slots=True)

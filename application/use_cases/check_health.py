@@ -11,7 +11,7 @@ from application.ports.engine import Engine, EngineStatus
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_pool import ModelPool
 from domain.health.engine_health import ENDED, WAITING, EngineHealth, engine_health
-from domain.scheduling.wait_reason import WaitReason
+from domain.scheduling.queue_waits import WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

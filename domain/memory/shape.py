@@ -1,25 +1,38 @@
-"""What a model needs of memory: its weights, the state of a sequence at any length, and what a step needs beyond both.
+"""The memory shape of a model: its weights, the state of a sequence at any length, and the cost of a step beyond both.
 
-All in bytes. A cache's buffer is charged as it is allocated (`buffer_slots`). A windowed cache holds its window, and
-while a chunk is prefilled the chunk beside it; a recurrent one is the same at every length. What a step needs beyond
-the states is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row
-for each token of the chunk, for each token it looks at, or for both.
+All values are bytes. A cache's buffer is charged as it is allocated (`buffer_slots`). A windowed cache holds its
+window, and the chunk beside it while that is prefilled; a recurrent one is the same at every length. The cost of a step
+is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row for each
+token of the chunk, for each token it attends to, or for both.
 """
 
 from dataclasses import dataclass
 
-from domain.memory.buffer_slots import buffer_slots
-
 NUM_LAST_TOKENS = 512
-"""Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
+"""Most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
+
+SPARE_SHARE = 16
+"""A buffer has fewer spare slots than one part in so many of its tokens, or than one step."""
+
+
+def buffer_slots(num_tokens: int, step: int) -> int:
+    """Returns the token slots of a full KV buffer of `num_tokens`. `step`: a power of two, by which short buffers grow;
+    1: exactly as many.
+
+    A full buffer is copied into a larger one, so longer ones grow by the largest power of two in a sixteenth of their
+    length. The number follows from `num_tokens` alone: kernels may choose their order of summation by it.
+    """
+    if step > 1:
+        step = max(step, 1 << (num_tokens // SPARE_SHARE).bit_length() >> 1)
+    return -(-num_tokens // step) * step
 
 
 @dataclass(frozen=True, slots=True)
 class StateCost:
-    """What one state group costs a sequence.
+    """The memory of one state group in one sequence.
 
-    `bytes_per_token`: over all leaves of the group. `window`: tokens it looks back; None where it keeps all.
-    `fixed_bytes`: whatever its length is, as in recurrent states. `step`: tokens its buffers grow by while short.
+    `bytes_per_token`: over all leaves of the group. `window`: tokens it looks back; None keeps all. `fixed_bytes`: at
+    any length, as in recurrent states. `step`: tokens by which its buffers grow while short.
     """
 
     bytes_per_token: int
@@ -28,7 +41,7 @@ class StateCost:
     step: int = 256
 
     def held_bytes(self, num_tokens: int, chunk: int = 0) -> int:
-        """Of one sequence of `num_tokens`, whose last `chunk` tokens were prefilled at once."""
+        """Returns the bytes of `num_tokens`, of which the last `chunk` were prefilled at once."""
         if num_tokens <= 0:
             return 0
         held = buffer_slots(num_tokens, self.step)
@@ -39,9 +52,9 @@ class StateCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """Bytes that a forward pass needs beyond the states: once (`base_bytes`), for each token that it computes, for each
-    token that it attends to (`seen_bytes`: copies of keys and values), and for each pair of both (scores that no fused
-    kernel spares)."""
+    """The bytes of a forward pass beyond the states: once (`base_bytes`), for each token that it computes, for each
+    token that it attends to (`seen_bytes`: copies of keys and values), and for each pair of both (scores without a
+    fused kernel)."""
 
     base_bytes: int = 0
     token_bytes: int = 0
@@ -49,24 +62,24 @@ class StepCost:
     pair_bytes: float = 0
 
     def near_bytes(self, chunk: int) -> int:
-        """Of `chunk` tokens, wherever they are."""
+        """Returns the cost of `chunk` tokens at any position."""
         return self.base_bytes + chunk * self.token_bytes
 
     def deep_bytes(self, chunk: int, end: int) -> int:
-        """Of the tokens up to position `end` beside that."""
+        """Returns the additional cost of the tokens up to position `end`."""
         return round((self.seen_bytes + chunk * self.pair_bytes) * end)
 
     def bytes_at(self, chunk: int, end: int) -> int:
-        """Of `chunk` tokens, the last of which is the one before position `end`."""
+        """Returns the cost of the `chunk` tokens before position `end`."""
         return self.near_bytes(chunk) + self.deep_bytes(chunk, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShape:
-    """One model. The default costs nothing: nobody estimated it.
+    """The memory shape of one model. The default costs nothing: it was not estimated.
 
-    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits. `logit_bytes`: for
-    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
+    `states`: by state group, in the layout's order. `step`: a forward pass without its logits. `logit_bytes`: for each
+    token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
     """
 
     weight_bytes: int = 0
@@ -76,14 +89,14 @@ class MemoryShape:
     sample_bytes: int = 0
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
-        """The live caches of one sequence at this length. `chunk`: how many tokens were prefilled last."""
+        """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""
         return sum(state.held_bytes(num_tokens, chunk) for state in self.states)
 
     def peak_bytes(self, chunk: int, end: int, *, num_logits: int = NUM_LAST_TOKENS) -> int:
-        """Beyond the states: what prefilling `chunk` tokens up to position `end` needs at once.
+        """Returns the peak beyond the states while `chunk` tokens up to position `end` are prefilled.
 
-        `num_logits`: how many of them may have their logits computed: those of the chunk that ends a prompt, and every
-        token of a prompt that is scored.
+        `num_logits`: most of them whose logits are computed: the chunk that ends a prompt, and every token of a prompt
+        that is scored.
         """
         if chunk <= 0:
             return 0
@@ -91,11 +104,11 @@ class MemoryShape:
         return max(self.chunk_bytes(chunk, end), self.chunk_bytes(min(chunk, num_logits), end) + logits)
 
     def chunk_bytes(self, chunk: int, end: int) -> int:
-        """As `peak_bytes`, without any logits."""
+        """Returns the peak as `peak_bytes`, without any logits."""
         return self.step.bytes_at(chunk, end)
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
-        """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""
+        """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each."""
         base = self.step.base_bytes
         row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
         return base + num_rows * row

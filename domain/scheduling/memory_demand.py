@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
-from domain.scheduling.plan_step import SequenceView
 from domain.scheduling.sequence import ACTIVE, Phase
+from domain.scheduling.step_values import SequenceView
 
 GROWN_TOKENS = 256
 """What a decoding row's buffers grow by at once."""

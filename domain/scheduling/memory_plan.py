@@ -14,8 +14,8 @@ from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import MemoryShape
 from domain.models.state_layout import StateLayout
 from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
-from domain.scheduling.plan_step import SequenceView
 from domain.scheduling.sequence import Phase
+from domain.scheduling.step_values import SequenceView
 
 MOST_SEQUENCES = 1024
 """Nobody asks for more at once."""

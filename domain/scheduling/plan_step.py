@@ -1,22 +1,32 @@
-"""What the engine does in one step, decided purely from what it holds, what memory leaves, and what steps take.
+"""The plan of one step: a pure function of the sequences, the memory budget and the durations of the last steps.
 
-    preempt   when memory says so: batch before interactive, then the youngest; never the last one while there are
-              others, and who was preempted often enough only after all who were not
-    decode    every sequence that decodes; once more also who is preempted, whose next token is mostly known already
-    prefill   one turn (see `prefill_turns`)
-    admit     interactive before batch, who was preempted before who was not, then in order of arrival; as many as there
-              is room for. A batch sequence that `patience` others have passed counts as interactive. One that finds no
-              room lets as many smaller ones pass, a preempted one none. Nobody is admitted before its prefix was looked
-              up, nor while a running prefill of at least its priority computes more of the same prefix (see `follows`)
+    preempt   as many bytes as the budget asks for: batch before interactive, then the youngest first. At least one
+              sequence stays. One that was preempted `max_preemptions` times is spared while there are others
+    admit     interactive before batch, preempted before new, then in order of arrival, as many as there is room for. A
+              batch sequence that `patience` others have passed counts as interactive. A sequence that finds no room
+              lets as many smaller ones pass; a preempted one lets none pass. None is admitted before its prefix was
+              looked up, or while a running prefill of at least its priority computes more of the same prefix
+    prefill   one turn of chunks
+    decode    every sequence that decodes, once more also those that are preempted: their next token is mostly known
 
-The chunk that ends a prompt gives the first token, and decoding begins in the next step.
+Chunks end at absolute multiples of `grid`, so that restored and recomputed states are bit-identical; at stops, where a
+snapshot is due; and at the end of the prompt. The chunk that ends the prompt gives the first token. It is short,
+because logits cost all of its tokens: a longer one ends one token earlier, and the last token is a chunk of its own.
+The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`).
+
+    position   0         grid       2*grid  stop    3*grid  end
+    chunks     |----------|----------|-------|-------|------|
+
+Prompts take turns, one a step: the interactive one with the shortest rest first. Every `aging`-th turn belongs to the
+prompt that has waited for most turns, with a quarter of the budget for shorter ones before it, so that no question
+waits for two long chunks, and no prompt for more than `aging` turns for each open prompt. Running streams have
+`decode_share` of the time between turns. A turn is held for a few steps while a shorter prompt is being restored.
 """
 
 from collections.abc import Sequence
 
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
-from domain.scheduling.prefill_turns import holds_turn, next_chunk_end, next_prompt_chunk, plan_prefill
 from domain.scheduling.sequence import ACTIVE, WAITING, Phase
 from domain.scheduling.step_values import (
     UNBOUNDED,
@@ -29,6 +39,12 @@ from domain.scheduling.step_values import (
     StepPlan,
 )
 
+MAX_DECODES = 64
+"""Most decode steps between two prefill turns, whatever was measured."""
+
+SHORT_SHARE = 4
+"""In the turn of the prompt that has waited longest, shorter ones have one part in so many of the budget."""
+
 
 def plan_step(
     sequences: Sequence[SequenceView],
@@ -36,24 +52,51 @@ def plan_step(
     budget: StepBudget = UNBOUNDED,
     pace: StepPace = UNPACED,
 ) -> StepPlan:
-    """Plan one step. Pure; `sequences` in order of arrival.
-
-    Newly admitted sequences start to prefill in a later step, after their prefix was looked up.
-    """
+    """Returns the plan of one step. Pure; `sequences` in order of arrival. An admitted sequence prefills in a later
+    step, after its prefix was restored."""
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, taken = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    is_held = holds_turn(staying, admit, limits, pace)
-    prefill = plan_prefill(staying, limits, pace) if not is_held else ()
+    is_held = _holds_turn(staying, admit, limits, pace)
+    prefill = _plan_prefill(staying, limits, pace) if not is_held else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited={**_waited(staying, admit, prefill), **dict.fromkeys(preempt, 0)},
+        num_waited={**_count_waits(staying, admit, prefill), **dict.fromkeys(preempt, 0)},
         admitted_bytes=taken,
         is_held=is_held,
     )
+
+
+def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
+    """Returns the waiting sequences that follow none, next to admit first."""
+    waiting = [view for view in sequences if view.phase in WAITING and not is_following(view, sequences)]
+    return sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED))
+
+
+def is_following(view: SequenceView, sequences: Sequence[SequenceView]) -> bool:
+    """Returns whether a queued sequence waits for a running prefill of at least its priority. A sequence that waits for
+    its grammar or for memory makes no progress, and one that left the batch does not run."""
+    owner = next((one for one in sequences if one.id == view.follows), None) if view.follows is not None else None
+    if owner is None or owner.phase not in (Phase.RESTORING, Phase.PREFILLING) or owner.is_held:
+        return False
+    return owner.priority is Priority.INTERACTIVE or view.priority is Priority.BATCH
+
+
+def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -> int:
+    """Returns the end of the chunk at `start`: the next grid line, stop or `end`, whichever comes first."""
+    bound = min((start // grid + 1) * grid, end)
+    return min((stop for stop in stops if start < stop < bound), default=bound)
+
+
+def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = ()) -> int:
+    """Returns the end of the chunk at `start` of a prompt of `num_prompt` tokens, see the module docstring."""
+    is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
+    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops)
+    is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
+    return end - 1 if is_too_long else end
 
 
 def _plan_preemption(
@@ -77,10 +120,10 @@ def _plan_preemption(
 def _plan_admission(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
 ) -> tuple[tuple[SequenceId, ...], int]:
-    """Who is admitted, and how many bytes of room they take."""
+    """Returns the admitted sequences, and how many bytes of room they take."""
     if not budget.admits:
         return (), 0
-    room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.let_go)
+    room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.evicted)
     places, begun = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences), set[BlockHash]()
     for view in admission_order(sequences, limits):
         if len(admit) >= places:
@@ -102,34 +145,64 @@ def _plan_admission(
     return tuple(admit), taken
 
 
-def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
-    """Those that wait and follow nobody, who is admitted first first: where that one finds no room, nobody passes it
-    for ever."""
-    waiting = [
-        sequence for sequence in sequences if sequence.phase in WAITING and not is_following(sequence, sequences)
-    ]
-    return sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED))
+def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: StepPace) -> tuple[PrefillChunk, ...]:
+    """Returns the next turn; empty while no prompt is open, or running streams still have to get their share."""
+    prompts = [sequence for sequence in sequences if sequence.phase is Phase.PREFILLING]
+    if not prompts or (_owes_decoding(limits, pace) and any(view.phase is Phase.DECODING for view in sequences)):
+        return ()
+    by_rest = sorted(prompts, key=lambda view: (view.priority is Priority.BATCH, view.num_prompt - view.num_computed))
+    longest = max(prompts, key=lambda view: view.num_waited)
+    budget = limits.prefill_budget
+    if pace.num_turns % limits.aging != limits.aging - 1 or longest is by_rest[0]:
+        return _fill(by_rest, limits, budget) or _fill(by_rest[:1], limits, 0)
+    chunks = _fill([view for view in by_rest if view is not longest], limits, budget // SHORT_SHARE)
+    return chunks + _fill([longest], limits, 0)
 
 
-def is_following(view: SequenceView, sequences: Sequence[SequenceView]) -> bool:
-    """Whether one in the queue waits for a running prefill of at least its priority. One that waits for its grammar or
-    for memory does not get on, and one that left the batch does not run."""
-    owner = next((one for one in sequences if one.id == view.follows), None) if view.follows is not None else None
-    if owner is None or owner.phase not in (Phase.RESTORING, Phase.PREFILLING) or owner.is_held:
-        return False
-    return owner.priority is Priority.INTERACTIVE or view.priority is Priority.BATCH
+def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> tuple[PrefillChunk, ...]:
+    """Returns chunk after chunk, prompt by prompt, as long as they fit into `budget` tokens; one chunk if that is 0."""
+    chunks: list[PrefillChunk] = []
+    left = budget
+    for view in prompts:
+        start = view.num_computed
+        while start < view.num_prompt:
+            end = next_prompt_chunk(start, view.num_prompt, limits, view.stops)
+            if budget and end - start > left:
+                return tuple(chunks)
+            chunks.append(PrefillChunk(view.id, start, end))
+            if not budget:
+                return tuple(chunks)
+            left -= end - start
+            start = end
+    return tuple(chunks)
+
+
+def _holds_turn(
+    sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits, pace: StepPace
+) -> bool:
+    """Returns whether a prompt shorter than the rest of every open one is not restored yet."""
+    rests = [view.num_prompt - view.num_computed for view in sequences if view.phase is Phase.PREFILLING]
+    return pace.num_held < limits.max_held and any(
+        view.num_prompt < min(rests, default=0)
+        for view in sequences
+        if view.id in admitted or view.phase is Phase.RESTORING
+    )
+
+
+def _owes_decoding(limits: StepLimits, pace: StepPace) -> bool:
+    """Returns whether decoding has not had its share yet, including this step, since the last turn."""
+    share, decode_s = limits.decode_share, pace.decode_s + pace.step_s
+    return pace.num_decodes < MAX_DECODES and decode_s * (1 - share) < pace.turn_s * share
 
 
 def _is_deferred(view: SequenceView, limits: StepLimits) -> bool:
     return view.priority is Priority.BATCH and view.num_waited < limits.patience
 
 
-def _waited(
-    sequences: Sequence[SequenceView],
-    admit: Sequence[SequenceId],
-    prefill: Sequence[PrefillChunk],
+def _count_waits(
+    sequences: Sequence[SequenceView], admit: Sequence[SequenceId], prefill: Sequence[PrefillChunk]
 ) -> dict[SequenceId, int]:
-    """What changes of `num_waited`."""
+    """Returns the changes of `num_waited`."""
     served = {chunk.id for chunk in prefill}
     changes = dict.fromkeys([*admit, *served], 0)
     num_passed = 0
@@ -141,19 +214,3 @@ def _waited(
         elif view.phase in WAITING and num_passed:
             changes[view.id] = view.num_waited + num_passed
     return changes
-
-
-__all__ = (
-    "PrefillChunk",
-    "Priority",
-    "SequenceView",
-    "StepBudget",
-    "StepLimits",
-    "StepPace",
-    "StepPlan",
-    "admission_order",
-    "is_following",
-    "next_chunk_end",
-    "next_prompt_chunk",
-    "plan_step",
-)

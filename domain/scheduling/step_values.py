@@ -1,4 +1,4 @@
-"""What the planner of steps is told, and what it answers: values only. See `scheduling`."""
+"""The input and output of `plan_step`: values, and the clock that measures the last steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from domain.scheduling.sequence import Phase
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What holds for every step of an engine.
+    """The constants of an engine's steps.
 
-    `max_batch`: sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (of the chunk that ends a
-    prompt) in tokens. `aging`: of so many prefill turns one is for the prompt that has waited longest. `patience`: so
-    many later ones may be admitted before a waiting sequence. `max_held`: for so many steps a turn waits for shorter
-    prompts to be restored. `decode_share`: of the time, for running streams while
-    prompts prefill. `max_preemptions`: who was preempted so often is spared while there are others.
+    `max_batch`: most sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (the chunk that ends a
+    prompt) in tokens. `aging`: one prefill turn in so many is for the prompt that has waited longest. `patience`: most
+    later sequences that are admitted before a waiting one. `max_held`: most steps for which a turn is held.
+    `decode_share`: share of the time for running streams while prompts prefill. `max_preemptions`: a sequence preempted
+    so often is spared while there are others.
     """
 
     max_batch: int
@@ -31,14 +31,14 @@ class StepLimits:
 
     @property
     def max_turns_waited(self) -> int:
-        """No prompt that is being prefilled waits for more turns than this between two of its own."""
+        """The most turns of others between two turns of a prompt."""
         return self.aging * self.max_batch
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """A state that a sequence goes on from without a copy. `state`: whose it was; `size_bytes`: what it holds, which is
-    counted already."""
+    """A live state that a sequence continues from without a copy. `state`: the sequence that left it. `size_bytes`: its
+    memory, which is counted already."""
 
     state: SequenceId
     size_bytes: int
@@ -48,16 +48,15 @@ class TakeOver:
 class SequenceView:
     """The planner's view of one sequence; the engine lists them in order of arrival.
 
-    `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; of a
-    sequence that was preempted the prompt includes what it has put out. `charge_bytes`: what it holds at its longest
-    once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: how often others went
-    first since it last got on: were admitted though they came later, or had a prefill turn. `is_scored`: logits of
-    every token of its prompt are computed. `is_looked_up`: of one that waits, whether it is known what it starts from.
-    `takes_over`: of one that waits or is restored, what it goes on from; of several that wait, whoever is admitted
-    first has it, and it may be let go of before; once admitted, it is the sequence's own. `follows`: of one that waits,
-    the running sequence that computes more of the same prompt; `next_block`: the hash of the first block that it would
-    compute itself. `is_held`: of one that is restored, that it waits for what the engine does not do: room to fetch
-    into, or its grammar.
+    `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; the prompt
+    of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
+    when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
+    later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
+
+    While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
+    first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
+    computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself. While
+    restoring: `is_held`: it waits for room to fetch into, or for its grammar.
     """
 
     id: SequenceId
@@ -78,32 +77,31 @@ class SequenceView:
 
     @property
     def wanted_bytes(self) -> int:
-        """What it is charged beyond what is held of it."""
+        """The charge beyond the state that it takes over."""
         return self.charge_bytes if self.takes_over is None else max(0, self.charge_bytes - self.takes_over.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """What memory leaves for one step; the default bounds nothing.
+    """The memory budget of one step; the default bounds nothing.
 
-    `room_bytes`: what may be admitted beyond what is active already; None: any number. `admits` False: nobody is
-    admitted. `preempt_bytes`: so much must be given back by
-    preempting; 0: nobody is. `let_go`: whose states nobody takes over any more, whatever the views say. `lasts`: for so
-    many steps more it would be no other, as long as the same sequences decode and nobody else comes.
+    `room_bytes`: charges that may be admitted; None: any number. `admits` False: no sequence is admitted.
+    `preempt_bytes`: to be given back by preemption. `evicted`: states that cannot be taken over any more, whatever the
+    views say. `lasts`: number of further steps for which it stands, while the same sequences decode and none arrives.
     """
 
     room_bytes: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
-    let_go: frozenset[SequenceId] = frozenset()
+    evicted: frozenset[SequenceId] = frozenset()
     lasts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """What the last steps took. `num_turns`: prefill turns so far. `turn_s`: how long the last one took; since then
-    running streams have had `num_decodes` steps, which took `decode_s`, and an ordinary one takes `step_s`. `num_held`:
-    for so many steps the next turn was held. The default knows of none."""
+    """The durations of the last steps; the default: there were none. `num_turns`: prefill turns so far. `turn_s`: of
+    the last one. Since then: `num_decodes` decode steps of `decode_s` together; `step_s` of an ordinary one; `num_held`
+    steps for which the next turn was held."""
 
     num_turns: int = 0
     turn_s: float = 0.0
@@ -149,7 +147,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Compute prompt positions [start, end); never empty."""
+    """The prompt positions [start, end) of one chunk; never empty."""
 
     id: SequenceId
     start: int
@@ -158,8 +156,8 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """`preempt`: after their last `decode`. `is_held`: a turn waits for somebody to be restored. `num_waited`: what
-    changes of it, by sequence. `admitted_bytes`: what those who are admitted take of the budget's room."""
+    """`preempt`: after their last `decode`. `is_held`: a turn waits for a shorter prompt. `num_waited`: its changes, by
+    sequence. `admitted_bytes`: room that the admitted sequences take."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
@@ -175,7 +173,7 @@ class StepPlan:
 
     @property
     def only_decodes(self) -> bool:
-        """And nobody waits for anything."""
+        """Whether it does nothing else and no sequence waits."""
         return not (self.admit or self.prefill or self.preempt or self.num_waited or self.is_held)
 
 

@@ -23,7 +23,7 @@ from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
 from domain.memory.ledger import MemoryLimits
 from domain.prefix.block_grid import BlockGrid
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.store import READ_TIMEOUT_S
 
 FLUSH_TIMEOUT_S = 25.0

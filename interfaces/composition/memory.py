@@ -6,7 +6,7 @@ from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import Settings
 from domain.byte_size import ByteSize, format_bytes
 from domain.memory.ledger import MemoryLimits, MemoryReading
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 

@@ -16,7 +16,7 @@ from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.settings import Settings
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.machine_facts import describe_computing

@@ -9,7 +9,7 @@ from adapters.mlx.caches.classes import lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
 from adapters.mlx.caches.leaves import cut_back, spare_tokens
 from adapters.mlx.caches.rows import make_room, make_room_ahead
-from domain.memory.buffer_slots import buffer_slots
+from domain.memory.shape import buffer_slots
 
 STEP = 256
 

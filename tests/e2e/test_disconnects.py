@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from adapters.fake.options import FakeOptions
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.effort import scaled
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient

@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from domain.ids import SequenceId
 from domain.priority import Priority
-from domain.scheduling.plan_step import (
+from domain.scheduling.plan_step import next_prompt_chunk, plan_step
+from domain.scheduling.sequence import WAITING, Phase
+from domain.scheduling.step_values import (
     PrefillChunk,
     SequenceView,
     StepBudget,
     StepLimits,
     StepPace,
     StepPlan,
-    next_prompt_chunk,
-    plan_step,
+    TakeOver,
 )
-from domain.scheduling.sequence import WAITING, Phase
-from domain.scheduling.step_values import TakeOver
 
 GRID = 16
 ROOM = 150
@@ -276,7 +275,7 @@ def test_of_two_that_would_take_the_same_state_over_one_is_charged_in_full() -> 
     assert plan_step(views, LIMITS, StepBudget(room_bytes=20)).admit == (0,)
     assert plan_step(views, LIMITS, StepBudget(room_bytes=109)).admit == (0,)
     assert plan_step(views, LIMITS, StepBudget(room_bytes=110)).admit == (0, 1)
-    assert plan_step(views, LIMITS, StepBudget(room_bytes=20, let_go=frozenset({state.state}))).admit == ()
+    assert plan_step(views, LIMITS, StepBudget(room_bytes=20, evicted=frozenset({state.state}))).admit == ()
 
 
 def test_the_youngest_batch_sequence_goes_first_and_nobody_passes_who_was_preempted() -> None:

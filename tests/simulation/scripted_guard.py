@@ -9,8 +9,8 @@ from random import Random
 
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling.plan_step import SequenceView, StepBudget
 from domain.scheduling.sequence import WAITING
+from domain.scheduling.step_values import SequenceView, StepBudget
 from tests.support.engines.guards import UnboundedGuard
 
 MAX_LONELY = 2

@@ -17,8 +17,9 @@ from domain.models.model_card import ModelSource
 from domain.request.request import FinishReason, choice_id, choice_seed
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted
-from domain.scheduling.plan_step import StepLimits, next_prompt_chunk
+from domain.scheduling.plan_step import next_prompt_chunk
 from domain.scheduling.sequence import Phase
+from domain.scheduling.step_values import StepLimits
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan

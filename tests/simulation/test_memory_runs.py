@@ -31,7 +31,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
-from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.simulation.workload import VOCAB, Workload
 from tests.simulation.world import BLOCK, GRID, Inbox
 from tests.support.effort import scaled as at_effort

@@ -27,9 +27,9 @@ from domain.prefix.index import ANYWHERE
 from domain.prefix.match import PrefixMatch, ReuseRules
 from domain.prefix.record import RecordKey
 from domain.request.request import choice_id
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.sequence import Phase
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.step_values import StepLimits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.kv_rows import KVRows, lib
-from domain.memory.buffer_slots import buffer_slots
+from domain.memory.shape import buffer_slots
 from domain.models.state_layout import StateKind
 
 Tensors: TypeAlias = tuple[mx.array | None, ...]

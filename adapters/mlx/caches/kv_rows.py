@@ -24,7 +24,7 @@ import mlx.core as mx
 
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
-from domain.memory.buffer_slots import buffer_slots
+from domain.memory.shape import buffer_slots
 
 lib: Any = mlx_lm_module("models.cache")
 """mlx-lm's cache module."""

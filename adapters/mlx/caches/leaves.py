@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from adapters.mlx.caches.classes import Tensors, children_of, known_traits, label_of, lib, traits_of
 from adapters.mlx.runtime.arrays import arrays_in, evaluate
-from domain.memory.buffer_slots import buffer_slots
+from domain.memory.shape import buffer_slots
 from domain.models.state_layout import LayerState, LeafPath, StateKind, StateLayout
 
 Caches: TypeAlias = list[Any]

@@ -24,8 +24,7 @@ from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
 from adapters.mlx.state.payload import dtype_name
 from domain.ids import ModelId, SequenceId
-from domain.memory.config_shape import number
-from domain.memory.correction import DEEP_CHUNKS
+from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.model_card import ModelDescription
 
 _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")

@@ -23,7 +23,7 @@ from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.errors import ModelLoadFailed
-from domain.memory.config_shape import number
+from domain.memory.estimate import number
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
 from domain.shown import shown

@@ -31,10 +31,10 @@ from application.services.token_side.sequence_run import SequenceRun
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.request.request import FinishReason
-from domain.scheduling.plan_step import SequenceView, StepLimits, StepPlan, admission_order, plan_step
+from domain.scheduling.plan_step import admission_order, plan_step
+from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.sequence import WAITING, Phase
-from domain.scheduling.step_values import StepClock
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.step_values import SequenceView, StepClock, StepLimits, StepPlan
 
 T = TypeVar("T")
 

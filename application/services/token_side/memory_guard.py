@@ -23,8 +23,9 @@ from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
-from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits, admission_order
+from domain.scheduling.plan_step import admission_order
 from domain.scheduling.sequence import WAITING, Phase
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 
 AHEAD_SHARE = 16
 """Prefixes that are fetched for queued sequences may take one part in so many of all memory."""
@@ -143,7 +144,7 @@ class MemoryGuard:
             room_bytes=max(beside, wanted) if self._is_stuck(demand, first) else beside,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
-            let_go=self._evicted(views),
+            evicted=self._evicted(views),
             lasts=self._lasts(views, ledger, limits),
         )
 

@@ -30,8 +30,8 @@ from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason, Usage, choice_id, choice_seed
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
-from domain.scheduling.plan_step import PrefillChunk, SequenceView
 from domain.scheduling.sequence import Phase, Sequence
+from domain.scheduling.step_values import PrefillChunk, SequenceView
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more; otherwise it stays until its model is unloaded."""

@@ -8,7 +8,7 @@ from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
 from application.services.text_side.answers.open_requests import Preparation
 from domain.prefix.explanation import Explanation
-from domain.scheduling.wait_reason import WaitReason
+from domain.scheduling.queue_waits import WaitReason
 from domain.shown import shown
 from interfaces.http.operations.explanation_body import PromptExplanation, prompt_explanation
 

@@ -17,7 +17,7 @@ from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.request.request import FinishReason
 from domain.request.sampling import SamplingParams
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache

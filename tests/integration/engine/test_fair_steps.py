@@ -8,8 +8,8 @@ from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
 from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
-from domain.scheduling.plan_step import StepLimits
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.queue_waits import QueueWaits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 
 LONG = range(32, 32 + 20 * GRID)

@@ -16,9 +16,10 @@ from application.events import PrefillChunkComputed, RequestAdmitted, RequestPre
 from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.request.grammar import choice_grammar
-from domain.scheduling.plan_step import SequenceView, StepLimits, is_following, plan_step
+from domain.scheduling.plan_step import is_following, plan_step
+from domain.scheduling.queue_waits import QueueWaits, WaitReason
 from domain.scheduling.sequence import Phase
-from domain.scheduling.wait_reason import QueueWaits, WaitReason
+from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 from tests.support.processes.held_workers import HeldWorkers
 

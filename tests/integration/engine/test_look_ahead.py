@@ -18,7 +18,7 @@ from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.prefix.block_grid import BlockGrid
 from domain.prefix.record import Record, RecordKey
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate

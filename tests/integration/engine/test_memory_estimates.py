@@ -19,7 +19,7 @@ from adapters.mlx.loading.network import network_of
 from adapters.mlx.memory import PeakMeter, highest_bytes, shape_of_network, state_costs
 from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
-from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
+from domain.memory.estimate import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.engines.finish_load import finish_load

@@ -35,7 +35,7 @@ from domain.models.model_turns import LoadRoom
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache

@@ -17,8 +17,8 @@ from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.request import FinishReason
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
-from domain.scheduling.plan_step import SequenceView, StepLimits
 from domain.scheduling.sequence import Phase
+from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
 
 PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]

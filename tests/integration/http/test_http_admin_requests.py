@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from domain.ids import SequenceId
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.browser.admin_api import LONG, cancel, complete, only_open, read
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.raw_client import RawClient

@@ -9,7 +9,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.http.cache_requests import (
     CHAT,

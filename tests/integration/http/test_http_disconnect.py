@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.fake.options import FakeOptions
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient
 from tests.support.processes.gate import Gate

@@ -5,7 +5,7 @@ import threading
 
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.http.fake_service import fake_service
 from tests.support.http.raw_client import RawClient
 from tests.support.http.sse import comments, completion_text, events

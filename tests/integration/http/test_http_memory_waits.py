@@ -9,7 +9,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.queue_waits import QueueWaits
 from tests.support.engines.guards import ClosedGuard
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient

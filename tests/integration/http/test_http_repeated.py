@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import HYBRID, FakeOptions
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.http.fake_service import fake_service
 from tests.support.http.raw_client import RawClient
 from tests.support.processes.gate import Gate

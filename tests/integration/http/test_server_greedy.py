@@ -13,7 +13,7 @@ from application.ports.compute import LoadSteps
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.mlx.tiny_models import build, tiny_model
 from tests.support.stores.caches import prefix_cache

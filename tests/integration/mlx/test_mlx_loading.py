@@ -16,7 +16,7 @@ from adapters.mlx.loading.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.memory.correction import PeakCorrection
+from domain.memory.estimate import PeakCorrection
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, write_folder

@@ -29,7 +29,7 @@ from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission, tokens_of

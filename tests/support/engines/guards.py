@@ -9,7 +9,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import MemoryGuard
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.telemetry.recording import RecordingEvents
 
 

@@ -20,9 +20,9 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.block_grid import BlockGrid
-from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits
+from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.sequence import ACTIVE
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission

@@ -23,7 +23,7 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.telemetry.recording import RecordingEvents
 

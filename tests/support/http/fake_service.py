@@ -52,8 +52,8 @@ from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
 from domain.models.model_turns import LoadRoom
-from domain.scheduling.plan_step import StepLimits
-from domain.scheduling.wait_reason import QueueWaits
+from domain.scheduling.queue_waits import QueueWaits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.answering import event_stream
 from interfaces.http.answering.dialect import Dialects

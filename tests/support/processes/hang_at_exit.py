@@ -16,7 +16,7 @@ from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.prefix.payload import HostPayload
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.stores.cache_driver import VOCAB
 from tests.support.stores.hanging_store import READS, HangingStore

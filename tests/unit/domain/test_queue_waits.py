@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from domain.ids import BlockHash, SequenceId
-from domain.scheduling.plan_step import SequenceView, StepBudget, StepLimits, plan_step
+from domain.scheduling.plan_step import plan_step
+from domain.scheduling.queue_waits import QueueWaits, WaitReason
 from domain.scheduling.sequence import Phase
-from domain.scheduling.wait_reason import QueueWaits, WaitReason
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 
 LIMITS = StepLimits(max_batch=2, prefill_budget=256, grid=256)
 SECOND = 1_000_000_000

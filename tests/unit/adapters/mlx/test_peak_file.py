@@ -9,7 +9,7 @@ import pytest
 
 from adapters.mlx.memory import PeakFile
 from application.services.lane import Lane
-from domain.memory.correction import PeakCorrection
+from domain.memory.estimate import PeakCorrection
 from tests.support.engines.finish_load import finish_load
 from tests.support.patience import PATIENCE_S
 

@@ -18,8 +18,9 @@ from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCos
 from domain.prefix.payload import HostPayload, TensorSpec
 from domain.prefix.record import Record
 from domain.priority import Priority
-from domain.scheduling.plan_step import SequenceView, StepLimits, plan_step
+from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
+from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.stores.sized_state import sized_record
 from tests.support.stores.store_records import EventList
 

@@ -2,7 +2,7 @@
 else to do."""
 
 from domain.ids import RequestId
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 
 LASTS, NEW = 8, 40

@@ -1,6 +1,6 @@
 """What a step asks of the interpreter for each row, beside what the model does: the same however many there are."""
 
-from domain.scheduling.plan_step import StepLimits
+from domain.scheduling.step_values import StepLimits
 from tests.support.engines.call_counts import num_calls
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
+from domain.memory.estimate import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape, StateCost, StepCost
 
 CHUNK = 256

@@ -10,8 +10,8 @@ from domain.ids import SequenceId
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.scheduling.memory_demand import charge_bytes, demand_of
-from domain.scheduling.plan_step import SequenceView
 from domain.scheduling.sequence import Phase
+from domain.scheduling.step_values import SequenceView
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from domain.memory.buffer_slots import SPARE_SHARE, buffer_slots
-from domain.memory.config_shape import step_of_config
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.estimate import step_of_config
+from domain.memory.shape import SPARE_SHARE, MemoryShape, StateCost, StepCost, buffer_slots
 
 
 def test_a_buffer_is_charged_as_it_is_allocated():

@@ -15,8 +15,9 @@ from enum import Enum
 
 from domain.errors import MemoryBusy
 from domain.ids import BlockHash, SequenceId
-from domain.scheduling.plan_step import SequenceView, StepLimits, StepPlan, is_following
+from domain.scheduling.plan_step import is_following
 from domain.scheduling.sequence import ACTIVE, Phase
+from domain.scheduling.step_values import SequenceView, StepLimits, StepPlan
 
 
 class WaitReason(Enum):
