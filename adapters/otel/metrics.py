@@ -22,7 +22,7 @@ from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
 from adapters.otel.span_attributes import operation_name
 from application import events as on
 from application.ports.clock import Clock
-from application.services.event_router import EventRouter, Handler
+from application.services.event_sinks import EventRouter, Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import TAKES_NO_PART, TIER_NAMES, StopReason

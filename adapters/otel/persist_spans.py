@@ -23,7 +23,7 @@ from adapters.otel.span_attributes import Attributes, encodable
 from adapters.otel.span_tree import SpanTree
 from application.events import RecordsDropped, RecordsPersisted
 from application.events.cache import RecordsOffered
-from application.services.event_router import Handler
+from application.services.event_sinks import Handler
 from domain.ids import RequestId
 
 MAX_PATIENCE_S = 600.0

@@ -34,7 +34,7 @@ from adapters.otel.request_spans import SpanEvents
 from adapters.otel.telemetry import OTLP, AsgiApp, ExportPlan, MetricsText, Telemetry
 from application.installation import installed_version
 from application.ports.clock import Clock
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
 

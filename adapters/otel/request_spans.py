@@ -58,7 +58,7 @@ from application.events import (
     TokensReceived,
 )
 from application.ports.clock import Clock
-from application.services.event_router import EventRouter
+from application.services.event_sinks import EventRouter
 from domain.ids import RequestId
 
 MAX_OPEN = 16_384

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from application.ports.content_sink import ContentSink
 from application.ports.event_sink import EventSink
-from application.services.event_fan_out import NullEvents
+from application.services.event_sinks import NullEvents
 from domain.ids import RequestId
 
 OTLP = "otlp"

@@ -23,7 +23,7 @@ from application.events import (
     StoreFault,
     StoreOpened,
 )
-from application.services.event_router import EventRouter
+from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
 from domain.health.engine_health import ENDED

@@ -1,23 +1,32 @@
-"""How full the tiers are, for a page that asks every second: read once for all who ask, and never waited for long.
+"""Readings of how full the tiers are: for a page that asks every second, and emitted with readiness as events.
 
-While the store does not answer, the last reading is given with its age: a page must stay live just then.
+Tiers are asked through the engine, so that the compute thread never waits for the store. A page gets the last reading
+with its age while the store does not answer; a failed report is a fault, and repeated after the usual interval.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from application.ports.cache_stats import CacheStats
+from application.events import FaultObserved
+from application.events.cache import CacheMeasured, TierReading
+from application.events.health import ReadinessMeasured
+from application.ports.cache_stats import CacheStats, QueueCounts
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage
 from application.ports.engine import Engine
+from application.ports.event_sink import EventSink
+from application.services.faults import described
 from domain.errors import DomainError, StoreUnresponsive
 
 FRESH_S = 1.0
-"""What was read less than so long ago is not read again."""
+"""The age up to which a reading is given again."""
 
 PATIENCE_S = 0.5
-"""How long who asks waits for a reading."""
+"""How long a caller waits for a new reading before it gets the last one."""
+
+REPORT_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +39,9 @@ class CacheReading:
 
 
 class CacheReadings:
-    """Event loop only."""
+    """Event loop only. Concurrent callers share one reading."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        documents: Callable[[], Awaitable[DocumentUsage]],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, engine: Engine, documents: Callable[[], Awaitable[DocumentUsage]], clock: Clock) -> None:
         self._engine = engine
         self._documents = documents
         self._clock = clock
@@ -46,15 +50,12 @@ class CacheReadings:
 
     async def latest(self) -> CacheReading | None:
         """None while the first reading has not come."""
-        if self._is_fresh():
+        if self._last is not None and self._clock.now_ns() - self._last.at_ns < FRESH_S * 1e9:
             return self._last
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
         await asyncio.wait([self._reading], timeout=PATIENCE_S)
         return self._last
-
-    def _is_fresh(self) -> bool:
-        return self._last is not None and self._clock.now_ns() - self._last.at_ns < FRESH_S * 1e9
 
     async def _read(self) -> None:
         try:
@@ -64,7 +65,71 @@ class CacheReadings:
             except StoreUnresponsive:
                 documents = None
             self._last = CacheReading(stats, documents, self._clock.now_ns())
-        except DomainError:  # the engine is gone or stopping: what was read last is all there is
+        except DomainError:  # the engine is gone or stopping: the last reading is all there is
             pass
         finally:
             self._reading = None
+
+
+class Health(Protocol):
+    """The part of a health check that is reported."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
+class RegularReports:
+    """Emits ReadinessMeasured and CacheMeasured every REPORT_EVERY_S, from `run` until that is cancelled."""
+
+    def __init__(self, engine: Engine, check_health: Callable[[], Health], events: EventSink, clock: Clock) -> None:
+        self._engine = engine
+        self._check_health = check_health
+        self._events = events
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            await self.report()
+            await asyncio.sleep(REPORT_EVERY_S)
+
+    async def report(self) -> None:
+        """Emit one report now."""
+        self._events.emit(ReadinessMeasured(self._check_health().is_ready, self._clock.now_ns()))
+        try:
+            stats = await self._engine.cache.stats()
+        except Exception as error:
+            self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
+        else:
+            queue = stats.queue or QueueCounts()
+            readings = tuple(_tiers(stats))
+            self._events.emit(CacheMeasured(readings, queue.queued_bytes, self._clock.now_ns(), queue.lag_s))
+
+
+def _tiers(stats: CacheStats) -> Iterator[TierReading]:
+    live, hot, store = stats.live, stats.hot, stats.store
+    if live is not None:
+        yield TierReading(
+            name="live",
+            num_blocks=0,
+            num_snapshots=live.num_states,
+            used_bytes=live.used_bytes,
+            limit_bytes=live.budget_bytes,
+            evicted=live.evicted,
+        )
+    yield TierReading(
+        name="hot",
+        num_blocks=hot.num_blocks,
+        num_snapshots=hot.num_snapshots,
+        used_bytes=hot.used_bytes,
+        limit_bytes=hot.budget_bytes,
+        evicted=hot.evicted,
+    )
+    if store is not None:
+        yield TierReading(
+            name="store",
+            num_blocks=sum(model.num_blocks for model in store.models),
+            num_snapshots=sum(model.num_snapshots for model in store.models),
+            used_bytes=store.stored_bytes,
+            limit_bytes=store.quota_bytes,
+            evicted=store.evicted,
+        )

@@ -6,7 +6,7 @@ models whose cache cannot be captured, nor for requests that want every token co
 
 from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, TokensReceived
 from application.ports.clock import Clock
-from application.services.event_router import EventRouter
+from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_reading import LiveReading
 from domain.health.live_windows import LiveWindows

@@ -33,7 +33,7 @@ from application.events import (
     RequestWaits,
     TokensReceived,
 )
-from application.services.event_router import EventRouter
+from application.services.event_sinks import EventRouter
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.request.document import Owner

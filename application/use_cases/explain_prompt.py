@@ -52,9 +52,8 @@ class ExplainPrompt:
             return await self._explained(request, preparation)
 
     async def _explained(self, request: GenerationRequest, preparation: Preparation) -> ExplainedPrompt:
-        served = await self._pool.acquire(request.model)
-        preparation.has_model = True
-        try:
+        async with self._pool.leased(request.model) as served:
+            preparation.has_model = True
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.tokenizer, served.description)
             found = await self._engine.cache.explain(served.source.id, prompt, request.cache_salt)
@@ -63,5 +62,3 @@ class ExplainPrompt:
             shown = found if self._shows_text else found.without_stored()
             told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
             return ExplainedPrompt(served.source.id, told)
-        finally:
-            self._pool.release(served)

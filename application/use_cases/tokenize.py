@@ -1,11 +1,13 @@
-"""Prompts as a model's tokens, and tokens as text. Nothing is looked up or computed."""
+"""Prompts as a model's tokens, tokens as text, and counts. Nothing is looked up or computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
+from domain.errors import ContextOverflow
 from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest, TextPrompt
@@ -21,46 +23,50 @@ class Tokenized:
 
 
 class Tokenize:
-    """Event loop only; encoding and decoding happen in the encoder's lanes. Loads the model on first use."""
+    """Event loop only; encoding and decoding happen in the encoder's lanes. Loads the model on first use. Raises what
+    Generate raises for the same prompt while it is encoded."""
 
     def __init__(self, pool: ModelPool, encoder: PromptEncoder) -> None:
         self._pool = pool
         self._encoder = encoder
 
-    async def tokens(self, request: GenerationRequest, *, with_specials: bool, with_texts: bool) -> Tokenized:
-        """`with_specials` False leaves out what the tokenizer puts around a text; a chat has only what its template
-        writes. Raises what Generate raises for the same prompt, as far as encoding it tells."""
-        served = await self._pool.acquire(request.model)
+    async def count(self, request: GenerationRequest) -> int:
+        """Tokens of the prompt as the model's template renders it. A prompt that exceeds the context is counted too:
+        exactly, or the lower bound that the length of its text proves."""
         try:
-            tokenizer, description = served.tokenizer, served.description
-            ids = (await self._encoder.encode(request, tokenizer, description)).token_ids
+            async with self._pool.leased(request.model) as served:
+                return len(await self._ids(request, served))
+        except ContextOverflow as error:
+            return error.num_prompt
+
+    async def tokens(self, request: GenerationRequest, *, with_specials: bool, with_texts: bool) -> Tokenized:
+        """`with_specials` False leaves out the special tokens that the tokenizer adds around a text; a chat has only
+        those of its template."""
+        async with self._pool.leased(request.model) as served:
+            ids = await self._ids(request, served)
             if not with_specials and isinstance(request.prompt, TextPrompt):
-                ids = _without_specials(ids, tokenizer)
-            texts = await self._encoder.decode_each(ids, tokenizer, description) if with_texts else None
-            return Tokenized(ids, texts, description.context_length)
-        finally:
-            self._pool.release(served)
+                ids = _without_specials(ids, served.tokenizer)
+            each = self._encoder.decode_each
+            texts = await each(ids, served.tokenizer, served.description) if with_texts else None
+            return Tokenized(ids, texts, served.description.context_length)
 
     async def text(self, model: ModelId, token_ids: Sequence[int]) -> str:
         """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
-        served = await self._pool.acquire(model)
-        try:
+        async with self._pool.leased(model) as served:
             return await self._encoder.decode(token_ids, served.tokenizer, served.description)
-        finally:
-            self._pool.release(served)
 
     async def prompt_text(self, request: GenerationRequest) -> str:
-        """The text of the tokens that the model would be given. Raises as `tokens` does."""
-        served = await self._pool.acquire(request.model)
-        try:
-            ids = (await self._encoder.encode(request, served.tokenizer, served.description)).token_ids
+        """The text of the tokens that the model would be given."""
+        async with self._pool.leased(request.model) as served:
+            ids = await self._ids(request, served)
             return await self._encoder.decode(ids, served.tokenizer, served.description)
-        finally:
-            self._pool.release(served)
+
+    async def _ids(self, request: GenerationRequest, served: ServedModel) -> IdRow:
+        return (await self._encoder.encode(request, served.tokenizer, served.description)).token_ids
 
 
 def _without_specials(ids: IdRow, tokenizer: Tokenizer) -> IdRow:
-    """What an empty text is encoded to stands around every text."""
+    """The ids without those that encoding an empty text yields, which stand around every text."""
     around = tokenizer.encode("").token_ids
     for num_before in range(len(around), -1, -1):
         before, after = around[:num_before], around[num_before:]

@@ -12,23 +12,19 @@ from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
-from application.services.cache_readings import CacheReadings
-from application.services.event_fan_out import EventFanOut
+from application.services.cache_readings import CacheReadings, RegularReports
+from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
+from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.generated_calls import GeneratedCalls
-from application.services.text_side.answers.grammar_check import GrammarCheck
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
-from application.services.text_side.models.model_names import ModelNames
 from application.services.text_side.models.model_pool import ModelPool
-from application.services.text_side.supervision.regular_reports import RegularReports
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
-from application.use_cases.list_models import ListModels
-from application.use_cases.manage_models import ManageModels
+from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
@@ -144,15 +140,13 @@ class Container(TokenSide):
         calls=calls,
         content=telemetry.provided.content,
     )
-    answering = providers.Singleton(
-        ModelNames,
+    served_models = providers.Singleton(
+        Models,
         pool,
         models.provided.repository,
         settings.provided.server.model_of,
         settings.provided.model.default,
     )
-    list_models = providers.Singleton(ListModels, repository=models.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool, models.provided.repository)
     watch_requests = providers.Singleton(WatchRequests, timelines, requests, pool)
     readings = providers.Singleton(CacheReadings, engine, documents.provided.usage, clock)
     check_health = providers.Singleton(
@@ -173,7 +167,6 @@ class Container(TokenSide):
         clock=clock,
         shows_text=settings.provided.shows_text,
     )
-    count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
     reports = providers.Singleton(RegularReports, engine, check_health, events, clock)
     warm_prompt = providers.Singleton(

@@ -30,13 +30,11 @@ def build_app(container: Container) -> Litestar:
     services = Services(
         default_model=settings.model.default,
         generate=container.generate(),
-        list_models=container.list_models(),
+        models=container.served_models(),
         check_health=container.check_health(),
         explain_prompt=container.explain_prompt(),
-        count_tokens=container.count_tokens(),
         tokenize=container.tokenize(),
         warm_prompt=container.warm_prompt(),
-        manage_models=container.manage_models(),
         cache_stats=lambda: engine.cache.stats(),
         clear_cache=lambda model, salt: engine.cache.clear(model, salt),
         documents=container.documents(),
@@ -46,7 +44,6 @@ def build_app(container: Container) -> Litestar:
         admin=_admin(container, settings),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
-        answering=container.answering(),
         engine_status=engine.status,
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.

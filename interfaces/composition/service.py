@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from application.ports.engine import Engine
+from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
-from application.services.text_side.models.served_model import ServedModel
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId

@@ -13,25 +13,17 @@ from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
-from application.use_cases.list_models import ListModels
-from application.use_cases.manage_models import ManageModels
+from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
-from domain.request.request import GenerationRequest
 
 
 def no_trace_context() -> Mapping[str, str]:
     """For a server without tracing."""
     return {}
-
-
-async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[GenerationRequest]:
-    """For a server without aliases."""
-    return requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +38,19 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`default_model` answers requests that name none. `answering` finds the models that the names in requests stand
-    for. `trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
-    `metrics_text` is the body of GET /metrics and its content type, for an Accept header; without it there is no such
-    route. `engine_status`: the memory that the engine holds; None where it is unknown.
+    """`default_model` answers requests that name none. `trace_context` returns the W3C headers (`traceparent`, ...) of
+    the span that is current where it is called. `metrics_text` is the body of GET /metrics and its content type, for an
+    Accept header; without it there is no such route. `engine_status`: the memory that the engine holds; None where it
+    is unknown.
     """
 
     default_model: str
     generate: Generate
-    list_models: ListModels
+    models: Models
     check_health: CheckHealth
     explain_prompt: ExplainPrompt
-    count_tokens: CountTokens
     tokenize: Tokenize
     warm_prompt: WarmPrompt
-    manage_models: ManageModels
     cache_stats: Callable[[], Awaitable[CacheStats]]
     clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
     documents: Documents
@@ -71,4 +61,3 @@ class Services:
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None
     engine_status: Callable[[], EngineStatus] | None = None
-    answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named

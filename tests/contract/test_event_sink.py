@@ -16,7 +16,7 @@ from application.events import (
     StoreOpened,
 )
 from application.ports.event_sink import EventSink
-from application.services.event_fan_out import EventFanOut, NullEvents
+from application.services.event_sinks import EventFanOut, NullEvents
 from application.services.request_timelines import RequestTimelines
 from domain.ids import ModelId
 from tests.support.telemetry.all_metrics import EVERYTHING

@@ -11,7 +11,7 @@ from functools import reduce
 from application.ports.cache_stats import Cleared, HotUsage, LiveUsage
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.lane import Lane
 from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
-from application.services.text_side.models.served_model import ServedModel
+from application.services.text_side.models.model_finder import ServedModel
 from interfaces.cli.terminal.progress import Opener, Shown, Unit, progress
 from interfaces.composition.service import Service
 

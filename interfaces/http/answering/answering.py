@@ -16,7 +16,7 @@ from litestar.types import Receive
 from msgspec import Struct
 
 from application.services.text_side.answers.answer import Answer
-from application.use_cases.list_models import ModelEntry
+from application.use_cases.models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
@@ -147,7 +147,7 @@ async def listing_models(context: RequestContext, error: ModelNotFound) -> Model
 
 async def models_for(context: RequestContext) -> list[ModelEntry]:
     """The models that the client may use."""
-    entries = await context.services.list_models.all()
+    entries = await context.services.models.all()
     return [entry for entry in entries if context.client.may_use(entry.source.id)]
 
 

@@ -26,6 +26,6 @@ def count_tokens_route(services: Services) -> HTTPRouteHandler:
         prompt = await context.run(chat_prompt, body)
         named = GenerationRequest(services.ids.request_id("count"), model, prompt)
         (request,) = await context.admit([named], num_at_once=0)
-        return TokenCountBody(await services.count_tokens(request))
+        return TokenCountBody(await services.tokenize.count(request))
 
     return count_tokens

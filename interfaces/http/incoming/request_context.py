@@ -173,7 +173,7 @@ class RequestContext:
         """The requests as the client's own, each for the model that its name stands for. `num_at_once`: places that
         they take; None for one each generation. Raises ModelNotFound, NotAllowed, LimitReached, and InvalidRequest for
         more than the client may ever have."""
-        owned = [self.client.own(request) for request in await self.services.answering(requests)]
+        owned = [self.client.own(request) for request in await self.services.models.resolved(requests)]
         num_generations = sum(request.num_choices for request in owned)
         self._enter(num_generations if num_at_once is None else num_at_once)
         self._meter.charge(num_generations, self.services.clock.now_ns(), num_paid=1)

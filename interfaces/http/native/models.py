@@ -10,8 +10,8 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.services.text_side.models.served_model import ModelStanding
-from application.use_cases.list_models import ModelEntry
+from application.services.text_side.models.model_finder import ModelStanding
+from application.use_cases.models import ModelEntry
 from domain.ids import ModelId
 from domain.models.state_layout import StateKind, StateLayout
 from interfaces.http.answering.answering import json_route
@@ -72,12 +72,12 @@ class ManagedListBody(Struct):
 
 def managed_model_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
-    manage = services.manage_models
+    models = services.models
 
     @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(error_type, 401, 403))
     async def list_models() -> ManagedListBody:
-        room = manage.room
-        entries = await services.list_models.all()
+        room = models.room
+        entries = await models.all()
         return ManagedListBody(
             [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
         )
@@ -88,22 +88,22 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
     @action("load")
     async def load(body: ModelNamed, context: RequestContext) -> StandingBody:
         id = _named(body, context)
-        return _standing(id, await manage.load(id))
+        return _standing(id, await models.load(id))
 
     @action("unload")
     async def unload(body: ModelNamed, context: RequestContext) -> StandingBody:
         id = _named(body, context)
-        return _standing(id, manage.unload(id))
+        return _standing(id, models.unload(id))
 
     @action("pin")
     async def pin(body: ModelNamed, context: RequestContext) -> StandingBody:
         id = _named(body, context)
-        return _standing(id, await manage.pin(id))
+        return _standing(id, await models.pin(id))
 
     @action("unpin")
     async def unpin(body: ModelNamed, context: RequestContext) -> StandingBody:
         id = _named(body, context)
-        return _standing(id, await manage.unpin(id))
+        return _standing(id, await models.unpin(id))
 
     return [list_models, load, unload, pin, unpin]
 

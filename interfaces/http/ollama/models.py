@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from msgspec import Struct
 
-from application.use_cases.list_models import ModelEntry
+from application.use_cases.models import ModelEntry
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.shown import shown
 from interfaces.http.answering.answering import json_route, models_for
@@ -121,7 +121,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
     async def show(body: ShowRequest, context: RequestContext) -> ShowBody:
         id = model_id(body.model or body.name, services.default_model)
         context.client.check_model(id)
-        entry = await services.list_models.one(id)
+        entry = await services.models.one(id)
         if entry is None:
             raise ModelNotFound(f"model '{shown(id)}' not found")
         info: dict[str, Any] = {"general.description": entry.source.note} if entry.source.note else {}

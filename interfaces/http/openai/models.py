@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct, field
 
 from application.ports.tokenizer import Tokenizer
-from application.use_cases.list_models import ModelEntry
+from application.use_cases.models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription
@@ -76,7 +76,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
     async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody:
         id, context = ModelId(model_id.removeprefix("/")), context_of(request.scope)
         context.client.check_model(id)
-        entry = await services.list_models.one(id)
+        entry = await services.models.one(id)
         if entry is None:
             raise await listing_models(context, ModelNotFound(f"no model named '{shown(id)}' is here"))
         return _body(entry)

@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from application.ports.engine import EngineModel
 from application.services.text_side.answers.answer import Answer
-from application.services.text_side.models.served_model import ServedModel
+from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelSource

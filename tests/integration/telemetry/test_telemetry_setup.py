@@ -15,7 +15,7 @@ from adapters.otel import pipeline
 from adapters.otel.pipeline import build_resource
 from adapters.otel.setup import CAPTURE_CONTENT, build_telemetry, plan_exports
 from adapters.otel.telemetry import ExportPlan
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from tests.support.telemetry.event_script import START_NS, Script
@@ -88,7 +88,7 @@ os.environ.update({environment!r})
 from adapters.fake.clock import FakeClock
 from adapters.otel.setup import build_telemetry
 from application.settings import TelemetrySettings
-from application.services.event_fan_out import EventFanOut, NullEvents
+from application.services.event_sinks import EventFanOut, NullEvents
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import Script
 

@@ -25,14 +25,13 @@ from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_finder import nothing_to_check
-from application.services.text_side.models.model_names import ModelNames
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
@@ -40,11 +39,9 @@ from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
-from application.use_cases.list_models import ListModels
-from application.use_cases.manage_models import ManageModels
+from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
@@ -217,7 +214,7 @@ def fake_service(
     services = Services(
         DEFAULT_MODEL,
         generate,
-        ListModels(repository, pool),
+        Models(pool, repository, settings.model_of, DEFAULT_MODEL),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         ExplainPrompt(
             pool,
@@ -227,10 +224,8 @@ def fake_service(
             clock,
             shows_text=whole.shows_text,
         ),
-        CountTokens(pool, encoder),
         Tokenize(pool, encoder),
         WarmPrompt(pool, generate, loop, requests, clock),
-        ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
         kept,
@@ -244,7 +239,6 @@ def fake_service(
             lambda: shown_settings(whole, {}, ""),
         ),
         trace_context,
-        answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )
     if keys is None:
         keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)

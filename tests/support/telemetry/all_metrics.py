@@ -24,7 +24,7 @@ from application.events import (
 )
 from application.events.health import EngineRecovered, EngineRestarted, EngineStuck
 from application.events.memory import MemoryMeasured, PressureRelieved
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from adapters.fake.clock import FakeClock
 from adapters.otel.metrics import MetricEvents, TraceLookup, no_trace
 from adapters.otel.pipeline import SCOPE
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS
 

@@ -10,8 +10,7 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answers.answer_grammar import with_answer_grammar
-from application.services.text_side.answers.grammar_check import GrammarCheck
+from application.services.text_side.answers.answer_grammar import GrammarCheck, with_answer_grammar
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.errors import InvalidRequest
 from domain.ids import ModelId, RequestId

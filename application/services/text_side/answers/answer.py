@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from application.ports.engine import Ended, Engine, EngineItem
 from application.services.text_side.answers.choice import Choice
-from application.services.text_side.models.served_model import ServedModel
+from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import DomainError, RequestCancelled
 from domain.id_row import IdRow
 from domain.prefix.explanation import Explanation

@@ -5,24 +5,58 @@ Whoever asks for a model that is being looked for shares that look. Blocking wor
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from application.model_table import NOTHING_SET, ModelTable
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
-from application.ports.tokenizer import TokenizerLoader
+from application.ports.tokenizer import Tokenizer, TokenizerLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
-from application.services.text_side.models.served_model import FoundModel, ServedModel
 from application.settings import ModelSettings
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
-from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.models.model_turns import Residence
 from domain.request.sampling import SamplingDefaults
 from domain.shown import shown
 
 NUM_THREADS = 4
 MAX_PENDING = 64
 """Folders that are being looked at, or wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """`reuse_note`: why its prompts are never reused; empty when they are. `sampling`: for what requests leave open."""
+
+    source: ModelSource
+    tokenizer: Tokenizer
+    description: ModelDescription
+    reuse_note: str
+    sampling: SamplingDefaults = SamplingDefaults()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model that may be loaded. `weight_bytes`: what its weights will take. `sampling`: as in ServedModel."""
+
+    source: ModelSource
+    tokenizer: Tokenizer
+    options: LoadOptions
+    weight_bytes: int
+    sampling: SamplingDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStanding:
+    """Where a model stands in the pool. `idle_ttl_s`: after how long without a lease it is unloaded; None: only to make
+    room."""
+
+    residence: Residence = Residence.ABSENT
+    num_leases: int = 0
+    is_pinned: bool = False
+    idle_ttl_s: int | None = None
 
 
 def nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:

@@ -7,7 +7,8 @@ found sound, before it is known that it fits at all, and before it is known not 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
@@ -18,8 +19,13 @@ from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.lane import Lane
-from application.services.text_side.models.model_finder import ModelFinder, nothing_to_check
-from application.services.text_side.models.served_model import FoundModel, ModelStanding, ServedModel
+from application.services.text_side.models.model_finder import (
+    FoundModel,
+    ModelFinder,
+    ModelStanding,
+    ServedModel,
+    nothing_to_check,
+)
 from application.settings import ModelSettings
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
@@ -192,6 +198,15 @@ class ModelPool:
             del self._waiting[ticket]
         self._served[id] = self._served.pop(id)
         return self._served[id]
+
+    @asynccontextmanager
+    async def leased(self, id: ModelId) -> AsyncGenerator[ServedModel]:
+        """A lease for the length of a block. Raises as `acquire`."""
+        served = await self.acquire(id)
+        try:
+            yield served
+        finally:
+            self.release(served)
 
     def share(self, served: ServedModel) -> bool:
         """One more lease, at once, for what belongs to a lease on this model; False if nobody has one any more."""

@@ -2,7 +2,7 @@
 
 from adapters.fake.clock import FakeClock
 from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
-from application.services.event_fan_out import EventFanOut
+from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_reading import LiveReading

@@ -10,8 +10,7 @@ from adapters.fake.models import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.models.model_finder import ModelFinder
-from application.services.text_side.models.served_model import FoundModel
+from application.services.text_side.models.model_finder import FoundModel, ModelFinder
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId

@@ -9,7 +9,7 @@ from application.events.cache import CacheMeasured, TierReading
 from application.events.health import ReadinessMeasured
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import Engine
-from application.services.text_side.supervision.regular_reports import RegularReports
+from application.services.cache_readings import RegularReports
 from tests.support.telemetry.recording import RecordingEvents
 
 HOT = HotUsage(budget_bytes=1000, used_bytes=600, num_blocks=5, num_snapshots=2, num_pinned=1, evicted=3)

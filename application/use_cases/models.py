@@ -1,0 +1,110 @@
+"""The models of a server: which can be served, where each stands, loading and pinning by hand, and their aliases."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from application.ports.model_repository import ModelRepository
+from application.ports.tokenizer import Tokenizer
+from application.services.text_side.models.model_finder import ModelStanding, ServedModel
+from application.services.text_side.models.model_pool import ModelPool
+from domain.errors import ModelNotFound
+from domain.ids import ModelId
+from domain.models.model_alias import answering_model
+from domain.models.model_card import ModelDescription, ModelSource
+from domain.models.model_turns import LoadRoom, Residence
+from domain.request.request import GenerationRequest
+from domain.request.sampling import SamplingDefaults
+from domain.shown import shown
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model that is served, or would be loaded on first use. `description`, `tokenizer` and `sampling` (the defaults
+    of requests) are empty until it is loaded. `reuse_note`: why its prompts are never reused; empty when they are."""
+
+    source: ModelSource
+    description: ModelDescription | None
+    reuse_note: str = ""
+    tokenizer: Tokenizer | None = None
+    standing: ModelStanding = ModelStanding()
+    sampling: SamplingDefaults = SamplingDefaults()
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its weights: loaded ones in memory, others on disk."""
+        return self.source.file_bytes if self.description is None else self.description.weight_bytes
+
+
+class Models:
+    """Event loop only. Loading raises as `ModelPool.acquire` does."""
+
+    def __init__(self, pool: ModelPool, repository: ModelRepository, aliases: Mapping[str, str], default: str) -> None:
+        """`aliases`: patterns of names, each with a model, as in `domain/models/model_alias`."""
+        self._pool = pool
+        self._repository = repository
+        self._aliases = aliases
+        self._default = default
+
+    @property
+    def room(self) -> LoadRoom:
+        """The memory for weights."""
+        return self._pool.room
+
+    async def all(self) -> list[ModelEntry]:
+        """Ordered by id."""
+        loaded = {served.source.id: served for served in self._pool.loaded()}
+        sources = {source.id: source for source in await self._pool.workers.run(self._repository.list)}
+        sources.update({id: served.source for id, served in loaded.items()})
+        return [self._entry(sources[id], loaded.get(id)) for id in sorted(sources)]
+
+    async def one(self, id: ModelId) -> ModelEntry | None:
+        return next((entry for entry in await self.all() if entry.source.id == id), None)
+
+    async def resolved(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+        """The same requests with aliases replaced by the models that answer them. Other names stay, known or not."""
+        models = {name: await self._resolved(name) for name in {request.model for request in requests}}
+        return [replace(request, model=models[request.model]) for request in requests]
+
+    async def load(self, id: ModelId) -> ModelStanding:
+        """Returns once it is loaded."""
+        self._pool.release(await self._pool.acquire(id))
+        return self._pool.standing(id)
+
+    def unload(self, id: ModelId) -> ModelStanding:
+        """Begin to unload it, pinned or not; it leaves when its last lease is given back. Raises ModelNotFound for a
+        model that is not loaded."""
+        if not self._is_loaded(id):
+            raise ModelNotFound(f"model '{shown(id)}' is not loaded", param="model")
+        self._pool.let_go(id)
+        return self._pool.standing(id)
+
+    async def pin(self, id: ModelId) -> ModelStanding:
+        """Load it and keep it loaded. Returns once it is loaded."""
+        await self._pool.pin(id)
+        return self._pool.standing(id)
+
+    async def unpin(self, id: ModelId) -> ModelStanding:
+        """Allow it to be unloaded, to make room or after its idle time. Raises ModelNotFound for an unknown name."""
+        standing = self._pool.standing(id)
+        is_known = standing.is_pinned or standing.residence is not Residence.ABSENT
+        if not is_known and not await self._is_here(id):
+            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
+        self._pool.unpin(id)
+        return self._pool.standing(id)
+
+    def _entry(self, source: ModelSource, served: ServedModel | None) -> ModelEntry:
+        standing = self._pool.standing(source.id)
+        if served is None:
+            return ModelEntry(source, None, standing=standing)
+        return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, standing, served.sampling)
+
+    async def _resolved(self, name: ModelId) -> ModelId:
+        """Folders are searched only for a name that matches an alias."""
+        target = answering_model(name, self._aliases, served=(), default=self._default)
+        return name if target == name or self._is_loaded(name) or await self._is_here(name) else ModelId(target)
+
+    def _is_loaded(self, id: ModelId) -> bool:
+        return any(served.source.id == id for served in self._pool.loaded())
+
+    async def _is_here(self, id: ModelId) -> bool:
+        return await self._pool.workers.run(self._repository.find, id) is not None
