@@ -85,9 +85,9 @@ class Cleared:
     """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
     `problem`: why something may be left in its files; empty when nothing is."""
 
-    num_hot: int
-    num_stored: int
-    stored_bytes: int
+    num_hot: int = 0
+    num_stored: int = 0
+    stored_bytes: int = 0
     problem: str = ""
 
     def plus(self, other: "Cleared") -> "Cleared":

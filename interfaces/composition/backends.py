@@ -19,7 +19,7 @@ from application.ports.memory_probe import MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
-from application.services.prefix.tiers import Land
+from application.services.prefix.store_tier import Land
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId

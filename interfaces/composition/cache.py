@@ -15,9 +15,9 @@ from application.services.faults import described
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.live_states import LiveStates
-from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import Land, PrefixTiers, StoredTier
+from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.store_tier import Land, StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
@@ -64,29 +64,26 @@ class CacheTiers:
         self.store = store
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
-        self._lanes = StoreLanes(clock, events, timeout_s=read_timeout_s)
         self._hashing = Lane("hash", 1)
-        stored: StoredTier | None = None
         if store is not None:
             max_bytes = int(min(total_bytes, host_bytes or total_bytes) * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
-            stored = StoredTier("store", self.writer, self._lanes, land, lands_on_compute_thread)
+        self._store_tier = StoreTier(
+            clock,
+            events,
+            self.writer,
+            timeout_s=read_timeout_s,
+            land=land,
+            lands_on_compute_thread=lands_on_compute_thread,
+        )
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
-        self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)
-        tiers = PrefixTiers(self.hot, stored, self._lanes, self.live)
+        self.live = LiveTier(cache.live_states.resolve(total_bytes), self._live_fault)
+        tiers = PrefixTiers(self.hot, self._store_tier, self.live, hashing=self._hashing)
         is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
-        self.prefix_cache = PrefixCache(
-            tiers=tiers,
-            clock=clock,
-            events=events,
-            grid=grid,
-            hashing=self._hashing,
-            is_enabled=is_enabled,
-            salt=cache.salt,
-        )
-        self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
+        self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt)
+        self.access = CacheAccess(self.prefix_cache)
 
     def _live_fault(self, error: Exception) -> None:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
@@ -103,10 +100,10 @@ class CacheTiers:
         """
         began_ns = self._clock.now_ns()
         self._hashing.close()
-        self._lanes.close()
+        self._store_tier.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
-        are_done = self._lanes.join(patience_s)
+        are_done = self._store_tier.join(patience_s)
         left_s = timeout_s - (self._clock.now_ns() - began_ns) / 1e9
         is_closed = self.store is None or _closes(self.store, max(patience_s, left_s) if are_done else patience_s)
         if not (are_done and is_closed):

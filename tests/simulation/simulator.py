@@ -10,7 +10,6 @@ from application.events import PrefillChunkComputed, RequestPreempted
 from application.ports.compute import DecodeStart
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.live_states import LIVE
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
@@ -258,7 +257,7 @@ class Simulation:
             self.counts["finished"] += 1
         self.counts["prompt tokens"] += usage.prompt_tokens
         self.counts["reused tokens"] += usage.reused_tokens
-        self.counts["tokens taken over"] += usage.reused.get(LIVE, 0)
+        self.counts["tokens taken over"] += usage.reused.get("live", 0)
 
     def _check_accounting(self, asked: Asked, num_reused: int, *, is_whole: bool) -> None:
         chunks = [

@@ -19,8 +19,9 @@ from application.ports.engine import Ended, Submission
 from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.live_states import LiveStates
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
@@ -38,7 +39,6 @@ from tests.support.effort import scaled as at_effort
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.metered_engine import Meter, MeteredEngine
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.caches import prefix_tiers
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -86,16 +86,11 @@ class BoundServer:
         clock = FakeClock(tick_ns=10)
         batcher = EventBatcher(clock)
         batcher.connect(self.inbox.receive)
-        self.hot, self.live = HotTier(int(hot_share * room_bytes)), LiveStates(int(live_share * room_bytes))
+        self.hot, self.live = HotTier(int(hot_share * room_bytes)), LiveTier(int(live_share * room_bytes))
         self.writer = SteppedWriter(MemoryBlockStore(None))
-        lanes = StoreLanes(clock, batcher, readers=self.lane, upkeep=self.lane)
-        self.cache = PrefixCache(
-            tiers=prefix_tiers(self.hot, self.writer, lanes, live=self.live),
-            clock=clock,
-            events=batcher,
-            grid=BlockGrid(BLOCK, GRID),
-            hashing=self.lane,
-        )
+        store = StoreTier(clock, batcher, self.writer, readers=self.lane, upkeep=self.lane)
+        tiers = PrefixTiers(self.hot, store, self.live, hashing=self.lane)
+        self.cache = PrefixCache(tiers, BlockGrid(BLOCK, GRID))
         self.meter = Meter(limits, self.hot, 10_000)
         # What waits for the store is in the hot tier as well until that lets go; the sum is never less than what is so.
         steps = StepLimits(max_batch, GRID, GRID, 8)

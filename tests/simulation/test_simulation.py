@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from application.services.prefix.live_states import LiveState
+from application.services.prefix.live_tier import LiveState
 from domain.prefix.block_grid import BlockGrid
 from domain.prefix.hashing import BlockChain
 from tests.simulation.simulator import Simulation

@@ -13,9 +13,9 @@ from application.ports.engine import EngineItem, StepBatch, Submission
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.indexes import Epoch
-from application.services.prefix.live_states import LiveStates
-from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers, StoredTier
+from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed
@@ -118,8 +118,7 @@ class CheckedTiers(PrefixTiers):
         found = super().match(epoch, chain, rules, absent, place)
         if place == ANYWHERE and not absent and not epoch.is_over:
             records = hot_records(self.hot, chain.namespace)
-            if self.store is not None:
-                assert isinstance(self.store.writer, SteppedWriter)
+            if self.store.writer is not None:
                 records += queued_records(self.store.writer, chain.namespace)
                 records += stored_records(self.store.writer.store, chain.namespace)
             allowed = StorageOracle(records, rules).furthest(chain.prompt)
@@ -167,14 +166,11 @@ class World:
         self.clock = clock = FakeClock(tick_ns=10)
         batcher = EventBatcher(clock)
         batcher.connect(self.inbox.receive)
-        lanes = StoreLanes(clock, batcher, readers=self.lane, upkeep=self.lane)
-        stored = StoredTier("store", self.writer, lanes) if self.writer else None
-        self.live = LiveStates(plan.live_bytes)
-        self.tiers = CheckedTiers(self.hot, stored, lanes, self.live)
+        stored = StoreTier(clock, batcher, self.writer, readers=self.lane, upkeep=self.lane)
+        self.live = LiveTier(plan.live_bytes)
+        self.tiers = CheckedTiers(self.hot, stored, self.live, hashing=self.lane)
         self.tiers.is_store_truthful = not plan.faults.get_misses
-        self.cache = PrefixCache(
-            tiers=self.tiers, clock=clock, events=batcher, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
-        )
+        self.cache = PrefixCache(self.tiers, BlockGrid(BLOCK, GRID, plan.is_exact))
         self.num_wakes = 0
         self.cache.wake_with(self._wake)
         self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None

@@ -1,23 +1,19 @@
-"""The prefix cache: which models take part, which sequences are in flight, and what there is to say about a prompt.
+"""The prefix cache of an engine: its models, its sequences, and explanations of what a prompt would reuse.
 
-`begin` gives every admitted sequence its SequenceCache; everything else happens there. A model whose layout cannot be
-captured takes part too: its sequences reuse nothing and say why. `attach`, `detach` and `begin` belong to the compute
-thread; the rest may be called from any thread.
+`begin` gives every submitted sequence its SequenceCache, which does everything else. A model whose layout cannot be
+captured takes part too: its sequences reuse nothing and say why. `attach`, `detach`, `begin` and `tidy` belong to the
+compute thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
 from functools import reduce
 
 from application.ports.cache_stats import Cleared, HotUsage, LiveUsage
-from application.ports.clock import Clock
-from application.ports.event_sink import EventSink
-from application.services.event_sinks import EventFanOut
-from application.services.lane import Lane
 from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
-from application.services.prefix.lookup import CacheContext
-from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
+from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ModelNotFound
 from domain.id_row import IdRow
@@ -34,25 +30,14 @@ from domain.prefix.prompt_content import EncodedPrompt
 from domain.prefix.record import NamespaceInfo
 
 MAX_NAMESPACES = 1_024
-"""Namespaces remembered by (model, salt); beyond that they are worked out anew."""
+"""Namespaces remembered by (model, salt); more are computed again."""
 
 
 class PrefixCache:
-    """See the module docstring."""
+    """The only face of the prefix cache to the engine. See the module docstring."""
 
-    def __init__(
-        self,
-        *,
-        tiers: PrefixTiers,
-        clock: Clock,
-        events: EventSink,
-        grid: BlockGrid,
-        hashing: Lane,
-        is_enabled: bool = True,
-        salt: str = "",
-    ) -> None:
-        """`hashing` hashes prompts, which takes milliseconds and always ends. `salt`: the server's own; it enters every
-        namespace together with the request's."""
+    def __init__(self, tiers: PrefixTiers, grid: BlockGrid, *, is_enabled: bool = True, salt: str = "") -> None:
+        """`salt`: the server's own; it enters every namespace together with the model's and the request's."""
         self._tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
@@ -60,41 +45,29 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
-        self._on_ready: Callable[[], None] = lambda: None
-        self._context = CacheContext(
-            tiers,
-            clock,
-            EventFanOut(events),
-            hashing,
-            set(),
-            {},
-            lambda: self._on_ready(),
-            tiers.live.memory,
-        )
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
-        """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop, which is made after its
-        prefix cache, may be idle then."""
-        self._on_ready = on_ready
+        """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop may be idle then."""
+        self._tiers.on_ready = on_ready
 
     def attach(self, model: ModelDescription, salt: str = "") -> str:
-        """A model was loaded. `salt`: its own, which enters its namespaces beside the server's and the request's.
-        Returns why its prompts are never reused; empty when they are."""
+        """Register a loaded model. `salt`: its own. Returns the reason for which its prompts are never reused; empty
+        when they are."""
         self._models[model.id] = model
         self._model_salts[model.id] = salt
         self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
         note = self.note(model)
         if not note:  # read while the rest of the model is made ready, for requests without a salt
-            self._tiers.load(self._tiers.epoch(self._info(model, self._tenant(model.id, ""))), self._context.on_ready)
+            self._tiers.load(self._tiers.epoch(self._info(model, self._tenant(model.id, ""))))
         return note
 
     def detach(self, id: ModelId) -> None:
-        """A model is about to be unloaded. What is stored of it stays."""
+        """Unregister a model that is about to be unloaded. What is stored of it stays."""
         self._models.pop(id, None)
         self._tiers.live.drop_model(str(id))
 
     def note(self, model: ModelDescription) -> str:
-        """Why a model's prompts are never reused; empty when they are."""
+        """The reason for which a model's prompts are never reused; empty when they are."""
         if not self._is_enabled:
             return "prefix reuse is off"
         if model.layout.is_reusable:
@@ -113,38 +86,33 @@ class PrefixCache:
         persist: bool = True,
         restores: bool = True,
     ) -> SequenceCache:
-        """Let workers look a prompt up. Nothing is waited for, and nothing fetched yet: see `SequenceCache.prepare`.
+        """Begin the lookup of a prompt. Returns at once, and fetches nothing yet: see `SequenceCache.prepare`.
 
         `persist` False: what is computed for this sequence is kept in memory only. `restores` False: it computes its
-        whole prompt, and leaves for others what they do not have yet.
+        whole prompt, and keeps what is not kept yet for others.
         """
         described = self._models.get(model)
         if described is None or self.note(described):
-            return self._uncached(described, prompt)
-        salt = self._tenant(model, salt)
-        rules = ReuseRules.of(described.layout, self._grid)
-        info = self._info(described, salt)
-        sequence = CachedSequence(
-            self._context,
+            return SequenceCache(self._no_reuse(described, prompt))
+        return CachedSequence(
+            self._tiers,
             id,
             request_id,
             prompt,
-            info,
-            rules,
+            self._info(described, self._tenant(model, salt)),
+            ReuseRules.of(described.layout, self._grid),
             persist=persist,
             restores=restores,
             shape=described.memory,
         )
-        self._context.open.add(id)
-        return sequence
 
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
-        """What a request with this prompt would find, without computing anything. Reads the store: call it in
-        one of its lanes. Without `asks_store`, what a request finds while the store does not answer. Raises
+        """The explanation that a request with this prompt would get, without computing anything. Reads the store: call
+        it in `store.answer`; without `asks_store` it does not, as a request while the store does not answer. Raises
         ModelNotFound for a model that is not loaded."""
         described = self._described(model)
         if self.note(described):
-            return self._uncached(described, prompt).explanation
+            return self._no_reuse(described, prompt)
         salt = self._tenant(model, salt)
         info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
         chain = BlockChain(info.namespace, self._grid.block_size, prompt.token_ids)
@@ -159,10 +127,10 @@ class PrefixCache:
         )
 
     def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
-        """The position at which the prompt could be resumed with what the store holds by now: what a restart would
-        leave of it. None when nothing is persisted. Reads the store and raises as `explain`."""
+        """The position at which the prompt could be resumed after a restart, from what the store holds now. None when
+        nothing is persisted. Reads the store and raises as `explain`."""
         described = self._described(model)
-        if self._tiers.store is None or self.note(described):
+        if self._tiers.store.writer is None or self.note(described):
             return None
         info = self._info(described, self._tenant(model, salt))
         epoch, chain = self._tiers.epoch(info), BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
@@ -172,25 +140,24 @@ class PrefixCache:
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
 
-        A request that runs meanwhile ends as it would have, and leaves nothing behind. A request's salt is looked for
-        beside the salts of the models that were loaded since the start. Blocks, perhaps for long: not on the event
-        loop.
+        A request that runs meanwhile is answered as usual, and nothing of it is kept. A request's salt is combined with
+        the salts of all models that were loaded since the start. Blocks, perhaps for long: not on the event loop.
         """
         own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
-        cleared = [self._clear(NamespaceChoice.of(model, salt, own)) for own in sorted(own_salts)]
-        return reduce(Cleared.plus, cleared)
+        choices = [NamespaceChoice.of(model, salt, own) for own in sorted(own_salts)]
+        return reduce(Cleared.plus, [self._tiers.clear(choice) for choice in choices])
 
-    def _clear(self, choice: NamespaceChoice) -> Cleared:
-        num_hot, report = self._tiers.clear(choice)
-        return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
+    @property
+    def store(self) -> StoreTier:
+        return self._tiers.store
 
     @property
     def memory(self) -> MemoryLedger:
-        """Where everything that is about to hold memory reserves it; compute thread only."""
-        return self._context.memory
+        """The ledger in which everything that is about to hold memory reserves it; compute thread only."""
+        return self._tiers.memory
 
     def tidy(self) -> None:
-        """Once a step, on the compute thread: let go of the states of what was cleared."""
+        """Once a step, on the compute thread: free the live states of what was cleared."""
         self._tiers.live.sweep()
 
     def hot_usage(self) -> HotUsage:
@@ -201,13 +168,13 @@ class PrefixCache:
 
     def num_open(self) -> int:
         """Sequences in flight; for leak checks."""
-        return len(self._context.open)
+        return len(self._tiers.open)
 
     def _tenant(self, model: ModelId, requested: str) -> str:
         return tenant_salt(self._server_salt(model), requested)
 
     def _server_salt(self, model: ModelId) -> str:
-        """What the server itself adds to the salts of requests for this model."""
+        """The salt that the server adds to the salts of requests for this model."""
         own = self._model_salts.get(model, "")
         return tenant_salt(self._salt, own) if own else self._salt
 
@@ -217,10 +184,10 @@ class PrefixCache:
             raise ModelNotFound(f"model {model} is not loaded", param="model")
         return described
 
-    def _uncached(self, model: ModelDescription | None, prompt: EncodedPrompt) -> UncachedSequence:
+    def _no_reuse(self, model: ModelDescription | None, prompt: EncodedPrompt) -> Explanation:
         unsupported = model is not None and self._is_enabled
         reason = StopReason.UNSUPPORTED_LAYOUT if unsupported else StopReason.DISABLED
-        return UncachedSequence(len(prompt.token_ids), reason, self.note(model) if model is not None else "")
+        return Explanation(len(prompt.token_ids), reason, note=self.note(model) if model is not None else "")
 
     def _fingerprint(self, model: ModelDescription, salt: str) -> Fingerprint:
         return Fingerprint.of(model, self._grid, salt)

@@ -1,10 +1,12 @@
-"""Takes state out of one sequence as it is computed: full blocks as they fill up, snapshots where they are wanted.
+"""The capture of one sequence: takes state out as it is computed, full blocks as they fill up and snapshots where they
+are wanted, and keeps it in memory and in the store, each what it lacks.
 
-What was captured is kept at once, during prefill, so that a cancelled request leaves everything it computed. A chain
-never gets a hole: from the first block that cannot be captured whole, nothing more of the sequence is kept.
+Records are kept at once, during prefill, so that a cancelled request leaves everything it computed. A chain never gets
+a hole: from the first block that cannot be captured whole nothing more of the sequence is kept, and a store that
+refused records is offered nothing more. Once the namespace was cleared nothing is kept at all.
 
 A state is canonical while every chunk since the start was a whole step of the grid: then its bits are those that any
-other computation of the same tokens gives. One chunk of another shape, or a decoded token, and what follows is equal
+other computation of the same tokens gives. After one chunk of another shape, or a decoded token, what follows is equal
 only up to rounding, for good: the layers carry the difference on. Records say which they are (Provenance), and in exact
 mode nothing is kept that is not canonical.
 
@@ -17,30 +19,35 @@ Compute thread only.
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import takewhile
 
 from application.ports.state_access import StateAccess
-from application.services.prefix.keeper import RecordKeeper
-from domain.ids import RequestId, SequenceId
+from application.services.prefix.indexes import Epoch
+from application.services.prefix.tiers import PrefixTiers
+from domain.ids import NOBODY, RequestId, SequenceId
 from domain.prefix.fork_point import ForkKind, ForkPoint
 from domain.prefix.hashing import BlockChain
+from domain.prefix.index import ANYWHERE, HOT, PERSISTED
 from domain.prefix.match import PrefixMatch, ReuseRules
 from domain.prefix.payload import GroupPayloads
-from domain.prefix.record import BlockKey, Provenance, Record
+from domain.prefix.record import BlockKey, Provenance, Record, RecordKey, SnapshotKey
 from domain.prefix.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
 CATCH_UP = 2
-"""How many chunks' worth of blocks are taken out at once where some before a state that was taken over are missing."""
+"""How many chunks' worth of blocks are captured at once where some before a state that was taken over are missing."""
 
 
 class StateCapture:
-    """`match`: what was there when computing began, at `start`. `is_canonical`: whether the state restored there is.
+    """`match`: the records that there were when computing began, at `start`. `num_canonical`: tokens from the start
+    that were computed on the grid.
 
-    Each method returns the records that it took out and kept.
+    The methods `after_*` and `at_*` return the records that they captured and kept.
     """
 
     def __init__(
         self,
-        keeper: RecordKeeper,
+        tiers: PrefixTiers,
+        epoch: Epoch,
         rules: ReuseRules,
         chain: BlockChain,
         match: PrefixMatch,
@@ -48,27 +55,43 @@ class StateCapture:
         start: int,
         *,
         is_canonical: bool,
-        first_block: int | None = None,
+        request_id: RequestId = NOBODY,
+        persist: bool = True,
+        restored: Sequence[Record] = (),
+        taken_over_bytes: int | None = None,
     ) -> None:
-        """`first_block`: from where on blocks are taken out; None: from `start` on."""
+        """`is_canonical`: whether the state at `start` is. `persist` False: records are kept in memory only.
+        `restored`: the blocks that were restored. `taken_over_bytes`: the size of a state that was taken over, whose
+        blocks may be nowhere: where it still holds all tokens, they are captured too."""
         self.chain = chain
         self.start = self.position = start
-        self._keeper = keeper
+        self.num_canonical = start if is_canonical else 0
+        self._tiers = tiers
+        self._epoch = epoch
         self._rules = rules
         self._forks = forks
-        self._next_block = start // rules.grid.block_size if first_block is None else first_block
-        known = match.snapshots.items()
-        self._snapshots = {at: key for at, key in known if at <= start or keeper.has_snapshot(key)}
-        self._due = set(plan_snapshots(self.chain.num_prompt, start, forks, rules))
-        self._mine = {start}
+        self._request_id = request_id
+        self._persist = persist
+        self._writes = persist and tiers.store.writer is not None
         self._is_canonical = is_canonical
-        self.num_canonical = start if is_canonical else 0
         self._is_broken = False
+        self._next_block = start // rules.grid.block_size
+        if restored:
+            self._offer_known(match, restored, start)
+        if taken_over_bytes is not None:
+            first_missing = self._offer_taken_over(match)
+            is_wanted = self._writes or taken_over_bytes <= tiers.hot.budget_bytes
+            if rules.is_cut_anywhere and is_wanted:
+                self._next_block = first_missing
+        known = match.snapshots.items()
+        self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
+        self._due = set(plan_snapshots(chain.num_prompt, start, forks, rules))
+        self._mine = {start}
 
     def fork(self, id: RequestId) -> "StateCapture":
-        """For a sequence that goes on from the same position in another way."""
+        """The capture of a sequence that continues from the same position with other tokens."""
         twin = copy(self)
-        twin.chain, twin._keeper = self.chain.fork(), self._keeper.fork(id)
+        twin.chain, twin._request_id = self.chain.fork(), id
         twin._snapshots, twin._due, twin._mine = dict(self._snapshots), set(self._due), set(self._mine)
         return twin
 
@@ -79,13 +102,8 @@ class StateCapture:
             return ()
         return tuple(sorted(position for position in self._due if position > self.position))
 
-    @property
-    def is_canonical(self) -> bool:
-        """Whether the state was computed on the grid so far."""
-        return self._is_canonical
-
     def expect(self, position: int) -> None:
-        """Somebody will resume at `position` of the prompt: take a snapshot there, if it is still ahead."""
+        """Another sequence will resume at `position` of the prompt: take a snapshot there, if it is still ahead."""
         if position > self.position:
             self._due.add(position)
 
@@ -146,10 +164,10 @@ class StateCapture:
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
     def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:
-        """Full blocks up to index `end` that are not where they are to be kept already. Where many are to be caught up
-        with, no more than chunks would give, so that their copies take no more memory at once."""
+        """Full blocks up to index `end` that are not kept everywhere yet. Where many are missing, no more at once than
+        chunks give, so that their copies take no more memory."""
         end = min(end, self._next_block + CATCH_UP * max(1, self._rules.grid.step // self._rules.grid.block_size))
-        blocks = [at for at in range(self._next_block, end) if not self._keeper.has_block(self.chain, at)]
+        blocks = [at for at in range(self._next_block, end) if not self._has_block(at)]
         self._next_block = end
         size = self._rules.grid.block_size
         slices = self._slices(model, id, [(at * size, (at + 1) * size) for at in blocks])
@@ -185,10 +203,12 @@ class StateCapture:
             else:
                 continue
             whole.append(record)
-        if whole and not self._keeper.keep(whole):
-            self._is_broken = True
-            return []
-        return whole
+        with self._tiers.indexes.lasting(self._epoch) as may_keep:
+            if may_keep and whole:
+                self._tiers.hot.put(whole)
+                self._offer([record for record in whole if self._lacks(record.key)])
+        self._is_broken |= bool(whole) and not may_keep
+        return whole if may_keep else []
 
     def _block(self, index: int, groups: GroupPayloads) -> Record:
         chain, size = self.chain, self._rules.grid.block_size
@@ -206,12 +226,83 @@ class StateCapture:
         return Provenance.PREFILL if self._is_canonical else Provenance.DECODE
 
     def _thin(self) -> None:
-        """Let go of snapshots that this chain has too many of; what this sequence took itself stays.
+        """Drop snapshots that this chain has too many of; those that this sequence took itself stay.
 
-        Tails too: inside a block that has filled up since, one saves less than a block to who branches off there.
+        Tails too: inside a block that has filled up since, a tail saves a later branch less than a block. Without
+        `persist` nothing of it was stored, and what is stored stays.
         """
         kept = {fork.position for fork in self._forks if fork.kind is not ForkKind.TURN} | self._mine
         turns = {fork.position for fork in self._forks if fork.kind is ForkKind.TURN}
         end = max([self.position, *self._snapshots])
         dropped = thin_snapshots(sorted(self._snapshots), end, kept, turns)
-        self._keeper.discard([self._snapshots.pop(position) for position in dropped])
+        keys = [self._snapshots.pop(position) for position in dropped]
+        if self._persist:
+            self._tiers.discard(keys)
+        else:
+            self._tiers.hot.drop(keys)
+
+    def _has_block(self, index: int) -> bool:
+        """Whether a block is in memory, whole, and in the store if that is written to."""
+        key = BlockKey(self.chain.namespace, self.chain.hashes[index])
+        (held,) = self._tiers.hot.get((key,))
+        is_hot = held is not None and held.groups.keys() >= self._rules.sliced_groups
+        return is_hot and not (self._writes and self._lacks(key))
+
+    def _has_snapshot(self, key: SnapshotKey) -> bool:
+        """Whether a snapshot is in the store if that is written to, or else anywhere: one that only memory has is taken
+        again where it is passed, or it would never be stored."""
+        return not self._lacks(key) if self._writes else self._is_in(key, ANYWHERE)
+
+    def _is_in(self, key: RecordKey, place: int) -> bool:
+        return bool(self._tiers.indexes.places((key,))[0] & place)
+
+    def _lacks(self, key: RecordKey) -> bool:
+        """Whether the store has it neither now nor soon."""
+        return not self._is_in(key, PERSISTED)
+
+    def _offer(self, records: Sequence[Record]) -> None:
+        if records and self._writes:
+            self._writes = bool(self._tiers.store.put(records, self._request_id))
+
+    def _offer_taken_over(self, match: PrefixMatch) -> int:
+        """Offer the store what memory has before the state that was taken over. Returns the index of the first block
+        that is not kept anywhere then."""
+        size, groups = self._rules.grid.block_size, self._rules.sliced_groups
+        keys = self.chain.prompt_keys()[: self.start // size]
+        is_stored = [self._writes and bool(places & PERSISTED) for places in self._tiers.indexes.places(keys)]
+        if all(is_stored):  # as with most turns
+            return len(keys)
+        found = self._tiers.hot.acquire(keys, [groups] * len(keys))
+        leading = [record for record in takewhile(lambda record: record is not None, found) if record is not None]
+        self._offer_known(match, leading, min(self.start, (len(leading) + 1) * size - 1))
+        self._tiers.hot.release([record.key for record in found if record is not None])
+        return next((at for at in range(len(leading), len(keys)) if not is_stored[at]), len(keys))
+
+    def _offer_known(self, match: PrefixMatch, blocks: Sequence[Record], reach: int) -> None:
+        """Offer the store what it lacks of a known prefix, or nothing that follows could be stored: it refused the
+        records once, or they were computed for a request whose state must not be stored. `blocks`: from the prompt's
+        start up to `reach`."""
+        if not self._writes:
+            return
+        lacking = list[Record]()
+        for record in blocks:
+            if self._lacks(record.key):
+                if frozenset(record.groups) != self._rules.sliced_groups:
+                    reach = record.position - len(record.key_ids)
+                    break
+                lacking.append(record)
+        keys = [
+            key
+            for position, key in match.snapshots.items()
+            if position - key.num_partial <= reach and self._is_in(key, HOT) and self._lacks(key)
+        ]
+        found = self._tiers.hot.acquire(keys, [self._rules.snapshot_groups(key.num_partial) for key in keys])
+        snapshots = [record for record in found if record is not None]
+        with self._tiers.indexes.lasting(self._epoch) as may_keep:
+            if may_keep:
+                self._offer(sorted([*lacking, *snapshots], key=_parents_first))
+        self._tiers.hot.release([record.key for record in snapshots])
+
+
+def _parents_first(record: Record) -> tuple[int, bool]:
+    return record.position, not isinstance(record.key, BlockKey)

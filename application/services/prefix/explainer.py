@@ -1,7 +1,7 @@
-"""Explains lookups: where a prompt leaves what is kept, and whether another fingerprint holds it.
+"""Explanations of lookups: where a prompt parts from what is kept, and whether another fingerprint holds it.
 
-What is kept, and where, is read from the index, as by every lookup. Only the tokens at which a prompt parts from what
-is stored are on the disk, and whether another namespace holds its first block: `explain` reads those if it may.
+What is kept where is read from the index, as by every lookup. The store is read only for the tokens at which a prompt
+parts from what is stored, and for the prompt's first block in other namespaces.
 """
 
 import json
@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import cast
 
 from application.ports.block_store import BlockStore
-from application.services.prefix.live_states import LIVE, Continuation
-from application.services.prefix.tiers import HOT, PrefixTiers
+from application.services.prefix.tiers import PrefixTiers
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
+from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.prefix.fingerprint import Fingerprint, shares_tenant
 from domain.prefix.fork_point import ForkPoint
@@ -39,7 +39,7 @@ def explained(
     forks: Sequence[ForkPoint],
     store: BlockStore | None = None,
 ) -> Explanation:
-    """What was reused and why no more, from memory; with a `store`, also from what that holds, which blocks."""
+    """What was reused and why no more, read from memory. With a `store` that is read too, which blocks."""
     found = Explanation(chain.num_prompt, match.reason, reused, num_known=match.num_known)
     if match.reason is not StopReason.LAST_TOKEN:
         parent, limit = chain.parent(match.num_known // chain.block_size), MAX_FOLLOWERS if store else NUM_NEIGHBOURS
@@ -61,51 +61,65 @@ def explain(
     *,
     asks_store: bool = True,
 ) -> Explanation:
-    """What a request with this prompt would find. Any thread; with `asks_store` it blocks for the store's reads."""
-    epoch, store = tiers.epoch(info), tiers.store.writer.store if tiers.store is not None and asks_store else None
+    """The explanation that a request with this prompt would get. Any thread; with `asks_store` it blocks for reads."""
+    epoch, writer = tiers.epoch(info), tiers.store.writer
+    store = writer.store if writer is not None and asks_store else None
     if store is not None:
         tiers.indexes.load(epoch)
     match = tiers.match(epoch, chain, rules)
     live = tiers.live.find(chain, info.model, rules.grid)
-    if live is not None and live.position >= match.position:
-        match = live.told(chain, match, rules.grid)
-    told = explained(tiers, chain, match, _expected(tiers, chain, match, live), forks, store)
-    if store is not None and not told.reused and not match.num_known and match.reason is StopReason.NEVER_SEEN:
-        told = _elsewhere(store, told, chain, fingerprint, info)
-    return told if told.note else replace(told, note=_not_stored(tiers, chain, match.num_known))
+    if live is not None and live[1] >= match.position:
+        match = match_with_live(match, live[1], chain, rules.grid)
+        reused = {tiers.live.name: live[1]}
+    else:
+        reused = _expected(tiers, chain, match)
+    found = explained(tiers, chain, match, reused, forks, store)
+    if store is not None and not found.reused and not match.num_known and match.reason is StopReason.NEVER_SEEN:
+        found = _elsewhere(store, found, chain, fingerprint, info)
+    return found if found.note else replace(found, note=_not_stored(tiers, chain, match.num_known))
 
 
-def _expected(tiers: PrefixTiers, chain: BlockChain, match: PrefixMatch, live: Continuation | None) -> dict[str, int]:
-    """Tokens by the tier that they would come from."""
-    if live is not None and live.position >= match.position:
-        return {LIVE: live.position}
+def match_with_live(match: PrefixMatch, position: int, chain: BlockChain, grid: BlockGrid) -> PrefixMatch:
+    """The match of records as an explanation shows it where a live state reaches `position`, at least as far: the
+    prompt is known up to there at least, and reuse ends where the two token streams part."""
+    size = chain.block_size
+    reason = match.reason if position == match.position else StopReason.NEVER_SEEN
+    if position == grid.furthest(chain.num_prompt):
+        reason = StopReason.OFF_GRID if grid.is_exact else StopReason.LAST_TOKEN
+    return replace(match, reason=reason, num_known=max(match.num_known, position // size * size))
+
+
+def _expected(tiers: PrefixTiers, chain: BlockChain, match: PrefixMatch) -> dict[str, int]:
+    """Tokens by the tier that the records would come from."""
     needs = [(need.groups, chain.block_size) for need in match.blocks]
     keys: list[RecordKey] = [need.key for need in match.blocks]
     if match.snapshot is not None:
         keys.append(match.snapshot)
         needs.append((NO_STATE, match.snapshot.num_partial))
-    reused, cold = Counter[str](), tiers.store.name if tiers.store is not None else HOT
-    for (groups, num_tokens), held in zip(needs, tiers.hot.held(keys), strict=True):
-        reused[HOT if held is not None and groups <= held else cold] += num_tokens
+    reused, hot = Counter[str](), tiers.hot.name
+    cold = tiers.store.name if tiers.store.writer is not None else hot
+    for (groups, num_tokens), held in zip(needs, tiers.hot.get(keys), strict=True):
+        reused[hot if held is not None and groups <= held.groups.keys() else cold] += num_tokens
     return dict(+reused)
 
 
 def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
-    """What the next block met on its way to the store, if it was computed lately and did not get there."""
+    """The reason for which the next block was computed lately and did not get into the store; empty for none."""
     index = num_known // chain.block_size
-    if tiers.store is None or (index + 1) * chain.block_size > chain.num_prompt:
+    if tiers.store.writer is None or (index + 1) * chain.block_size > chain.num_prompt:
         return ""
     why = tiers.store.writer.loss_reason(BlockKey(chain.namespace, chain.hashes[index]))
     return f"what follows was computed, and the {tiers.store.name} did not take it: {why}" if why else ""
 
 
 def _elsewhere(
-    store: BlockStore, told: Explanation, chain: BlockChain, fingerprint: Fingerprint, info: NamespaceInfo
+    store: BlockStore, found: Explanation, chain: BlockChain, fingerprint: Fingerprint, info: NamespaceInfo
 ) -> Explanation:
-    """Whether the same tenant's first block is stored under another fingerprint, and what differs."""
+    """The same explanation, or one that names the fields in which the fingerprint differs under which the same tenant
+    has stored the first block."""
     size = chain.block_size
     if chain.num_prompt < size:
-        return told
+        return found
     others = [
         usage.info
         for usage in store.usage().namespaces
@@ -117,8 +131,8 @@ def _elsewhere(
         if record is not None:
             fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
             note = f"stored by {other.model} with another {fields}"
-            return replace(told, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None, nearest_fork=None)
-    return told
+            return replace(found, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None, nearest_fork=None)
+    return found
 
 
 def _differing_fields(left: str, right: str) -> list[str]:

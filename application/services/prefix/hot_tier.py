@@ -15,11 +15,12 @@ from heapq import nlargest
 from itertools import islice
 from threading import Lock
 
-from application.ports.cache_stats import HotUsage
+from application.ports.cache_stats import Cleared, HotUsage
 from application.services.prefix.indexes import Indexes
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.index import HOT
+from domain.prefix.namespace_choice import NamespaceChoice
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from domain.prefix.record_links import parent_of
 from domain.prefix.record_tree import Node, RecordTree
@@ -39,7 +40,9 @@ def record_bytes(record: Record) -> int:
 
 
 class HotTier:
-    """See the module docstring. `indexes`: told what comes and goes; set before anything is put."""
+    """A Tier of records. `indexes` are informed of each record that comes or goes; set them before the first put."""
+
+    name = "hot"
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
@@ -58,20 +61,20 @@ class HotTier:
         with self._lock:
             return self._tree.used_bytes - (0 if with_host else self._tree.host_bytes)
 
-    def put(self, records: Sequence[Record]) -> int:
-        """Take records in order; returns how many are in the tier afterwards.
+    def put(self, kept: Sequence[Record]) -> int:
+        """Keep records, in order; returns how many of them are in the tier afterwards.
 
-        Refused: one whose parent is not here, and one for which no room can be made. A record that is here already
-        gains the groups it lacked.
+        A record whose parent is not here, or for which no room can be made, is refused. A record that is here already
+        gains the groups that it lacked.
         """
         with self._lock:
-            return sum(self._put(record) for record in records)
+            return sum(self._put(record) for record in kept)
 
-    def held(self, keys: Sequence[RecordKey]) -> list[GroupSet | None]:
-        """Which state groups of each record are here; None for a record that is not. Does not count as use."""
+    def get(self, keys: Sequence[RecordKey]) -> list[Record | None]:
+        """The records that are here, None for the others. Neither pins them nor counts as use."""
         with self._lock:
             nodes = [self._tree.nodes.get(key) for key in keys]
-            return [frozenset(node.record.groups) if node else None for node in nodes]
+            return [node.record if node is not None else None for node in nodes]
 
     def acquire(self, keys: Sequence[RecordKey], groups: Sequence[GroupSet | None]) -> list[Record | None]:
         """Pin and return the records that are here with all of their `groups` (None: any); None for the others.
@@ -101,15 +104,15 @@ class HotTier:
             self._forgotten = +self._forgotten
             self._make_room(0)
 
-    def forget(self, namespaces: Collection[Namespace]) -> int:
-        """Drop all of these, pinned or not; returns how many records went. Who holds a payload goes on with it and
-        releases it as ever."""
+    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
+        """Drop everything of the `ended` namespaces, pinned or not. Holders of a payload continue with it and release
+        it as usual."""
         with self._lock:
-            gone = self._tree.drop(namespaces)
+            gone = self._tree.drop(ended)
             for node in gone:
                 self._forgotten[node.record.key] += node.pins
             self._forgotten = +self._forgotten
-            return len(gone)
+            return Cleared(num_hot=len(gone))
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Token ids of up to `limit` records that follow `parent`, lately used ones first; for explaining."""
@@ -118,16 +121,13 @@ class HotTier:
             latest = nlargest(limit, (self._tree.nodes[key] for key in keys), key=lambda node: node.clock)
             return [node.record.key_ids for node in latest]
 
-    def remove(self, keys: Sequence[RecordKey]) -> int:
-        """Drop, in this order, what is a leaf by then and not pinned; others stay. Returns how many went."""
-        num_gone = 0
+    def drop(self, keys: Sequence[RecordKey]) -> None:
+        """Drop, in this order, records that are leaves by then and not pinned; others stay."""
         with self._lock:
             for key in keys:
                 node = self._tree.nodes.get(key)
                 if node is not None and self._tree.is_evictable(node):
                     self._tree.remove_leaf(key)
-                    num_gone += 1
-        return num_gone
 
     def resize(self, budget_bytes: int) -> int:
         """Change the budget, evicting what no longer fits; returns how many bytes that freed."""

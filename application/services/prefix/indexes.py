@@ -33,10 +33,11 @@ class Epoch:
     namespace under several names. `is_over`: it was cleared. `is_known`: whether the index has all that the store
     holds."""
 
-    __slots__ = ("__weakref__", "index", "infos", "is_known", "is_over")
+    __slots__ = ("__weakref__", "index", "info", "infos", "is_known", "is_over")
 
     def __init__(self, namespace: Namespace, *, is_known: bool) -> None:
         self.infos: set[NamespaceInfo] = set()
+        self.info: NamespaceInfo | None = None
         self.index = PrefixIndex(namespace)
         self.is_over = False
         self.is_known = is_known
@@ -59,6 +60,7 @@ class Indexes:
         with self._lock:
             epoch = self._epochs.get(info.namespace) or Epoch(info.namespace, is_known=self._read_keys is None)
             epoch.infos.add(info)
+            epoch.info = info
             self._epochs[info.namespace] = self._recent[info.namespace] = epoch
             self._recent.move_to_end(info.namespace)
             if len(self._recent) > MAX_NAMESPACES:
@@ -81,6 +83,12 @@ class Indexes:
                     epoch.index.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
             with self._lock:
                 epoch.is_known = number == self._num_renewed
+
+    def info(self, namespace: Namespace) -> NamespaceInfo:
+        """The name and fingerprint under which the namespace was last used."""
+        with self._lock:
+            epoch = self._epochs.get(namespace)
+            return epoch.info if epoch is not None and epoch.info is not None else NamespaceInfo(namespace, "", "")
 
     def add(self, keys: Iterable[RecordKey], place: int) -> None:
         """These records are there."""

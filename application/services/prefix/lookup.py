@@ -1,39 +1,36 @@
-"""One prompt's way to the state that it starts from, from submission until it is restored. Compute thread only.
+"""The lookup of one prompt, from submission until the sequence is restored. Compute thread only.
 
-    Hashing ──► Found ──► Fetching ──► Ready ──► Ended      (every phase may end)
-                ▲ │ └──────│────────────▲ a live state, nothing to fetch, or never any room for it
+    hashing ──► found ──► fetching ──► ready ──► ended      (may end at any time)
+                ▲ │ └──────│─────────────▲ a live state, nothing to fetch, or never any room for it
                 └─│────────┘ what was found is gone, or the cache was cleared
                   ▼
-               waits for a running prefill that computes more of this prompt: in the queue, see `follows`
+               in the queue: follows a running sequence that computes more of this prompt
 
-Hashing: workers hash the prompt, and read what the store holds of the namespace if that is not known yet. Found: the
-index was asked, which takes no I/O. Fetching: records are on their way into memory, which was charged before. What a
-phase holds outside (reads, charges, pins, a claim) is let go of before the next one that does not need it.
+While hashing, workers hash the prompt and read which keys the store has of the namespace, if that is not known yet.
+Then the index is matched, without I/O, and memory is reserved for what is fetched. Whatever a phase holds (reads,
+lease, pins, claim) is released when it ends.
 
-A prefix that a running sequence is computing is not computed twice. A request in the queue whose prompt shares at least
-a block more with it than there is already is not admitted: it keeps its place, holds nothing, and looks again when the
-other has got to where the two part (there it takes one more snapshot for it), or does not run any more.
+A prefix that a running sequence computes is not computed twice. A queued request that shares at least a block more with
+it than is kept already is not admitted: it keeps its place, holds nothing, and looks again when the other sequence has
+reached the position where the two part (it takes one more snapshot there), or does not run any more.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import cast
 
 from application.events import PrefixAwaited
-from application.ports.clock import Clock
-from application.ports.event_sink import EventSink
-from application.services.lane import Lane
-from application.services.memory_ledger import Lease, MemoryLedger, Purpose
-from application.services.prefix.fetch import Fetched, PrefixFetch
+from application.services.memory_ledger import Lease, Purpose
+from application.services.prefix.fetch import PrefixFetch
 from application.services.prefix.indexes import Epoch
-from application.services.prefix.live_states import Continuation
-from application.services.prefix.running import Running, find_owner
+from application.services.prefix.live_tier import LiveState
+from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import IllegalTransition
 from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix.explanation import StopReason
+from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import ANYWHERE, HOT, STORED
 from domain.prefix.match import PrefixMatch, ReuseRules
@@ -46,113 +43,80 @@ MAX_FAILED_FETCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class CacheContext:
-    """What all sequences of one prefix cache share. `hashing`: hashes prompts. `open`: the sequences that have not
-    ended, and `running` those of them that were admitted. `on_ready`: wakes the engine loop; called from workers.
-    `memory`: what is fetched is reserved there."""
-
-    tiers: PrefixTiers
-    clock: Clock
-    events: EventSink
-    hashing: Lane
-    open: set[SequenceId]
-    running: dict[SequenceId, Running]
-    on_ready: Callable[[], None]
-    memory: MemoryLedger
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What there is to start from: records (`match`), or a `live` state that reaches at least as far."""
+class Resume:
+    """Where a sequence can resume: by records (`match`), or by a `live` state that reaches at least as far."""
 
     chain: BlockChain
     match: PrefixMatch
-    live: Continuation | None = None
+    live: LiveState | None = None
+    live_position: int = 0
 
     @property
     def position(self) -> int:
-        return max(self.match.position, self.live.position if self.live is not None else 0)
+        return max(self.match.position, self.live_position)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetching:
-    found: Found
-    fetch: PrefixFetch
+class Lookup(SequenceCache):
+    """The part of a CachedSequence that comes before its state is restored.
 
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """`restore` may be called. `fetched`: None where no record is used."""
-
-    found: Found
-    fetched: Fetched | None = None
-
-
-Phase: TypeAlias = Future[BlockChain] | Found | Fetching | Ready | None
-"""None: it was restored, or is not wanted any more, and nothing is held for it."""
-
-
-class Lookup:
-    """`started_ns`: when it was first wanted; until then, when it began. `epoch`: what is found counts for as long as
-    nobody clears the cache; then it starts over in a new one."""
+    `started_ns`: when the state was first wanted, until then when the lookup began. `epoch`: what was found is valid
+    until the namespace is cleared; then the lookup starts over in a new epoch.
+    """
 
     def __init__(
         self,
-        context: CacheContext,
+        tiers: PrefixTiers,
         id: SequenceId,
         request_id: RequestId,
         prompt: EncodedPrompt,
         info: NamespaceInfo,
         rules: ReuseRules,
         *,
-        restores: bool,
-        shape: MemoryShape,
+        persist: bool = True,
+        restores: bool = True,
+        shape: MemoryShape | None = None,
     ) -> None:
-        """`restores` False: it is looked up, and nothing is used. `shape`: what its model's state takes."""
+        """`persist` False: what it computes is kept in memory only. `restores` False: it is looked up, and nothing is
+        used. `shape`: what its model's state takes; None reserves nothing for what is fetched."""
+        super().__init__(Explanation(len(prompt.token_ids), StopReason.NEVER_SEEN))
         self.id = id
-        self.started_ns = context.clock.now_ns()
-        self.epoch: Epoch = context.tiers.epoch(info)
-        self.is_admitted = False
-        self._lease: Lease | None = None
-        self._request_id = request_id
-        self._context = context
+        self.request_id = request_id
+        self.started_ns = tiers.clock.now_ns()
+        self.epoch: Epoch = tiers.epoch(info)
+        self._tiers = tiers
         self._info = info
         self._rules = rules
+        self._persist = persist
         self._restores = restores
-        self._shape = shape
-        self._is_wanted = False
+        self._shape = shape or MemoryShape()
+        self._is_wanted = self._is_admitted = self._is_ready = self._is_over = self._is_late = False
+        self._resume: Resume | None = None
+        self._fetch: PrefixFetch | None = None
+        self._lease: Lease | None = None
+        self._owner: tuple[Lookup, int] | None = None
+        self._expected: set[int] = set()
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
-        self._is_late = False
-        self._owner: tuple[Running, int] | None = None
-        self._load = context.tiers.load(self.epoch, context.on_ready)
-        chain = context.hashing.submit(BlockChain, info.namespace, rules.grid.block_size, prompt.token_ids)
-        chain.add_done_callback(lambda _: context.on_ready())
-        self._phase: Phase = chain
+        self._load = tiers.load(self.epoch)
+        self._hashing = tiers.hashing.submit(BlockChain, info.namespace, rules.grid.block_size, prompt.token_ids)
+        self._hashing.add_done_callback(lambda _: tiers.wake())
 
     @property
     def chain(self) -> BlockChain | None:
-        """The sequence's token stream: None until it is hashed, and when this is over."""
-        match self._phase:
-            case Future() as chain:
-                is_known = chain.done() and not chain.cancelled() and chain.exception() is None
-                return chain.result() if is_known else None
-            case Found(chain):
-                return chain
-            case Fetching(found) | Ready(found):
-                return found.chain
-            case None:
-                return None
+        """The sequence's token stream; None until it is hashed, and when the lookup is over."""
+        if self._is_over or self._resume is not None:
+            return self._resume.chain if self._resume is not None else None
+        hashing = self._hashing
+        is_known = hashing.done() and not hashing.cancelled() and hashing.exception() is None
+        return hashing.result() if is_known else None
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether it is known what there is to start from."""
-        return not isinstance(self._phase, Future)
+        return self._resume is not None or self._is_over
 
     @property
     def is_waiting(self) -> bool:
-        """Admitted, and it waits for something that no worker does: room in memory."""
-        return self.is_admitted and isinstance(self._phase, Found)
+        return self._is_admitted and self._is_found
 
     @property
     def follows(self) -> SequenceId | None:
@@ -160,224 +124,217 @@ class Lookup:
 
     @property
     def next_block(self) -> BlockHash | None:
-        """The first block of the prompt that would be computed; None where it is not known, or less than a block."""
-        found = self._found()
-        if found is None or not self._restores:
+        resume = self._resume
+        if resume is None or not self._restores:
             return None
-        index = found.position // found.chain.block_size
-        return found.chain.hashes[index] if index < found.chain.num_prompt // found.chain.block_size else None
+        index = resume.position // resume.chain.block_size
+        return resume.chain.hashes[index] if index < resume.chain.num_prompt // resume.chain.block_size else None
 
     @property
     def takes_over(self) -> TakeOver | None:
-        """What the sequence goes on from without a copy, as far as is known; once it is admitted, nobody else does."""
-        found = self._found()
-        if found is None or found.live is None or not self._context.tiers.live.holds(found.live.state, self.id):
+        live = self._resume.live if self._resume is not None else None
+        if live is None or not self._tiers.live.holds(live, self.id):
             return None
-        return TakeOver(found.live.state.id, found.live.state.size_bytes)
+        return TakeOver(live.id, live.size_bytes)
+
+    @property
+    def position(self) -> int:
+        """Tokens that the sequence's state covers now."""
+        return 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the sequence makes progress, and later ones can count on finding what it computes."""
+        is_kept = self._persist or bool(self._tiers.hot.budget_bytes)
+        return is_kept and self._is_admitted and not self.is_waiting and not self.epoch.is_over
+
+    def expect(self, position: int) -> None:
+        """A later sequence waits for this one to pass `position` and will resume there."""
+        self._expected.add(position)
 
     def look(self) -> None:
-        """See SequenceCache."""
         self._advance()
         if self._owner is not None:
             owner, until = self._owner
-            if self._context.running.get(owner.id) is owner and owner.shares and owner.position < until:
+            if self._tiers.running.get(owner.id) is owner and owner.is_shared and owner.position < until:
                 return
             self._owner = None
             self._look_again()
-        found = self._found()
-        if found is None or not self._restores or not self._context.tiers.keeps_anything:
-            return
-        if find_owner(self.id, found.chain, found.position, self._context.running.values(), self._rules) is None:
-            return
-        self._look_again()
-        self._follow()
+        if self._restores and self._tiers.keeps_records and self._find_owner() is not None:
+            self._look_again()
+            self._follow()
 
-    def prepare(self, *, ahead: bool) -> None:
-        """See SequenceCache."""
+    def prepare(self, *, ahead: bool = False) -> None:
         if not self._is_wanted:
-            self._is_wanted, self.started_ns = True, self._context.clock.now_ns()
+            self._is_wanted, self.started_ns = True, self._tiers.clock.now_ns()
         if not ahead:
-            self.is_admitted, self._owner = True, None
+            self._tiers.running[self.id] = self
+            self._is_admitted, self._owner = True, None
             if self._lease is not None:
                 self._lease.admit()
             self._look_again()
         self._advance()
 
     def poll(self) -> bool:
-        """See SequenceCache."""
         if not self._is_wanted:
             raise IllegalTransition("prefix cache: polled before it was prepared")
         self._advance()
-        return isinstance(self._phase, Ready)
+        return self._is_ready
 
-    def ready(self) -> Ready:
-        """What there is to restore; it is held until this ends."""
-        if not isinstance(self._phase, Ready):
-            raise IllegalTransition(f"prefix cache: restored while {type(self._phase).__name__}")
-        return self._phase
-
-    def set_aside(self) -> None:
-        """What was fetched cannot be restored: let it go, and start from nothing."""
-        found = self.ready().found
+    def end_lookup(self) -> None:
+        """The sequence is restored, or not wanted any more. Idempotent."""
         self._release()
-        self._phase = Ready(found)
+        self._owner, self._resume, self._is_over = None, None, True
 
-    def end(self) -> None:
-        """Restored, or not wanted any more. Idempotent."""
-        self._release()
-        self._owner = self._phase = None
-
-    def _found(self) -> Found | None:
-        match self._phase:
-            case Found() as found:
-                return found
-            case Fetching(found) | Ready(found):
-                return found
-            case _:
-                return None
+    @property
+    def _is_found(self) -> bool:
+        return self._resume is not None and self._fetch is None and not self._is_ready
 
     def _release(self) -> None:
-        """Let go of what the present phase holds outside."""
+        """Release what the present phase holds; the lookup is at `found` again, or still at `hashing`."""
         if self._lease is not None:
             self._lease.end()
             self._lease = None
-        self._context.tiers.live.unclaim(self.id)
-        match self._phase:
-            case Future() as chain:
-                chain.cancel()
-            case Fetching(_, fetch):
-                fetch.close()
-            case Ready(_, Fetched() as fetched):
-                self._context.tiers.hot.release(fetched.pinned)
-            case _:
-                pass
+        self._tiers.live.unclaim(self.id)
+        self._hashing.cancel()
+        if self._fetch is not None:
+            self._fetch.close()
+        self._fetch, self._is_ready = None, False
 
     def _advance(self) -> None:
-        if self.epoch.is_over and self._phase is not None:
+        if self.epoch.is_over and not self._is_over:
             self._start_over()
-        if isinstance(self._phase, Fetching | Ready) and self._lease is not None and self._lease.is_recalled:
+        if (self._fetch is not None or self._is_ready) and self._lease is not None and self._lease.is_recalled:
             self._release()
-            self._phase = self._phase.found
-        while self._moves_on():
+        while not self._is_over and self._moves_on():
             pass
-        if self.is_admitted and isinstance(self._phase, Ready) and (live := self._phase.found.live) is not None:
-            self._context.tiers.live.claim(live.state, self.id)
+        if self._is_admitted and self._is_ready and self._resume is not None and self._resume.live is not None:
+            self._tiers.live.claim(self._resume.live, self.id)
 
     def _start_over(self) -> None:
         """The cache was cleared: what was found and fetched before must not come back."""
         chain = self.chain
         if chain is not None:
             self._release()
-        self.epoch, self._absent, self._owner = self._context.tiers.epoch(self._info), frozenset(), None
-        self._load = self._context.tiers.load(self.epoch, self._context.on_ready)
-        if chain is not None:
-            hashed = Future[BlockChain]()
-            hashed.set_result(chain)
-            self._phase = hashed
+            self._hashing = Future[BlockChain]()
+            self._hashing.set_result(chain)
+        self.epoch, self._absent, self._owner = self._tiers.epoch(self._info), frozenset(), None
+        self._load, self._resume = self._tiers.load(self.epoch), None
 
     def _moves_on(self) -> bool:
         """Take one step towards being ready; False when there is none, or it has to wait."""
-        live = self._context.tiers.live
-        match self._phase:
-            case Future() as chain if chain.done() and self._knows_store():
-                self._phase = self._best(chain.result())
+        resume, live = self._resume, self._tiers.live
+        if resume is None:
+            is_known = self.epoch.is_known or self._load is None or self._load.is_done or self._load.is_hopeless
+            if not (self._hashing.done() and is_known):
+                return False
+            self._resume = self._find(self._hashing.result())
+            return True
+        if self._fetch is not None:
+            return not self._is_ready and self._fetch.settle() and self._finish_fetch(resume, self._fetch)
+        if resume.live is not None:
+            if not live.holds(resume.live, self.id):
+                self._resume, self._is_ready = self._find(resume.chain), False
                 return True
-            case Found() | Ready() if (found := self._found()) and found.live is not None:
-                if not live.holds(found.live.state, self.id):
-                    self._phase = self._best(found.chain)
-                    return True
-                if isinstance(self._phase, Found):
-                    live.note_wanted(found.live.state)
-                    self._phase = Ready(found)
-                return False
-            case Found() as found if self._is_wanted and self._owner is None:
-                return self._begin_fetch(found)
-            case Fetching(found, fetch):
-                return fetch.settle() and self._take_fetched(found, fetch)
-            case _:
-                return False
+            if not self._is_ready:
+                live.touch(resume.live)
+                self._is_ready = True
+            return False
+        return not self._is_ready and self._is_wanted and self._owner is None and self._begin_fetch(resume)
 
-    def _knows_store(self) -> bool:
-        """Whether the index is as complete as it gets in time."""
-        return self.epoch.is_known or self._load is None or self._load.is_done or self._load.is_hopeless
-
-    def _best(self, chain: BlockChain) -> Found:
-        """What gets the prompt furthest. A live state goes before records that reach no further, because taking it over
-        copies nothing. Of a store that did not answer nothing is used any more."""
-        place = HOT if self._is_late else ANYWHERE
-        match = self._context.tiers.match(self.epoch, chain, self._rules, self._absent, place)
-        if self._is_late and match.position < self._rules.grid.furthest(chain.num_prompt):
+    def _find(self, chain: BlockChain) -> Resume:
+        """What brings the prompt furthest. A live state goes before records that reach no further, because taking it
+        over copies nothing. After a store was late only memory is used."""
+        tiers, grid, place = self._tiers, self._rules.grid, HOT if self._is_late else ANYWHERE
+        match = tiers.match(self.epoch, chain, self._rules, self._absent, place)
+        if self._is_late and match.position < grid.furthest(chain.num_prompt):
             match = match.because(StopReason.SLOW_STORE)
-        live = self._context.tiers.live.find(chain, self._info.model, self._rules.grid) if self._restores else None
-        return Found(chain, match, live if live is not None and live.position >= match.position else None)
+        found = tiers.live.find(chain, self._info.model, grid) if self._restores else None
+        if found is None or found[1] < match.position:
+            return Resume(chain, match)
+        return Resume(chain, match, *found)
 
     def _look_again(self) -> None:
-        """More may be there by now. What is fetched already is kept unless a block more is; and whoever is charged as
-        one that takes a state over, for no more than that, does so all the same."""
-        found = self._found()
-        if found is None or not self._restores:
+        """More may be kept by now. What is fetched already is used unless a block more is there. A sequence that was
+        charged for taking a state over, and nothing else, takes it over in any case."""
+        if self._resume is None or not self._restores:
             return
-        is_charged = self.is_admitted and self.takes_over is not None
-        now = self._best(found.chain)
-        is_better = now.live is not None or now.position >= found.position + self._rules.grid.block_size
-        if isinstance(self._phase, Found) or (is_better and not is_charged):
+        is_charged = self._is_admitted and self.takes_over is not None
+        now = self._find(self._resume.chain)
+        is_better = now.live is not None or now.position >= self._resume.position + self._rules.grid.block_size
+        if self._is_found or (is_better and not is_charged):
             self._release()
-            self._phase = now
+            self._resume = now
+
+    def _find_owner(self) -> "tuple[Lookup, int] | None":
+        """The running sequence that will compute most of this prompt, and up to where."""
+        resume = self._resume
+        if resume is None:
+            return None
+        chain, size = resume.chain, resume.chain.block_size
+        index = resume.position // size
+        best: tuple[Lookup, int] | None = None
+        for other in cast("Iterable[Lookup]", self._tiers.running.values()):
+            theirs = other.chain
+            if theirs is None or not other.is_shared or other.id == self.id or index >= len(chain.hashes):
+                continue
+            if chain.hashes[index : index + 1] != theirs.hashes[index : index + 1]:
+                continue  # where the next block is equal its hash is, and so is everything before it
+            limit = min(chain.num_prompt, theirs.num_prompt) - 1
+            target = self._rules.grid.last_resumable(min(chain.num_shared(theirs), limit))
+            if other.position < target and target >= resume.position + size and (best is None or target > best[1]):
+                best = other, target
+        return best
 
     def _follow(self) -> None:
-        found = self._found()
-        if found is None:
-            return
-        self._owner = find_owner(self.id, found.chain, found.position, self._context.running.values(), self._rules)
+        self._owner = self._find_owner()
         if self._owner is not None:
             owner, until = self._owner
             self._release()
-            self._phase = found
             owner.expect(until)
-            at_ns = self._context.clock.now_ns()
-            self._context.events.emit(PrefixAwaited(self._request_id, owner.request_id, until, at_ns))
+            at_ns = self._tiers.clock.now_ns()
+            self._tiers.events.emit(PrefixAwaited(self.request_id, owner.request_id, until, at_ns))
 
-    def _begin_fetch(self, found: Found) -> bool:
-        """Begin to fetch, once that has been charged; without ever having room, compute it all."""
-        context, position = self._context, found.match.position
+    def _begin_fetch(self, resume: Resume) -> bool:
+        """Begin to fetch once memory was reserved; where there will never be room, compute everything."""
+        tiers, position = self._tiers, resume.match.position
         if not self._restores or not position or self._num_failed > MAX_FAILED_FETCHES:
-            self._phase = Ready(found)
+            self._is_ready = True
             return True
-        cold_bytes = self._shape.state_bytes(self._num_cold(found))
-        span_bytes = self._shape.state_bytes(position)
-        purpose = Purpose.FETCHES if self.is_admitted else Purpose.AHEAD
-        lease = context.memory.reserve(purpose, cold_bytes, span_bytes)
+        purpose = Purpose.FETCHES if self._is_admitted else Purpose.AHEAD
+        cold_bytes = self._shape.state_bytes(self._num_cold(resume.match, resume.chain.block_size))
+        lease = tiers.memory.reserve(purpose, cold_bytes, self._shape.state_bytes(position))
         if isinstance(lease, Lease):
             self._lease = lease
-            fetch = PrefixFetch(context.tiers, found.chain, found.match, self._rules, context.on_ready)
-            self._phase = Fetching(found, fetch)
-        elif lease.is_final:
-            self._phase = Ready(replace(found, match=found.match.because(StopReason.NO_ROOM)))
-        return isinstance(lease, Lease) or lease.is_final
+            self._fetch = PrefixFetch(tiers, resume.chain, resume.match, self._rules, tiers.wake)
+            return True
+        if lease.is_final:
+            self._resume, self._is_ready = replace(resume, match=resume.match.because(StopReason.NO_ROOM)), True
+        return lease.is_final
 
-    def _num_cold(self, found: Found) -> int:
-        """Tokens of the match that are to be read."""
-        size, needs, last = found.chain.block_size, found.match.blocks, found.match.snapshot
-        held = self._context.tiers.hot.held([*(need.key for need in needs), *([last] if last is not None else [])])
-        num_cold = sum(size for need, here in zip(needs, held, strict=False) if here is None or not need.groups <= here)
+    def _num_cold(self, match: PrefixMatch, block_size: int) -> int:
+        """Tokens of the match that have to be read."""
+        last = match.snapshot
+        held = self._tiers.hot.get([*(need.key for need in match.blocks), *([last] if last is not None else [])])
+        pairs = zip(match.blocks, held, strict=False)
+        num_cold = sum(block_size for need, at in pairs if at is None or not need.groups <= at.groups.keys())
         return num_cold + (last.num_partial if last is not None and held[-1] is None else 0)
 
-    def _take_fetched(self, found: Found, fetch: PrefixFetch) -> bool:
+    def _finish_fetch(self, resume: Resume, fetch: PrefixFetch) -> bool:
         is_answered = fetch.is_answered
-        with self._context.tiers.indexes.lasting(self.epoch) as may_keep:
-            fetched = fetch.finish() if may_keep else None
+        with self._tiers.indexes.lasting(self.epoch) as may_keep:
+            self._is_ready = may_keep and fetch.finish()
         if not may_keep:
             self._start_over()
-        elif fetched is not None:
+        elif self._is_ready:
             if self._lease is not None:
-                self._lease.resize(fetched.loose_bytes)
-            self._phase = Ready(found, fetched)
+                self._lease.resize(fetch.loose_bytes)
         else:
             self._release()
             self._num_failed += 1
             self._absent |= fetch.missing
             self._is_late = not is_answered
             if is_answered:
-                self._context.tiers.indexes.remove(fetch.missing, STORED)
-            self._phase = self._best(found.chain)
+                self._tiers.indexes.remove(fetch.missing, STORED)
+            self._resume = self._find(resume.chain)
         return True

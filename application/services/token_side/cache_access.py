@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from application.ports.block_store import BlockStore, NamespaceUsage, StoreUsage
+from application.ports.block_store import NamespaceUsage, StoreUsage
 from application.ports.cache_stats import CacheStats, Cleared, StoredModel, StoreStats
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.write_behind import WriteBehind
 from domain.errors import StoreUnresponsive
 from domain.ids import ModelId
 from domain.prefix.explanation import Explanation
@@ -23,51 +21,48 @@ gone."""
 
 
 class CacheAccess:
-    """An EngineCache. `store` and `writer` are None when nothing is persisted."""
+    """An EngineCache over one prefix cache."""
 
-    def __init__(
-        self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None, lanes: StoreLanes
-    ) -> None:
+    def __init__(self, prefix_cache: PrefixCache) -> None:
         self._prefix_cache = prefix_cache
-        self._store = store
-        self._writer = writer
-        self._lanes = lanes
+        self._store = prefix_cache.store
 
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
         explain = partial(self._prefix_cache.explain, model, prompt, salt)
         try:
-            return await self._lanes.answer(explain)
+            return await self._store.answer(explain)
         except StoreUnresponsive:
             return await asyncio.to_thread(partial(explain, asks_store=False))
 
     async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        return await self._lanes.answer(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
+        return await self._store.answer(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
 
     async def settle(self, timeout_s: float) -> bool:
-        if self._writer is None or self._store is None:
+        writer = self._store.writer
+        if writer is None:
             return True
-        mark = self._writer.num_offers
+        mark = writer.num_offers
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._writer.is_settled(mark):  # noqa: ASYNC110 - see POLL_S
+                while not writer.is_settled(mark):  # noqa: ASYNC110 - see POLL_S
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             return False
-        await self._lanes.await_upkeep(self._store.flush)
+        await self._store.await_upkeep(writer.store.flush)
         return True
 
     async def stats(self) -> CacheStats:
-        store, problem = None, ""
-        if self._store is not None:
+        writer, store, problem = self._store.writer, None, ""
+        if writer is not None:
             try:
-                store = _stats(await self._lanes.answer(self._store.usage))
+                store = _stats(await self._store.answer(writer.store.usage))
             except StoreUnresponsive as error:
                 problem = error.message
-        counts = self._writer.counts() if self._writer is not None else None
+        counts = writer.counts() if writer is not None else None
         return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem, self._prefix_cache.live_usage())
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
-        return await self._lanes.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)
+        return await self._store.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)
 
 
 def _stats(usage: StoreUsage) -> StoreStats:

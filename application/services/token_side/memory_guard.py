@@ -16,7 +16,7 @@ from application.ports.event_sink import EventSink
 from application.ports.memory_probe import MemoryProbe
 from application.services.memory_ledger import MemoryLedger, Purpose
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.live_states import LiveStates
+from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_readings import HostMemory, MemoryReadings
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryUse
@@ -51,7 +51,7 @@ class MemoryGuard:
         probe: MemoryProbe,
         limits: MemoryLimits | None,
         hot: HotTier,
-        live: LiveStates | None = None,
+        live: LiveTier | None = None,
         memory: MemoryLedger,
         queued_bytes: Callable[[], int],
         steps: StepLimits,
@@ -65,7 +65,7 @@ class MemoryGuard:
         self.limits = limits
         self._hot, self._memory = hot, memory
         memory.make_room_with(self._room_for_weights)
-        self._live = live or LiveStates()
+        self._live = live or LiveTier()
         self._queued_bytes, self._holds_host = queued_bytes, host is None
         self._host = HostMemory(host) if host is not None else None
         self._steps, self._chunk = steps, steps.prefill_budget
@@ -234,7 +234,7 @@ class MemoryGuard:
     def _evicted(self, views: Sequence[SequenceView]) -> frozenset[SequenceId]:
         """Returns the states that queued sequences are to take over by their views, and that were evicted since."""
         wanted = {view.takes_over.state for view in views if view.takes_over is not None and view.phase in WAITING}
-        return frozenset(id for id in wanted if not self._live.has_left(id))
+        return frozenset(id for id in wanted if self._live.get((id,))[0] is None)
 
     def _is_stuck(self, demand: StepDemand, first: SequenceView | None) -> bool:
         """Returns whether no sequence could make room for the next one, so that it is admitted whatever it is charged

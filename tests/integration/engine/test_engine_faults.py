@@ -13,11 +13,11 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, LoadedModel
 from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
+from application.services.prefix.sequence_cache import SequenceCache
 from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions
-from domain.prefix.explanation import StopReason
+from domain.prefix.explanation import Explanation, StopReason
 from tests.support.engines.stepped_engine import MODEL as STEPPED
 from tests.support.engines.stepped_engine import SteppedEngine
 from tests.support.telemetry.fault_bench import MODEL, WAIT_S, FaultBench
@@ -206,9 +206,9 @@ def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
     assert bench.loop.stop(WAIT_S)
 
 
-class UnplannableSequence(UncachedSequence):
+class UnplannableSequence(SequenceCache):
     @property
-    def stops(self) -> tuple[int, ...]:  # type: ignore[override]
+    def stops(self) -> tuple[int, ...]:
         raise ArithmeticError("no such position")
 
 
@@ -220,7 +220,7 @@ class OddCache(PrefixCache):
     def begin(self, *arguments: Any, **named: Any) -> Any:
         self.num_begun += 1
         if self.num_begun == 1:
-            return UnplannableSequence(1, StopReason.DISABLED)
+            return UnplannableSequence(Explanation(1, StopReason.DISABLED))
         return super().begin(*arguments, **named)
 
 

@@ -13,7 +13,8 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.prefix.block_grid import BlockGrid
@@ -23,7 +24,6 @@ from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 from tests.support.processes.lanes import InlineLane
-from tests.support.stores.caches import prefix_tiers
 from tests.support.stores.stepped_writer import DirectWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -48,9 +48,8 @@ class WatchedStore(ForwardingStore):
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, inbox, events = WatchedStore(), HotTier(1 << 28), Inbox(), RecordingEvents()
     lane = InlineLane()
-    lanes = StoreLanes(FakeClock(), events, readers=lane, upkeep=lane)
-    tiers = prefix_tiers(hot, DirectWriter(store), lanes)
-    cache = PrefixCache(tiers=tiers, clock=FakeClock(), events=events, grid=BlockGrid(16, 32), hashing=lane)
+    stored = StoreTier(FakeClock(), events, DirectWriter(store), readers=lane, upkeep=lane)
+    cache = PrefixCache(PrefixTiers(hot, stored, hashing=lane), BlockGrid(16, 32))
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)

@@ -78,7 +78,7 @@ class Bench:
             EngineLoop(batcher=batcher, prefix_cache=cache, guard=UnboundedGuard(), limits=limits),
             make_backend=lambda: self.engine,
             batcher=batcher,
-            cache=CacheAccess(cache, None, None, None),  # type: ignore[arg-type]
+            cache=CacheAccess(cache),
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive

@@ -13,7 +13,8 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId
@@ -23,7 +24,6 @@ from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission, tokens_of
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.cache_driver import BLOCK, GRID, VOCAB, plain_answer
-from tests.support.stores.caches import prefix_tiers
 
 WAIT_S = PATIENCE_S
 MODEL = ModelId("toy")
@@ -37,7 +37,7 @@ class Server:
     hot: HotTier
     cache: PrefixCache
     writer: WriteBehind
-    lanes: StoreLanes
+    tier: StoreTier
     engine: FakeEngine
 
     @classmethod
@@ -46,17 +46,14 @@ class Server:
         events = EventBatcher(clock)
         store = FaultInjectingBlockStore(memory, faults)
         writer = WriteBehind(store, events, clock, max_bytes=100_000)
-        hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
-        tiers = prefix_tiers(hot, writer, lanes)
-        cache = PrefixCache(
-            tiers=tiers, clock=clock, events=events, grid=BlockGrid(BLOCK, GRID), hashing=Lane("hash", 1)
-        )
+        hot, tier = HotTier(hot_bytes), StoreTier(clock, events, writer)
+        cache = PrefixCache(PrefixTiers(hot, tier, hashing=Lane("hash", 1)), BlockGrid(BLOCK, GRID))
         engine = FakeEngine(default=options)
         limits = StepLimits(4, 2 * GRID, GRID)
         loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), batcher=events)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
-        return cls(loop, hot, cache, writer, lanes, engine)
+        return cls(loop, hot, cache, writer, tier, engine)
 
     def submit(self, id: str, prompt: list[int], num_output: int) -> None:
         encoded, eos = EncodedPrompt.of_text(tuple(prompt)), FakeTokenizer().eos_token_ids
@@ -70,8 +67,8 @@ class Server:
 
     def stop(self) -> None:
         assert self.loop.stop(WAIT_S)
-        self.lanes.close()
-        assert self.lanes.join(WAIT_S)
+        self.tier.close()
+        assert self.tier.join(WAIT_S)
         counts = self.writer.close(WAIT_S)
         assert counts.queued == 0
         assert self.hot.check_integrity() == []

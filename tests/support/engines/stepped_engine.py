@@ -13,7 +13,8 @@ from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId, RequestId, SequenceId
@@ -27,7 +28,6 @@ from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission
 from tests.support.processes.lanes import InlineLane
-from tests.support.stores.caches import prefix_tiers
 
 MODEL = ModelId("toy")
 BLOCK, GRID = 16, 32
@@ -70,14 +70,8 @@ class SteppedEngine:
         self.batches: list[StepBatch] = []
         batcher = EventBatcher(self.clock)
         batcher.connect(self.batches.append)
-        self.cache = PrefixCache(
-            tiers=prefix_tiers(HotTier(1 << 28), None, StoreLanes(self.clock, batcher)),
-            clock=self.clock,
-            events=batcher,
-            grid=BlockGrid(BLOCK, GRID),
-            hashing=lane,
-            is_enabled=reuses,
-        )
+        tiers = PrefixTiers(HotTier(1 << 28), StoreTier(self.clock, batcher), hashing=lane)
+        self.cache = PrefixCache(tiers, BlockGrid(BLOCK, GRID), is_enabled=reuses)
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
         self.loop = EngineLoop(
             batcher=batcher,

@@ -94,7 +94,7 @@ class SyncEngine:
             EngineLoop(batcher=batcher, prefix_cache=prefix_cache, guard=UnboundedGuard(), limits=limits),
             make_backend=make_backend,
             batcher=batcher,
-            cache=CacheAccess(prefix_cache, None, None, None),  # type: ignore[arg-type]
+            cache=CacheAccess(prefix_cache),
         )
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ import httpx
 
 from adapters.mlx.runtime.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.services.prefix.tiers import Land
+from application.services.prefix.store_tier import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.engines.steered_engine import PrefillGate, SteeredEngine
@@ -36,8 +36,8 @@ class CachingServer:
 
     def num_lookups(self) -> int:
         """Prompts that are being hashed."""
-        context = self.live.service.engine._runner._prefix_cache._context  # type: ignore[attr-defined]
-        return int(context.hashing.num_pending)
+        tiers = self.live.service.engine._loop._prefix_cache._tiers  # type: ignore[attr-defined]
+        return int(tiers.hashing.num_pending)
 
 
 @contextmanager

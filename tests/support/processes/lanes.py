@@ -3,7 +3,7 @@
 from typing import Any
 
 from application.services.lane import Call, Lane
-from application.services.prefix.store_lanes import StoreRead
+from application.services.prefix.store_tier import StoreRead
 
 
 class InlineLane(Lane):

@@ -11,10 +11,10 @@ from application.ports.compute import DecodeStart
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.live_states import LiveStates
+from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import Land
+from application.services.prefix.store_tier import Land, StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
@@ -25,7 +25,6 @@ from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import next_chunk_end
 from tests.support.processes.lanes import InlineLane
-from tests.support.stores.caches import prefix_tiers
 from tests.support.stores.stepped_writer import DirectWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -77,22 +76,22 @@ class CacheDriver:
         """`land`: what the compute thread does to each payload that is read."""
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
-        self.hot, self.live = HotTier(hot_bytes), LiveStates(live_bytes)
+        self.hot, self.live = HotTier(hot_bytes), LiveTier(live_bytes)
         self.events, self.clock = RecordingEvents(), FakeClock()
         lane = lane or InlineLane()
-        lanes = StoreLanes(self.clock, self.events, readers=lane, upkeep=lane)
-        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, live=self.live, land=land)
+        store_tier = StoreTier(
+            self.clock,
+            self.events,
+            queue or self.writer,
+            land=land,
+            lands_on_compute_thread=land is not None,
+            readers=lane,
+            upkeep=lane,
+        )
+        self.tiers = PrefixTiers(self.hot, store_tier, self.live, hashing=hashing or InlineLane())
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
-        hashing = hashing or InlineLane()
-        self.cache = PrefixCache(
-            tiers=self.tiers,
-            clock=self.clock,
-            events=self.events,
-            grid=grid,
-            hashing=hashing,
-            is_enabled=is_enabled,
-        )
+        self.cache = PrefixCache(self.tiers, grid, is_enabled=is_enabled)
         self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)

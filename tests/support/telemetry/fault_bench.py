@@ -14,7 +14,8 @@ from application.ports.engine import Ended
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -22,7 +23,6 @@ from domain.prefix.block_grid import BlockGrid
 from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.caches import prefix_tiers
 from tests.support.stores.stepped_writer import DirectWriter
 
 MODEL = ModelId("fake-hybrid")
@@ -45,9 +45,8 @@ class FaultBench:
         self.hot = HotTier(1 << 28)
         clock = self.clock = FakeClock(tick_ns=1000)
         events = EventBatcher(clock)
-        tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, events))
-        grid = BlockGrid(16, 32)
-        self.cache = make_cache(tiers=tiers, clock=clock, events=events, grid=grid, hashing=Lane("hash", 1))
+        stored = StoreTier(clock, events, DirectWriter(self.store))
+        self.cache = make_cache(PrefixTiers(self.hot, stored, hashing=Lane("hash", 1)), BlockGrid(16, 32))
         self.loop = SyncEngine(
             make_backend or (lambda: FaultyEngine(self.inner, self.faults)),
             prefix_cache=self.cache,

@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from application.services.lane import Lane
-from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.store_tier import StoreTier
 from domain.errors import StoreUnresponsive
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -16,7 +16,7 @@ SOON_S = 0.05
 
 def test_nobody_waits_for_upkeep_that_hangs_and_what_has_not_begun_never_does() -> None:
     upkeep, gate, done = Lane("upkeep", 1), Event(), list[str]()
-    workers = StoreLanes(FakeClock(), RecordingEvents(), upkeep=upkeep, timeout_s=SOON_S)
+    workers = StoreTier(FakeClock(), RecordingEvents(), upkeep=upkeep, timeout_s=SOON_S)
 
     def hang() -> None:
         gate.wait()

@@ -6,8 +6,7 @@ from dataclasses import replace
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved, RecordsRead
-from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import StoredTier
+from application.services.prefix.store_tier import StoreTier
 from domain.ids import GroupIndex
 from domain.prefix.payload import HostPayload, StatePayload
 from domain.prefix.record import Record, RecordKey
@@ -44,8 +43,8 @@ def fetched(
     store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
     store.put(BLOCKS)
-    lanes, writer = StoreLanes(FakeClock(), events, readers=InlineLane()), SteppedWriter(store)
-    read = StoredTier("store", writer, lanes, land=backend.land).fetch(keys, groups or [BOTH] * len(keys), lambda: None)
+    tier = StoreTier(FakeClock(), events, SteppedWriter(store), land=backend.land, readers=InlineLane())
+    read = tier.fetch(keys, groups or [BOTH] * len(keys), lambda: None)
     assert read is not None
     return read.answer or ()
 

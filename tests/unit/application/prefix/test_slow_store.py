@@ -9,7 +9,7 @@ from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
 from application.services.prefix.fetch import RECORDS_PER_READ
-from application.services.prefix.store_lanes import MAX_UPKEEP
+from application.services.prefix.store_tier import MAX_UPKEEP
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.record import Namespace, RecordKey
@@ -163,13 +163,13 @@ def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
 def test_deletes_that_are_left_undone_or_fail_are_told() -> None:
     driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
-        driver.tiers.lanes.keep_up(list)
+        driver.tiers.store._keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
     lane.run()
-    driver.tiers.lanes.keep_up(list)
+    driver.tiers.store._keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
     failing = CacheDriver(options(ATTENTION), store=MemoryBlockStore())
-    failing.tiers.lanes.keep_up(lambda: 1 // 0)
+    failing.tiers.store._keep_up(lambda: 1 // 0)
     (fault,) = failing.events.of("FaultObserved")
     assert isinstance(fault, FaultObserved)
     assert (fault.where, fault.message.split(":")[0]) == ("store.upkeep", "ZeroDivisionError")

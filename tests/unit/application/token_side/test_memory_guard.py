@@ -15,6 +15,7 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
+from domain.prefix.namespace_choice import EVERYTHING
 from domain.prefix.payload import HostPayload, TensorSpec
 from domain.prefix.record import Record
 from domain.priority import Priority
@@ -238,7 +239,7 @@ def test_an_idle_engine_gives_back_again_once_less_is_kept():
         return num_cleared - before
 
     assert rest() == 1
-    bench.hot.forget([sized_record(1, 1_000).key.namespace])
+    bench.hot.clear(EVERYTHING, [sized_record(1, 1_000).key.namespace])
     assert rest() == 1
     lease.end()
     bench.guard.models_changed(is_loaded=False)

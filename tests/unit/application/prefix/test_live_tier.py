@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake import LAYOUTS, FakeOptions
 from application.ports.state_access import LeftState
-from application.services.prefix.live_states import LiveState
+from application.services.prefix.live_tier import LiveState
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.prefix.block_grid import BlockGrid

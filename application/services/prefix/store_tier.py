@@ -1,0 +1,311 @@
+"""The store tier: the store behind its write queue, read by workers that can be given up on.
+
+Reads and upkeep (deletes, notes of use) have threads of their own, so no read waits for a write. A call that hangs on
+its volume cannot be stopped. While a read is late the store counts as stuck: no read is started, waiting reads are
+given up, and requests use what is in memory. When the late read returns, the store is tried by one read at a time.
+There are no timers: lateness is noticed when a caller looks at a read.
+
+    answers ──a read is late──► stuck ──it returns──► suspect: one read at a time ──that one is in time──► answers
+                                  ▲                        │
+                                  └────it is late too──────┘
+
+What is read is landed: copied to where restoring takes it from fastest, by the worker that read it or, where only that
+thread may, by the compute thread. A read that cannot be landed is used as it is: restoring it takes longer.
+"""
+
+from asyncio import wait_for, wrap_future
+from collections.abc import Callable, Collection, Hashable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import TypeAlias, TypeVar
+
+from application.events import FaultObserved
+from application.events.cache import RecordsRead
+from application.ports.cache_stats import Cleared
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.services.faults import described
+from application.services.lane import Call, Lane, LaneFull
+from application.services.prefix.indexes import Indexes
+from application.services.prefix.write_behind import WriteBehind
+from domain.errors import ServerUnavailable, StoreUnresponsive
+from domain.ids import NOBODY, GroupIndex, RequestId
+from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.payload import StatePayload
+from domain.prefix.record import Namespace, Record, RecordKey
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_S = 20.0
+
+NUM_READERS = 3
+"""Reads under way at a time. Each waits for its slowest record, which the store's own threads decode: while one does,
+two more keep them busy (with two in all, a simulated eight of them rested for 11 to 25 % of the time)."""
+
+MAX_UPKEEP = 1024
+"""Deletes and notes of use that may wait; more are left undone, which costs room or recency."""
+
+Land: TypeAlias = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
+"""Returns the same states in the compute backend's memory, or as they are where that is as good. Any thread."""
+
+
+class StoreRead(Call[T]):
+    """One read of the store, made by a worker and polled by its caller."""
+
+    def __init__(self, tier: "StoreTier", work: Callable[[], T], on_done: Callable[[], None]) -> None:
+        """`on_done` is called by the worker when there is an answer, or will be none."""
+        super().__init__(work)
+        self._tier = tier
+        self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
+
+    @property
+    def is_done(self) -> bool:
+        return self.future.done()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no answer will come in time: the read is late itself, or waits behind a late one."""
+        return not self.is_done and self._tier.is_stuck
+
+    @property
+    def answer(self) -> T | None:
+        """The result, once done; None when the read failed, against the contract."""
+        has_failed = self.future.cancelled() or self.future.exception() is not None
+        return None if has_failed else self.future.result()
+
+    def abandon(self) -> None:
+        """The answer is not wanted any more: work that has not begun never does. Idempotent."""
+        if self.future.cancel():
+            self._tier.read_ended(self)
+
+    def begin(self) -> bool:
+        has_begun = super().begin()
+        if has_begun:
+            self._tier.read_began(self)
+        return has_begun
+
+    def ended(self, error: BaseException | None) -> None:
+        super().ended(error)
+        self._tier.read_ended(self, error)
+
+
+class StoreTier:
+    """A Tier of records. Any thread. `writer`: None when nothing is persisted; then the tier is always empty, and its
+    threads only run the work of `read`, `answer` and `await_upkeep`."""
+
+    name = "store"
+
+    def __init__(
+        self,
+        clock: Clock,
+        events: EventSink,
+        writer: WriteBehind | None = None,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        land: Land | None = None,
+        lands_on_compute_thread: bool = False,
+        readers: Lane | None = None,
+        upkeep: Lane | None = None,
+    ) -> None:
+        """`timeout_s`: the limit of one read. `land`: None where nothing is gained. With `lands_on_compute_thread` that
+        thread calls `landed` with what `fetch` gave, read by read while workers read on."""
+        self.clock = clock
+        self.events = events
+        self.writer = writer
+        self.lands_on_compute_thread = lands_on_compute_thread
+        self._timeout_s = timeout_s
+        self._land = land
+        self._readers = readers or Lane("restore", NUM_READERS)
+        self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
+        self._indexes = Indexes()
+        # The reads that run by when they began, those that are late, and the one that tries a suspect store.
+        self._lock = Lock()
+        self._running: dict[Hashable, int] = {}
+        self._late: set[Hashable] = set()
+        self._is_suspect = False
+        self._probe: Hashable = None
+
+    def report_to(self, indexes: Indexes) -> None:
+        """Keep `indexes` informed of what is queued and stored. Call it before the first put."""
+        self._indexes = indexes
+        if self.writer is not None:
+            self.writer.report_to(indexes)
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        """Keys of all stored records of a namespace. Blocks for the store."""
+        return self.writer.store.keys(namespace) if self.writer is not None else ()
+
+    def put(self, kept: Sequence[Record], id: RequestId = NOBODY) -> int:
+        """Queue records of one namespace, parents first, all or none; returns how many. After a refusal nothing that
+        follows them can be stored. `id`: the request that computed them."""
+        if self.writer is None or not kept:
+            return 0
+        info = self._indexes.info(kept[0].key.namespace)
+        return len(kept) if self.writer.offer(info, kept, id) else 0
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        """As `BlockStore.get`, also what is queued. Blocks for the store: `fetch` lets a worker call it."""
+        return self.writer.get(keys, groups) if self.writer is not None else [None] * len(keys)
+
+    def fetch(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]], on_done: Callable[[], None]
+    ) -> StoreRead[Sequence[Record | None]] | None:
+        """Read records in a worker; None while the store is stuck."""
+        return self.read(partial(self._fetch, keys, groups), on_done)
+
+    def drop(self, keys: Sequence[RecordKey]) -> None:
+        """Have a worker delete records with all that follows them."""
+        if keys and self.writer is not None:
+            self._keep_up(partial(self.writer.delete, keys))
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Have a worker note a use."""
+        if keys and self.writer is not None:
+            self._keep_up(partial(self.writer.store.touch, keys))
+
+    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
+        """Remove the chosen namespaces from queue and store, also those that no model of this process used. Blocks,
+        perhaps for long."""
+        if self.writer is None:
+            return Cleared()
+        report = self.writer.erase(None if choice.is_everything else choice.includes)
+        return Cleared(0, report.num_records, report.num_bytes, report.problem)
+
+    def landed(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
+        """The records of one read, landed."""
+        if self._land is None:
+            return records
+        payloads = [payload for record in records if record is not None for payload in record.groups.values()]
+        try:
+            landed = iter(self._land(payloads))
+        except Exception as error:  # out of device memory, most likely
+            self._fault("prefix.land", described(error))
+            return records
+        return [
+            record and replace(record, groups={index: next(landed) for index in record.groups}) for record in records
+        ]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a read is late. Each late read is reported as a fault when it is first noticed."""
+        now_ns = self.clock.now_ns()
+        with self._lock:
+            late = {read for read, began_ns in self._running.items() if began_ns < now_ns - int(self._timeout_s * 1e9)}
+            num_fresh = len(late - self._late)
+            self._late |= late
+            self._is_suspect |= num_fresh > 0
+        for _ in range(num_fresh):
+            self._fault("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
+        return bool(late)
+
+    def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
+        """Have a worker do `work`, which reads the store; None while the store is stuck."""
+        read = StoreRead(self, work, on_done)
+        if self.is_stuck:
+            return None
+        with self._lock:
+            if self._is_suspect and self._probe is not None:
+                return None
+            self._probe = read if self._is_suspect else None
+        try:
+            self._readers.start(read)
+        except ServerUnavailable:  # stopping: as if the store did not answer
+            read.abandon()
+        return read
+
+    async def answer(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which reads the store, for a caller on an event loop. Raises StoreUnresponsive after
+        the read timeout, by the loop's clock, and at once while the store is stuck."""
+        read = self.read(work)
+        if read is None:
+            raise _unresponsive(self._timeout_s)
+        try:
+            return await _within(self._timeout_s, read.future)
+        finally:
+            read.abandon()
+
+    async def await_upkeep(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
+        """The result of blocking `work` on the one upkeep thread, for a caller on an event loop.
+
+        Raises StoreUnresponsive after `timeout_s` (None: the read timeout), by the loop's clock, and at once while the
+        store is stuck. Work that has begun continues then.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if self.is_stuck:
+            raise _unresponsive(timeout_s)
+        try:
+            future = self._upkeep.submit(work)
+        except ServerUnavailable:
+            raise _unresponsive(timeout_s) from None
+        return await _within(timeout_s, future)
+
+    def close(self) -> None:
+        """Start nothing more. What runs is not waited for; the writer is closed by its owner."""
+        for lane in (self._readers, self._upkeep):
+            lane.close()
+
+    def join(self, timeout_s: float) -> bool:
+        """After `close`: wait for what runs, at most `timeout_s` in all. False when something still runs."""
+        until_ns = self.clock.now_ns() + int(timeout_s * 1e9)
+        lanes = (self._readers, self._upkeep)
+        return all([lane.join(max(0.0, (until_ns - self.clock.now_ns()) / 1e9)) for lane in lanes])
+
+    def read_began(self, read: StoreRead[T]) -> None:
+        """Called by StoreRead."""
+        with self._lock:
+            self._running[read] = self.clock.now_ns()
+
+    def read_ended(self, read: StoreRead[T], error: BaseException | None = None) -> None:
+        """Called by StoreRead when it has run, or never will."""
+        with self._lock:
+            has_run = self._running.pop(read, None) is not None
+            if read is self._probe:
+                self._is_suspect &= not has_run or read in self._late
+                self._probe = None
+            self._late.discard(read)
+        if error is not None:
+            self._fault("store.read", described(error))
+
+    def _fetch(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
+        started_ns = self.clock.now_ns()
+        found = self.get(keys, groups)
+        records = [record for record in found if record is not None]
+        raw_bytes = sum(record.raw_bytes for record in records)
+        self.events.emit(
+            RecordsRead(num_records=len(records), raw_bytes=raw_bytes, started_ns=started_ns, at_ns=self.clock.now_ns())
+        )
+        return found if self.lands_on_compute_thread else self.landed(found)
+
+    def _keep_up(self, work: Callable[[], object]) -> None:
+        try:
+            self._upkeep.submit(work).add_done_callback(self._kept_up)
+        except LaneFull:
+            self._fault("store.upkeep", f"{MAX_UPKEEP} deletes and notes of use wait already; one is left undone")
+        except ServerUnavailable:  # stopping
+            pass
+
+    def _kept_up(self, future: "Future[object]") -> None:
+        try:
+            error = future.exception()
+        except CancelledError:
+            return
+        if error is not None:
+            self._fault("store.upkeep", described(error))
+
+    def _fault(self, where: str, message: str) -> None:
+        self.events.emit(FaultObserved(where, message, self.clock.now_ns()))
+
+
+async def _within(timeout_s: float, future: "Future[T]") -> T:
+    try:
+        return await wait_for(wrap_future(future), timeout_s)
+    except TimeoutError:
+        raise _unresponsive(timeout_s) from None
+
+
+def _unresponsive(timeout_s: float) -> StoreUnresponsive:
+    return StoreUnresponsive(f"the store has not answered within {timeout_s:g} s: its volume hangs or is slow")
