@@ -19,10 +19,10 @@ from domain.request.document import Document, DocumentId, DocumentKey
 
 FORMAT = 1
 OVERHEAD_BYTES = 512
-"""Of a document beside its body: row, index and half-filled pages."""
+"""The charge for a document beside its body: row, index and half-filled pages."""
 
 BUSY_TIMEOUT_S = 10.0
-"""How long a call waits for another process that writes."""
+"""The limit on a call's wait for another process that writes."""
 
 CLEARING_KEPT_NS = 7 * 86_400 * 10**9
 """Longer than any request lasts."""
@@ -54,10 +54,10 @@ class NewerFormat(Exception):
 
 
 class Database:
-    """One thread at a time. Opens on construction; raises sqlite3.Error, OSError and NewerFormat."""
+    """One thread at a time. Opens on construction; every call raises sqlite3.Error and OSError."""
 
     def __init__(self, path: Path | None, quota_bytes: int, max_age_ns: int | None) -> None:
-        """`path` None: in memory. `quota_bytes`: of bodies, each with `OVERHEAD_BYTES`."""
+        """`path` None: in memory. `quota_bytes`: of bodies, each with `OVERHEAD_BYTES`. Raises NewerFormat, too."""
         self._quota_bytes = quota_bytes
         self._max_age_ns = max_age_ns
         self.num_evicted = 0
@@ -96,8 +96,8 @@ class Database:
         return True
 
     def get(self, keys: Sequence[DocumentKey], now_ns: int, note_damaged: Callable[[], None]) -> list[Document | None]:
-        """In the order asked, as of one moment; None for a miss. `note_damaged` is called for each document that is not
-        what was put; it is removed."""
+        """Returns documents in the order of `keys`, as of one moment; None for a miss. A document that does not verify
+        is removed, and `note_damaged` called."""
         query = "SELECT body, model, began_ns, checksum FROM document WHERE id = ?"
         found: list[Document | None] = []
         damaged: list[DocumentId] = []
@@ -112,20 +112,20 @@ class Database:
                     found[-1] = Document(key, *row[:3])
                 else:
                     damaged.append(id)
-        if damaged:
-            self.delete(damaged, now_ns)
-            for _ in damaged:
-                note_damaged()
+        for id in damaged:
+            self.delete([id], now_ns)
+            note_damaged()
         return found
 
     def delete(self, ids: Sequence[DocumentId], now_ns: int) -> int:
-        """How many of them could still be read."""
+        """Returns how many of them could still be read."""
         with self._transaction():
             began = [time for id in ids for time in self._remove(id)]
         return sum(not self._is_expired(time, now_ns) for time in began)
 
     def erase(self, model: str | None, tenant: str | None, now_ns: int) -> Erased:
-        """None is any. `problem` where another process reads an old state, which stays in a file until it is done."""
+        """Removes documents of a model and a tenant; None is any. `problem`: another process reads an old state, which
+        stays in a file until it is done."""
         chosen = {"model": model, "tenant": tenant}
         before_bytes, before = self.total()
         with self._transaction():
@@ -140,7 +140,7 @@ class Database:
         return Erased(before - after, before_bytes - after_bytes, problem if is_busy else "")
 
     def total(self) -> tuple[int, int]:
-        """Bytes that count against the quota, and documents."""
+        """Returns the bytes that count against the quota, and the number of documents."""
         num_bytes, num = self._sql.execute("SELECT size, num FROM total").fetchone()
         return num_bytes, num
 
@@ -168,7 +168,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
-        """Immediate: no other process writes meanwhile."""
+        """One transaction. Immediate: no other process writes meanwhile."""
         self._sql.execute(begin)
         try:
             yield
@@ -179,11 +179,11 @@ class Database:
             raise
 
     def _remove(self, id: DocumentId) -> list[int]:
-        """When what was there began."""
+        """Removes a document and returns its `began_ns`, if it was there."""
         return [time for (time,) in self._sql.execute("DELETE FROM document WHERE id = ? RETURNING began_ns", (id,))]
 
     def _evict(self, now_ns: int) -> None:
-        """The oldest put go until the rest fits and none of them at the front is too old."""
+        """Removes the oldest until the rest fits and the oldest is not expired."""
         with closing(self._sql.cursor()) as cursor:
             while row := cursor.execute("SELECT place, began_ns FROM document ORDER BY place LIMIT 1").fetchone():
                 if self.total()[0] <= self._quota_bytes and not self._is_expired(row[1], now_ns):
@@ -192,7 +192,7 @@ class Database:
                 self.num_evicted += 1
 
     def _is_covered(self, one: Document, now_ns: int) -> bool:
-        """By a clear that came after its request. What lies in the future was written by a clock that ran ahead."""
+        """Returns whether a clear came after its request. One in the future was written by a clock that ran ahead."""
         found = {"began": one.began_ns, "now": now_ns, "model": one.model, "tenant": one.key.owner.tenant}
         return self._sql.execute(_COVERED, found).fetchone() is not None
 
@@ -205,7 +205,7 @@ def _size(one: Document) -> int:
 
 
 def _checksum(id: DocumentId, body: bytes) -> int:
-    """With the id, so that a body does not verify in another document's place."""
+    """Covers the id, so that a body does not verify in another document's place."""
     return crc32(body, crc32(id))
 
 
@@ -218,14 +218,14 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _make_private(path: Path) -> None:
-    """The folder and the file, ours and readable by nobody else; SQLite gives its other files the mode of the first.
-    By path: closing a descriptor of the file would release SQLite's locks. Raises OSError."""
+    """Makes folder and file private; SQLite gives its other files the mode of the first. By path: closing a descriptor
+    of the file would release SQLite's locks. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.path.lexists(path):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     for one, mode in ((path.parent, 0o700), (path, 0o600)):
         found = one.lstat()
         if one.is_symlink() or found.st_uid != os.geteuid():
-            raise PermissionError(f"{one} is a link, or belongs to another user (uid {found.st_uid})")
+            raise PermissionError(f"{one} is a link, or belongs to another user (uid {found.st_uid}): remove it")
         if found.st_mode & 0o077:
             one.chmod(mode)

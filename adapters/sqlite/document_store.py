@@ -1,4 +1,4 @@
-"""Documents in SQLite: on disk, and beside that in memory what may not be written, or cannot be for now."""
+"""Documents in SQLite: on disk, and in memory those that must not be written, or cannot be written for now."""
 
 import sqlite3
 from collections import Counter
@@ -19,13 +19,10 @@ from domain.request.document import Document, DocumentKey
 T = TypeVar("T")
 
 MEMORY_BYTES = 32 << 20
-"""Of documents in memory."""
+"""The limit on documents in memory."""
 
 RETRY_S = 60.0
-"""How long a database that cannot be opened is left alone."""
-
-_LMDB_FILES = ("data.mdb", "lock.mdb", "data.damaged", "data.compact")
-"""Earlier versions kept documents in these. They are not read, and hold prompts in clear."""
+"""The pause before a database that could not be opened is tried again."""
 
 _KINDS = {
     sqlite3.SQLITE_BUSY: "busy",
@@ -42,8 +39,8 @@ class LowSpace(Exception):
 
 
 class SqliteDocumentStore:
-    """A DocumentStore. Opens nothing before its first use, and never raises: a database that is damaged is set aside,
-    and one that cannot be opened is tried again after `RETRY_S`; until then documents are kept in memory."""
+    """A DocumentStore. Opens nothing before its first use, and never raises: a damaged database is replaced by an empty
+    one, and one that cannot be opened is tried again after `RETRY_S`; until then documents are kept in memory."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class SqliteDocumentStore:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """`path`: of the file; its folder holds nothing else. None: all is in memory. `quota_bytes`: on disk,
-        `memory_bytes`: in memory. `free_reserve_bytes`: what writing leaves free on the volume."""
+        `memory_bytes`: in memory. `free_reserve_bytes`: the space that writing leaves free on the volume."""
         self._path = path
         self._quota_bytes = 0 if path is None else quota_bytes
         self._memory_bytes = memory_bytes
@@ -115,7 +112,6 @@ class SqliteDocumentStore:
             if erased is None and choice.is_everything:
                 self._remove_files(self._path)
                 erased = self._on_disk(lambda disk: disk.erase(None, None, now_ns), None)
-            self._remove(_beside(self._path, ".damaged"))  # it may hold anything that was ever stored
             if erased is None:
                 return Erased(gone.num_documents, gone.num_bytes, f"{self._path} cannot be written now; see its faults")
             return Erased(gone.num_documents + erased.num_documents, gone.num_bytes + erased.num_bytes, erased.problem)
@@ -139,7 +135,7 @@ class SqliteDocumentStore:
                 self._leave()
 
     def _read(self, keys: Sequence[DocumentKey], now_ns: int) -> list[Document | None]:
-        """From disk; one by one where together they fail, so that a bad sector costs the documents that lie in it."""
+        """Reads from disk; one by one where together they fail, so that a bad sector costs the documents in it."""
         found = self._on_disk(lambda disk: disk.get(keys, now_ns, self._note_damaged), None) if keys else []
         if found is not None:
             return found
@@ -153,7 +149,7 @@ class SqliteDocumentStore:
         return disk.put(documents, now_ns)
 
     def _on_disk(self, work: Callable[[Database], T], otherwise: T) -> T:
-        """What `work` returns; `otherwise` without a disk, and where it fails."""
+        """Returns the result of `work`; `otherwise` without a disk, and where it fails."""
         if self._path is None or self._clock.now_ns() < self._retry_at_ns:
             return otherwise
         try:
@@ -168,41 +164,28 @@ class SqliteDocumentStore:
             self._note("volume_gone", f"{path} was removed or replaced; it is made anew")
         if self._disk is None:
             self._disk = Database(path, self._quota_bytes, self._max_age_ns)
-            for name in _LMDB_FILES:
-                self._remove(path.with_name(name))
         return self._disk
 
     def _failed(self, path: Path, failure: Exception) -> None:
         kind, was_open = _kind(failure), self._disk is not None
         self._note(kind, f"{path}: {failure}")
         if kind == "damaged":
-            self._leave()
-            self._set_aside(path)
+            self._remove_files(path)
         elif not was_open:
             self._retry_at_ns = self._clock.now_ns() + int(RETRY_S * 1e9)
         elif kind not in ("busy", "disk_full", "low_space"):  # with these it can still be read
             self._leave()
 
-    def _set_aside(self, path: Path) -> None:
-        """A damaged database, for whoever wants to look; one is kept."""
-        try:
-            path.replace(_beside(path, ".damaged"))
-        except OSError as failure:
-            self._note(_kind(failure), f"{path} cannot be set aside: {failure}")
-        self._remove_files(path)
-
     def _remove_files(self, path: Path) -> None:
-        """A process that has them open makes new ones at its next use."""
+        """Another process that has them open makes new ones at its next use."""
         self._leave()
         self._retry_at_ns = 0
         for suffix in ("", "-wal", "-shm"):
-            self._remove(_beside(path, suffix))
-
-    def _remove(self, file: Path) -> None:
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as failure:
-            self._note(_kind(failure), f"{file} cannot be removed: {failure}")
+            file = path.with_name(path.name + suffix)
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as failure:
+                self._note(_kind(failure), f"{file} cannot be removed: {failure}")
 
     def _leave(self) -> None:
         if self._disk is not None:
@@ -220,10 +203,6 @@ class SqliteDocumentStore:
         self._faults[kind] += 1
         if self._faults[kind] == 1:
             self._events.emit(StoreFault(kind, message, self._clock.now_ns()))
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
 
 
 def _kind(failure: Exception) -> str:

@@ -1,26 +1,40 @@
 """Lossless state frames: planes by dtype, compressed where it pays (docs/store-format.md, codec frames).
 
 Exponents go through zstd in a setting that only does Huffman coding: chance matches cost more than they save, in size
-and in time. Every other plane is tried on a sample first. Compressors belong to the calling thread.
+and in time. Every other plane is tried on a sample first. Decoding decompresses and merges planes in chunks, so that
+each number is written to memory once. Compressors, decompressors and scratch belong to the calling thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import local
+from typing import TypeAlias
 
 import numpy as np
 from zstandard import (
     STRATEGY_FAST,
     ZstdCompressionParameters,
     ZstdCompressor,
+    ZstdDecompressor,
+    ZstdError,
+    frame_content_size,
 )
 
-from adapters.zstd import frame as layout
-from adapters.zstd import planes
-from adapters.zstd.decoding import decode
-from adapters.zstd.frame import Plane, Segment
-from adapters.zstd.planes import Bytes
+from adapters.zstd.frame import (
+    IDENTITY,
+    PLANE_ITEM_BYTES,
+    RAW,
+    TRANSFORMS,
+    ZSTD,
+    Plane,
+    Segment,
+    pack,
+    parse,
+    plane_sizes,
+    runs,
+)
+from adapters.zstd.planes import CHUNK, MERGES, SPLITS, Bytes
 from application.ports.state_codec import CodecError
-from domain.prefix.payload import StatePayload, TensorSpec
+from domain.prefix.payload import HostPayload, StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(
     strategy=STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0, write_content_size=True
@@ -29,12 +43,23 @@ _WORTH_IT = 0.95
 _SAMPLE_SHARE = 16
 _SAMPLE_SLICES = 8
 _SMALL_PLANE_BYTES = 1 << 13
+_READ_BYTES = 1 << 22
+_MOST_BYTES = 8 << 20
+"""Memory taken at a time, where tensors are not larger: the allocator keeps what is freed of it. A block of 37 MB would
+be given back to the system, and its page faults cost a quarter of decoding it."""
+
+_Take: TypeAlias = Callable[[int], Bytes]
+"""Returns the next so many bytes of a plane, until the next call on this thread. Raises CodecError."""
 
 
 class _Context(local):
+    """One decompressor and one chunk for each plane of a segment: they are read in turns."""
+
     def __init__(self) -> None:
         self.huffman = ZstdCompressor(compression_params=_HUFFMAN)
         self.matching = ZstdCompressor(level=1)
+        self.decompressors = [ZstdDecompressor() for _ in range(3)]
+        self.chunks = [np.empty(2 * CHUNK, np.uint8) for _ in range(3)]
 
 
 _context = _Context()
@@ -50,74 +75,73 @@ class ZstdStateCodec:
         segments: list[Segment] = []
         stored: list[memoryview] = []
         buffers = list(payload.buffers())
-        for specs in layout.runs(payload.specs):
+        for specs in runs(payload.specs):
             chosen, buffers = buffers[: len(specs)], buffers[len(specs) :]
             for spec, buffer in zip(specs, chosen, strict=True):
                 if buffer.nbytes != spec.size_bytes:
                     raise CodecError(f"{spec} needs {spec.size_bytes} bytes and has {buffer.nbytes}")
-            segment, data = self._encode_run(specs, chosen)
-            segments.append(segment)
-            stored.extend(data)
-        return [memoryview(layout.pack(segments)), *(view for view in stored if view.nbytes)]
+            transform = TRANSFORMS.get(specs[0].dtype, IDENTITY) if self._compress else IDENTITY
+            if self._compress:
+                planes = _split(transform, specs, chosen)
+                encoded = [
+                    _compressed(plane, is_exponent=index == 0 and transform != IDENTITY)
+                    for index, plane in enumerate(planes)
+                ]
+                described = [
+                    Plane(code, plane.nbytes, data.nbytes) for plane, (code, data) in zip(planes, encoded, strict=True)
+                ]
+                stored.extend(data for _, data in encoded)
+            else:
+                size_bytes = sum(buffer.nbytes for buffer in chosen)
+                described = [Plane(RAW, size_bytes, size_bytes)]
+                stored.extend(chosen)
+            segments.append(Segment(transform, specs, tuple(described)))
+        return [memoryview(pack(segments)), *(view for view in stored if view.nbytes)]
 
     def decode(self, frame: memoryview) -> StatePayload:
-        return decode(frame)
-
-    def _encode_run(self, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> tuple[Segment, list[memoryview]]:
-        transform = layout.TRANSFORMS.get(specs[0].dtype, layout.IDENTITY) if self._compress else layout.IDENTITY
-        if not self._compress:
-            parts = [buffer for buffer in buffers if buffer.nbytes]
-            size = sum(part.nbytes for part in parts)
-            return Segment(transform, specs, (Plane(layout.RAW, size, size),)), parts
-        raw = _split(transform, specs, buffers)
-        encoded = [
-            _compress(plane, is_exponent=index == 0 and transform != layout.IDENTITY) for index, plane in enumerate(raw)
-        ]
-        described = tuple(
-            Plane(encoding, plane.nbytes, data.nbytes) for plane, (encoding, data) in zip(raw, encoded, strict=True)
-        )
-        return Segment(transform, specs, described), [data for _, data in encoded]
+        """Returns tensors in memory of their own."""
+        segments, at = parse(frame)
+        data: list[memoryview] = []
+        for segment in segments:
+            takes: list[_Take] = []
+            for index, plane in enumerate(segment.planes):
+                stored = frame[at : at + plane.stored_bytes]
+                takes.append(_raw(stored) if plane.encoding == RAW else _decompressed(stored, plane.raw_bytes, index))
+                at += plane.stored_bytes
+            for specs in _together(segment.specs):
+                data += _merged(segment.transform, specs, takes)
+        return HostPayload(tuple(spec for segment in segments for spec in segment.specs), tuple(data))
 
 
 def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:
-    sizes = layout.plane_sizes(transform, specs)
-    if transform == layout.IDENTITY and len(buffers) == 1:
-        return [np.frombuffer(buffers[0], np.uint8)] if sizes[0] else [np.empty(0, np.uint8)]
-    result = [np.empty(size, np.uint8) for size in sizes]
-    position = 0
+    if transform == IDENTITY and len(buffers) == 1 and buffers[0].nbytes:
+        return [np.frombuffer(buffers[0], np.uint8)]
+    planes = [np.empty(size, np.uint8) for size in plane_sizes(transform, specs)]
+    item_bytes, split = PLANE_ITEM_BYTES[transform], SPLITS[transform]
+    width, position = sum(item_bytes), 0
     for buffer in buffers:
-        if not buffer.nbytes:
-            continue
-        if transform == layout.IDENTITY:
-            result[0][position : position + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
-            position += buffer.nbytes
-        elif transform == layout.FLOAT32:
-            longs = np.frombuffer(buffer, np.uint32)
-            stop = position + longs.size
-            low = result[2].view(np.uint16)
-            planes.split_float32(longs, result[0][position:stop], result[1][position:stop], low[position:stop])
+        numbers = np.frombuffer(buffer, np.uint8) if buffer.nbytes else np.empty(0, np.uint8)
+        for start in range(0, numbers.size, CHUNK * width):
+            chunk = numbers[start : start + CHUNK * width]
+            stop = position + chunk.size // width
+            parts = [plane[position * one : stop * one] for plane, one in zip(planes, item_bytes, strict=True)]
+            split(chunk, parts)
             position = stop
-        else:
-            words = np.frombuffer(buffer, np.uint16)
-            split = planes.split_bfloat16 if transform == layout.BFLOAT16 else planes.split_float16
-            split(words, result[0][position : position + words.size], result[1][position : position + words.size])
-            position += words.size
-    return result
+    return planes
 
 
-def _compress(plane: Bytes, *, is_exponent: bool) -> tuple[int, memoryview]:
-    compress: Callable[[memoryview], bytes] | None = (
-        _context.huffman.compress if is_exponent else _chosen_by_sample(plane)
-    )
+def _compressed(plane: Bytes, *, is_exponent: bool) -> tuple[int, memoryview]:
+    """Returns the encoding of a plane, and its bytes."""
+    compress = _context.huffman.compress if is_exponent else _chosen_by_sample(plane)
     if compress is not None and plane.size:
         data = compress(plane.data)
         if len(data) < plane.size * _WORTH_IT:
-            return layout.ZSTD, memoryview(data)
-    return layout.RAW, plane.data
+            return ZSTD, memoryview(data)
+    return RAW, plane.data
 
 
 def _chosen_by_sample(plane: Bytes) -> Callable[[memoryview], bytes] | None:
-    """The denser of the two settings, or None when neither pays."""
+    """Returns the denser of the two settings, or None when neither pays."""
     sample = plane
     if plane.size > _SMALL_PLANE_BYTES:
         length = plane.size // (_SAMPLE_SHARE * _SAMPLE_SLICES)
@@ -127,3 +151,71 @@ def _chosen_by_sample(plane: Bytes) -> Callable[[memoryview], bytes] | None:
     if min(matched, coded) >= sample.size * _WORTH_IT:
         return None
     return _context.matching.compress if matched < coded else _context.huffman.compress
+
+
+def _together(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    """Yields consecutive tensors that lie in one piece of memory."""
+    run: list[TensorSpec] = []
+    num_bytes = 0
+    for spec in specs:
+        if run and num_bytes + spec.size_bytes > _MOST_BYTES:
+            yield run
+            run, num_bytes = [], 0
+        run.append(spec)
+        num_bytes += spec.size_bytes
+    if run:
+        yield run
+
+
+def _merged(transform: int, specs: Sequence[TensorSpec], takes: Sequence[_Take]) -> list[memoryview]:
+    """Returns consecutive tensors, read-only."""
+    out = np.empty(sum(spec.size_bytes for spec in specs), np.uint8)
+    item_bytes, merge = PLANE_ITEM_BYTES[transform], MERGES[transform]
+    width = sum(item_bytes)
+    for start in range(0, out.size, CHUNK * width):
+        chunk = out[start : start + CHUNK * width]
+        count = chunk.size // width
+        merge([take(count * one) for take, one in zip(takes, item_bytes, strict=True)], chunk)
+    whole = out.data.toreadonly()
+    found: list[memoryview] = []
+    at = 0
+    for spec in specs:
+        found.append(whole[at : at + spec.size_bytes])
+        at += spec.size_bytes
+    return found
+
+
+def _raw(stored: memoryview) -> _Take:
+    raw, at = np.frombuffer(stored, np.uint8), 0
+
+    def take(size_bytes: int) -> Bytes:
+        nonlocal at
+        at += size_bytes
+        return raw[at - size_bytes : at]
+
+    return take
+
+
+def _decompressed(stored: memoryview, raw_bytes: int, index: int) -> _Take:
+    """Reads one whole zstd frame. Raises CodecError."""
+    scratch = _context.chunks[index]
+    try:
+        if frame_content_size(stored) != raw_bytes:
+            raise CodecError("a compressed plane has another size than its frame says")
+    except ZstdError as failure:
+        raise CodecError(f"a compressed plane is not zstd: {failure}") from None
+    reader = _context.decompressors[index].stream_reader(stored, read_size=_READ_BYTES)
+
+    def take(size_bytes: int) -> Bytes:
+        chunk, filled = scratch[:size_bytes], 0
+        try:
+            while filled < size_bytes:
+                count = reader.readinto(chunk[filled:].data)  # pyright: ignore[reportUnknownMemberType]
+                if not count:
+                    raise CodecError("a compressed plane is truncated")
+                filled += count
+        except ZstdError as failure:
+            raise CodecError(f"a compressed plane is not zstd: {failure}") from None
+        return chunk
+
+    return take

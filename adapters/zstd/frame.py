@@ -1,13 +1,12 @@
-"""The header of a codec frame: which tensors follow, in which segments and planes (docs/store-format.md).
+"""The header of a codec frame: the tensors that follow, in segments and planes (docs/store-format.md).
 
-Parsing trusts nothing: every count is checked against what is there before it is used.
+Parsing trusts nothing: every count is checked against the bytes before it is used.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from struct import Struct, error
-from typing import NamedTuple
 
 from application.ports.state_codec import CodecError
 from domain.prefix.payload import ITEM_BYTES, TensorSpec
@@ -58,24 +57,18 @@ class Segment:
         return sum(spec.size_bytes for spec in self.specs)
 
 
-class _Known(NamedTuple):
-    """The same tensors, as bytes of a frame and as values."""
-
-    packed: bytes
-    specs: tuple[TensorSpec, ...]
-
-
 _MAX_KNOWN = 16
-_known: dict[int, _Known] = {}  # by how many they are; replaced whole, from any thread
+_known: dict[int, tuple[bytes, tuple[TensorSpec, ...]]] = {}
+"""Tensors as bytes of a frame and as values, by their number. Entries are replaced whole, from any thread."""
 
 
 def runs(specs: tuple[TensorSpec, ...]) -> list[tuple[TensorSpec, ...]]:
-    """Consecutive tensors of one dtype, together."""
+    """Returns consecutive tensors of one dtype, together."""
     return [tuple(run) for _, run in groupby(specs, key=lambda spec: spec.dtype)]
 
 
 def plane_sizes(transform: int, specs: tuple[TensorSpec, ...]) -> tuple[int, ...]:
-    """Raw bytes of each plane of a segment."""
+    """Returns the raw bytes of each plane of a segment."""
     total = sum(spec.size_bytes for spec in specs)
     if transform == IDENTITY or not specs:
         return (total,)
@@ -93,7 +86,7 @@ def pack(segments: list[Segment]) -> bytes:
 
 
 def parse(frame: memoryview) -> tuple[list[Segment], int]:
-    """The segments, and where the first plane begins. Raises CodecError."""
+    """Returns the segments, and the offset of the first plane. Raises CodecError."""
     head = _Reading(frame)
     magic, version, _, num_tensors, num_segments = head.take(_HEAD)
     if magic != MAGIC or version != VERSION:
@@ -123,15 +116,15 @@ class _Reading:
 
 
 def _tensors(head: _Reading, count: int) -> tuple[TensorSpec, ...]:
-    """A model's frames all name the same tensors: what was read last is compared first."""
-    known = _known.get(count)
-    if known is not None and bytes(head.frame[head.at : head.at + len(known.packed)]) == known.packed:
-        head.at += len(known.packed)
-        return known.specs
+    """All frames of a model name the same tensors: the last ones are compared first."""
+    packed, specs = _known.get(count, (b"", ()))
+    if packed and bytes(head.frame[head.at : head.at + len(packed)]) == packed:
+        head.at += len(packed)
+        return specs
     specs = tuple(_tensor(head) for _ in range(count))
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
-    _known[count] = _Known(_packed(specs), specs)
+    _known[count] = _packed(specs), specs
     return specs
 
 
@@ -160,7 +153,11 @@ def _segment(head: _Reading, specs: list[TensorSpec]) -> Segment:
     sizes = plane_sizes(transform, chosen)
     if len(sizes) != num_planes:
         raise CodecError(f"a state frame has {num_planes} planes where {len(sizes)} belong")
-    return Segment(transform, chosen, tuple(_plane(head, size) for size in sizes))
+    segment = Segment(transform, chosen, tuple(_plane(head, size) for size in sizes))
+    # zstd can unfold a hundred-thousandfold at most.
+    if segment.size_bytes > min(1 << 48, 100_000 * (64 + sum(plane.stored_bytes for plane in segment.planes))):
+        raise CodecError(f"a state frame claims {segment.size_bytes} bytes, more than it can hold")
+    return segment
 
 
 def _plane(head: _Reading, raw_bytes: int) -> Plane:

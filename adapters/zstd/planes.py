@@ -1,97 +1,120 @@
-"""Planes: the bytes of many numbers, sorted by what they mean, so that the compressible part lies together.
+"""Planes: the bytes of many numbers, sorted by their meaning, so that the compressible part lies together.
 
     bfloat16   s eeeeeeee mmmmmmm          exponent: eeeeeeee     rest: smmmmmmm
     float16    s eeeee mmmmmmmmmm          high byte              low byte
     float32    as bfloat16, then 16 bits   exponent, rest         low: u16
 
-Everything runs in chunks that stay in the cache, through scratch arrays of the calling thread, with numpy operations
-that release the GIL: few, because each has to get it back. Splitting and merging are exact inverses on every bit
-pattern; nothing here looks at values.
+Both directions work on at most CHUNK numbers, which stay in the cache, with few numpy operations: each releases the
+interpreter's lock and has to get it back. They are exact inverses on every bit pattern.
 """
 
+from collections.abc import Callable, Sequence
 from threading import local
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint16]
-Longs = npt.NDArray[np.uint32]
+from adapters.zstd.frame import BFLOAT16, FLOAT16, FLOAT32, IDENTITY
+
+Bytes: TypeAlias = NDArray[np.uint8]
 
 CHUNK = 1 << 20
 """Numbers worked on at a time: few enough to stay in the processor's cache, many enough that threads seldom meet at the
 interpreter's lock."""
 _REST = np.uint16(0x807F)
-_SEVEN = np.uint16(7)
-_EIGHT = np.uint16(8)
+_SEVEN, _EIGHT, _SIXTEEN = np.uint16(7), np.uint16(8), np.uint32(16)
 
 
 class _Scratch(local):
+    """Of the calling thread."""
+
     def __init__(self) -> None:
         self.first = np.empty(CHUNK, np.uint16)
         self.second = np.empty(CHUNK, np.uint16)
-        self.wide = np.empty(CHUNK, np.uint32)
 
 
 _scratch = _Scratch()
 
 
-def split_bfloat16(words: Words, exponent: Bytes, rest: Bytes) -> None:
-    """All three of one length; `exponent` and `rest` are written."""
-    for start in range(0, words.size, CHUNK):
-        chunk = words[start : start + CHUNK]
-        first, second = _scratch.first[: chunk.size], _scratch.second[: chunk.size]
-        np.right_shift(chunk, _SEVEN, out=exponent[start : start + CHUNK], casting="unsafe")
-        np.bitwise_and(chunk, _REST, out=first)
-        np.right_shift(first, _EIGHT, out=second)  # the sign, to the top bit of the low byte
-        np.bitwise_or(first, second, out=rest[start : start + CHUNK], casting="unsafe")
+def _copy(source: Bytes, planes: Sequence[Bytes]) -> None:
+    np.copyto(planes[0], source)
 
 
-def merge_bfloat16(exponent: Bytes, rest: Bytes, words: Words) -> None:
-    """Inverse of `split_bfloat16`, for at most CHUNK numbers; `words` is written."""
+def _copy_back(planes: Sequence[Bytes], out: Bytes) -> None:
+    np.copyto(out, planes[0])
+
+
+def _split_bfloat16(source: Bytes, planes: Sequence[Bytes]) -> None:
+    _split_words(source.view(np.uint16), planes[0], planes[1])
+
+
+def _split_words(words: NDArray[np.uint16], exponent: Bytes, rest: Bytes) -> None:
+    second = _scratch.second[: words.size]
+    np.right_shift(words, _SEVEN, out=exponent, casting="unsafe")
+    np.bitwise_and(words, _REST, out=second)
+    # The sign moves to the top bit of the low byte.
+    np.bitwise_or(second, second >> _EIGHT, out=rest, casting="unsafe")
+
+
+def _merge_bfloat16(planes: Sequence[Bytes], out: Bytes) -> None:
+    _merge_words(planes[0], planes[1], out.view(np.uint16))
+
+
+def _merge_words(exponent: Bytes, rest: Bytes, words: NDArray[np.uint16]) -> None:
     second = _scratch.second[: words.size]
     np.copyto(words, exponent)
+    np.left_shift(words, _SEVEN, out=words)
     # Read as signed, the rest's top bit spreads over bits 7 to 15; the mask keeps it where the sign belongs.
     np.copyto(second.view(np.int16), rest.view(np.int8))
-    np.left_shift(words, _SEVEN, out=words)
     np.bitwise_and(second, _REST, out=second)
     np.bitwise_or(words, second, out=words)
 
 
-def split_float16(words: Words, high: Bytes, low: Bytes) -> None:
-    for start in range(0, words.size, CHUNK):
-        chunk = words[start : start + CHUNK]
-        first = _scratch.first[: chunk.size]
-        np.right_shift(chunk, _EIGHT, out=first)
-        np.copyto(high[start : start + CHUNK], first, casting="unsafe")
-        np.copyto(low[start : start + CHUNK], chunk, casting="unsafe")
+def _split_float16(source: Bytes, planes: Sequence[Bytes]) -> None:
+    words = source.view(np.uint16)
+    np.right_shift(words, _EIGHT, out=planes[0], casting="unsafe")
+    np.copyto(planes[1], words, casting="unsafe")
 
 
-def merge_float16(high: Bytes, low: Bytes, words: Words) -> None:
-    """Inverse of `split_float16`, for at most CHUNK numbers."""
-    second = _scratch.second[: words.size]
-    np.copyto(words, high)
-    np.left_shift(words, _EIGHT, out=words)
-    np.copyto(second, low)
-    np.bitwise_or(words, second, out=words)
+def _merge_float16(planes: Sequence[Bytes], out: Bytes) -> None:
+    words = out.view(np.uint16)
+    np.left_shift(planes[0], _EIGHT, out=words, dtype=np.uint16)
+    np.bitwise_or(words, planes[1], out=words)
 
 
-def split_float32(longs: Longs, exponent: Bytes, rest: Bytes, low: Words) -> None:
-    upper = np.empty(min(CHUNK, longs.size), np.uint16)
-    for start in range(0, longs.size, CHUNK):
-        stop = min(start + CHUNK, longs.size)
-        wide = _scratch.wide[: stop - start]
-        np.right_shift(longs[start:stop], np.uint32(16), out=wide)
-        np.copyto(upper[: stop - start], wide, casting="unsafe")
-        split_bfloat16(upper[: stop - start], exponent[start:stop], rest[start:stop])
-        np.copyto(low[start:stop], longs[start:stop], casting="unsafe")
+def _split_float32(source: Bytes, planes: Sequence[Bytes]) -> None:
+    longs = source.view(np.uint32)
+    upper = _scratch.first[: longs.size]
+    np.right_shift(longs, _SIXTEEN, out=upper, casting="unsafe")
+    _split_words(upper, planes[0], planes[1])
+    np.copyto(planes[2].view(np.uint16), longs, casting="unsafe")
 
 
-def merge_float32(exponent: Bytes, rest: Bytes, low: Words, longs: Longs) -> None:
-    """Inverse of `split_float32`, for at most CHUNK numbers."""
-    upper, wide = _scratch.first[: longs.size], _scratch.wide[: longs.size]
-    merge_bfloat16(exponent, rest, upper)
+def _merge_float32(planes: Sequence[Bytes], out: Bytes) -> None:
+    longs = out.view(np.uint32)
+    upper = _scratch.first[: longs.size]
+    _merge_words(planes[0], planes[1], upper)
     np.copyto(longs, upper)
-    np.left_shift(longs, np.uint32(16), out=longs)
-    np.copyto(wide, low)
-    np.bitwise_or(longs, wide, out=longs)
+    np.left_shift(longs, _SIXTEEN, out=longs)
+    np.bitwise_or(longs, planes[2].view(np.uint16), out=longs)
+
+
+Split: TypeAlias = Callable[[Bytes, Sequence[Bytes]], Any]
+Merge: TypeAlias = Callable[[Sequence[Bytes], Bytes], Any]
+
+SPLITS: dict[int, Split] = {
+    IDENTITY: _copy,
+    BFLOAT16: _split_bfloat16,
+    FLOAT16: _split_float16,
+    FLOAT32: _split_float32,
+}
+"""By transform: writes the planes of at most CHUNK numbers, given as bytes."""
+
+MERGES: dict[int, Merge] = {
+    IDENTITY: _copy_back,
+    BFLOAT16: _merge_bfloat16,
+    FLOAT16: _merge_float16,
+    FLOAT32: _merge_float32,
+}
+"""By transform: the inverse."""

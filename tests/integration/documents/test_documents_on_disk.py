@@ -147,25 +147,11 @@ def test_what_is_erased_is_in_no_file(tmp_path: Path, choice: NamespaceChoice) -
     for number in range(20):
         assert store.put([secret(str(number), "bob"), numbered(number)])
     assert store.delete([secret("0", "bob").key])
-    (tmp_path / "documents.sqlite.damaged").write_bytes(SECRET)
     assert is_in_files(tmp_path)
     report = store.erase(choice)
     assert (report.problem, report.num_documents) == ("", 39 if choice.is_everything else 19)
     assert not is_in_files(tmp_path)
     store.close()
-
-
-def test_what_an_earlier_version_kept_in_lmdb_goes(tmp_path: Path) -> None:
-    (tmp_path / "data.mdb").write_bytes(SECRET)
-    (tmp_path / "lock.mdb").mkdir()
-    events = EventList()
-    store = open_documents(tmp_path, events)
-    assert store.get([secret().key]) == [None]
-    assert not (tmp_path / "data.mdb").exists()
-    assert faults(events) == ["io_error"]  # of the folder in a file's place, which costs nothing else
-    assert store.put([numbered(1)])
-    store.close()
-    assert open_documents(tmp_path).get([numbered(1).key]) == [numbered(1)]
 
 
 def test_a_flipped_bit_is_a_miss_that_is_counted(tmp_path: Path) -> None:
@@ -195,7 +181,7 @@ def test_a_document_does_not_verify_in_another_s_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage"])
-def test_a_damaged_database_is_set_aside(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_database_is_replaced(tmp_path: Path, damage: str) -> None:
     store = open_documents(tmp_path)
     for number in range(20):
         assert store.put([numbered(number)])
@@ -209,7 +195,6 @@ def test_a_damaged_database_is_set_aside(tmp_path: Path, damage: str) -> None:
     assert faults(events) == ["damaged"]
     assert store.put([secret()])
     assert store.get([secret().key]) == [secret()]
-    assert (tmp_path / "documents.sqlite.damaged").exists()
     store.close()
     assert is_in_files(tmp_path)
 
