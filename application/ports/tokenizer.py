@@ -29,7 +29,7 @@ class OutputParser(Protocol):
 
     Nothing is lost: text that looks like a call and is none comes back as text. Once a call has been named, all that
     the model writes for it comes as its arguments, whether or not that is valid JSON or ever closed:
-    `domain/output/call_problems` reports the faults of a call.
+    `domain/output/schema_check` reports the faults of a call.
     """
 
     def feed(self, token_id: int) -> Sequence[ContentDelta]:

@@ -19,7 +19,7 @@ from domain.call_grammar.values import (
 )
 from domain.errors import InvalidRequest
 from domain.output.family import Values, WrittenParameters
-from domain.output.tagged_calls import STRING, types_in
+from domain.output.schema_check import STRING, types_in
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, pieces, quoted, terms, until
 from domain.request.json_schema import ANNOTATIONS

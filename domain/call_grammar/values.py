@@ -12,8 +12,7 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote
 
 from domain.errors import InvalidRequest
-from domain.output.call_problems import first_misfit
-from domain.output.tagged_calls import types_in
+from domain.output.schema_check import first_misfit, types_in
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, Pieces, between_slashes, json_rule, quoted, terms, until
 from domain.request.json_schema import ANNOTATIONS, DATE, DATE_TIME, TIME

@@ -8,168 +8,33 @@ arguments, well formed or not, and NoCall only says that no more of a call follo
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol
 
 from domain.output.answer import Answer
 from domain.output.reader import NoCall, Reading, Stops, TextReader
 from domain.request.chat import ToolSpec
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_IN_STRING = re.compile(r'[^"\\\ud800-\udfff]*')
-_SCALAR_CHARS = re.compile(r"[A-Za-z0-9+.-]+")
-_SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
-
-
-class JsonScan:
-    """`is_over`: at the end of the value, or `is_broken` at a character that cannot stand there."""
-
-    __slots__ = ("_await", "_closers", "_is_key", "_scalar", "is_broken", "is_over")
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self.is_broken = False
-        self._await: Callable[[str, int], int] = self._value
-        self._closers: list[str] = []
-        self._is_key = False
-        self._scalar: list[str] = []
-
-    def follow(self, text: str, at: int) -> int:
-        """How far the value goes in the text from `at`."""
-        while at < len(text) and not self.is_over:
-            at = self._await(text, at)
-        return at
-
-    def _value(self, text: str, at: int) -> int:
-        at = _after_space(text, at)
-        char = text[at : at + 1]
-        if char == '"':
-            self._await = self._string
-        elif char == "{":
-            self._closers.append("}")
-            self._await = self._first_key
-        elif char == "[":
-            self._closers.append("]")
-            self._await = self._first_item
-        elif char and _SCALAR_CHARS.match(char):
-            self._await = self._scalar_part
-            return at
-        elif char:
-            return self._break(at)
-        return at + len(char)
-
-    def _first_item(self, text: str, at: int) -> int:
-        at = _after_space(text, at)
-        if text.startswith("]", at):
-            return self._close(at)
-        if at < len(text):
-            self._await = self._value
-        return at
-
-    def _first_key(self, text: str, at: int) -> int:
-        at = _after_space(text, at)
-        if text.startswith("}", at):
-            return self._close(at)
-        if at < len(text):
-            self._await = self._key
-        return at
-
-    def _key(self, text: str, at: int) -> int:
-        at = self._one_of('"', text, at)
-        if self._await == self._string:
-            self._is_key = True
-        return at
-
-    def _string(self, text: str, at: int) -> int:
-        found = _IN_STRING.match(text, at)
-        assert found is not None
-        at = found.end()
-        char = text[at : at + 1]
-        if char == '"':
-            if self._is_key:
-                self._is_key, self._await = False, self._colon
-            else:
-                self._value_ended()
-        elif char == "\\":
-            self._await = self._escaped
-        elif char:
-            return self._break(at)
-        return at + len(char)
-
-    def _escaped(self, text: str, at: int) -> int:
-        if text[at] not in '"\\/bfnrtu':
-            return self._break(at)
-        self._await = self._string
-        return at + 1
-
-    def _colon(self, text: str, at: int) -> int:
-        return self._one_of(":", text, at)
-
-    def _more(self, text: str, at: int) -> int:
-        at = _after_space(text, at)
-        if text.startswith(self._closers[-1], at):
-            return self._close(at)
-        return self._one_of(",", text, at)
-
-    def _one_of(self, wanted: str, text: str, at: int) -> int:
-        """Read the one character that may come, and go on to what follows it."""
-        at = _after_space(text, at)
-        if at == len(text):
-            return at
-        if text[at] != wanted:
-            return self._break(at)
-        if wanted == '"':
-            self._await = self._string
-        elif wanted == ":" or self._closers[-1] == "]":
-            self._await = self._value
-        else:
-            self._await = self._key
-        return at + 1
-
-    def _scalar_part(self, text: str, at: int) -> int:
-        found = _SCALAR_CHARS.match(text, at)
-        end = found.end() if found else at
-        self._scalar.append(text[at:end])
-        if end < len(text):
-            if not _SCALAR.fullmatch("".join(self._scalar)):
-                return self._break(end)
-            self._scalar.clear()
-            self._value_ended()
-        return end
-
-    def _close(self, at: int) -> int:
-        self._closers.pop()
-        self._value_ended()
-        return at + 1
-
-    def _value_ended(self) -> None:
-        self._await = self._more
-        self.is_over = not self._closers
-
-    def _break(self, at: int) -> int:
-        self.is_over = self.is_broken = True
-        return at
-
-
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
 MAX_NAME_CHARS = 256
 MAX_HEAD_CHARS = 512
-"""What stands before a call's arguments is held back; no more than this of it."""
+"""The most characters before a call's arguments, which are held back."""
 
 LIST_STARTS = ("[{", "[ ", "[\n", "[\t", "[\r")
-"""How a list of JSON objects begins, as lists of other calls do not."""
+"""Beginnings of a list of JSON objects, which lists of other calls do not have."""
 
 _NAME = re.compile(r"[\w.:/@$-]+")
 _ID = re.compile(r"[\w.:/@$-]{1,300}")
 
+_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_IN_STRING = re.compile(r'[^"\\\ud800-\udfff]*')
+_SCALAR_CHARS = re.compile(r"[A-Za-z0-9+.-]*")
+_SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One place where calls are read. `ends`: what closes it, or opens another call. `only_known`: nothing marks a
-    call here, so only the names of given tools make one."""
+    """One place where calls are read. `ends`: the texts that close it, or open another call. `only_known`: nothing
+    marks a call here, so only the names of given tools make one."""
 
     reader: TextReader
     answer: Answer
@@ -188,22 +53,19 @@ class Run:
         self.answer.begin_call(name, wanted_id if _ID.fullmatch(wanted_id) else "")
         self.reader.mark()
 
+    def write(self, text: str) -> None:
+        """Add arguments that stand for all that was read."""
+        self.answer.arguments(text)
+        self.reader.mark()
+
     def stream_json(self, ends: tuple[str, ...] = ()) -> Reading[None]:
         """Pass the JSON value that comes next on as arguments. Where it breaks, so is all up to the close; NoCall."""
-        reader, scan = self.reader, JsonScan()
-        while not scan.is_over:
-            text = yield from reader.follow(scan)
-            self.answer.arguments(text)
-            reader.mark()
-            if not text and not scan.is_over:
-                raise NoCall
-        if not scan.is_broken:
+        if (yield from read_json(self.reader, self.write)):
             return
         stops, stop = Stops((*ends, self.close, *self.ends)), None
         while stop is None:
-            text, stop = yield from reader.some(stops)
-            self.answer.arguments(text)
-            reader.mark()
+            text, stop = yield from self.reader.some(stops)
+            self.write(text)
         raise NoCall
 
 
@@ -215,9 +77,90 @@ class CallFormat(Protocol):
     @property
     def close(self) -> str: ...
     def fits(self, start: str) -> bool:
-        """Whether a call without `open` may begin so: with this character, or this one of `LIST_STARTS`."""
+        """Whether a call without `open` may begin with this character, or this one of `LIST_STARTS`."""
         ...
 
     def read(self, run: Run) -> Reading[None]:
         """Read the call, or several in a row."""
         ...
+
+
+class _Next(Enum):
+    """The part of a JSON value that comes next."""
+
+    VALUE = auto()
+    FIRST_ITEM = auto()
+    FIRST_KEY = auto()
+    KEY = auto()
+    COLON = auto()
+    MORE = auto()
+
+
+_VALUES = frozenset({_Next.VALUE, _Next.FIRST_ITEM})
+_KEYS = frozenset({_Next.FIRST_KEY, _Next.KEY})
+_MAY_CLOSE = frozenset({_Next.FIRST_ITEM, _Next.FIRST_KEY, _Next.MORE})
+
+
+def read_json(reader: TextReader, write: Callable[[str], None]) -> Reading[bool]:
+    """Pass the JSON value that comes next to `write`, piece by piece. Returns False where it breaks or does not end.
+
+    The grammar is JSON's, but for control characters in strings and the digits after `\\u`, which are let through: the
+    end is certain all the same. Memory is one character an open bracket.
+    """
+    closers: list[str] = []
+    wanted = _Next.VALUE
+    while wanted is not _Next.MORE or closers:
+        write((yield from reader.take_all(_JSON_SPACE)))
+        char = yield from reader.peek()
+        following = _after(char, wanted, closers)
+        if following is not None:
+            write(reader.take(char))
+            wanted = following
+        elif char == '"' and wanted in _VALUES | _KEYS:
+            if not (yield from _read_string(reader, write)):
+                return False
+            wanted = _Next.COLON if wanted in _KEYS else _Next.MORE
+        elif wanted in _VALUES:
+            scalar = yield from reader.take_all(_SCALAR_CHARS)
+            write(scalar)
+            if not _SCALAR.fullmatch(scalar) or not (yield from reader.peek()):
+                return False
+            wanted = _Next.MORE
+        else:
+            return False
+    return True
+
+
+def _after(char: str, wanted: _Next, closers: list[str]) -> _Next | None:
+    """Return the part that follows a bracket, comma or colon, and keep account of open brackets; None for any other
+    character, and where this one cannot stand."""
+    if wanted in _MAY_CLOSE and char == closers[-1]:
+        closers.pop()
+        return _Next.MORE
+    if char == "," and wanted is _Next.MORE:
+        return _Next.VALUE if closers[-1] == "]" else _Next.KEY
+    if char == ":" and wanted is _Next.COLON:
+        return _Next.VALUE
+    if char in ("{", "[") and wanted in _VALUES:
+        closers.append("}" if char == "{" else "]")
+        return _Next.FIRST_KEY if char == "{" else _Next.FIRST_ITEM
+    return None
+
+
+def _read_string(reader: TextReader, write: Callable[[str], None]) -> Reading[bool]:
+    write(reader.take('"'))
+    while True:
+        text = yield from reader.take_some(_IN_STRING)
+        write(text)
+        char = yield from reader.peek()
+        if char == '"':
+            write(reader.take(char))
+            return True
+        if char == "\\":
+            write(reader.take(char))
+            escaped = yield from reader.peek()
+            if not escaped or escaped not in '"\\/bfnrtu':
+                return False
+            write(reader.take(escaped))
+        elif not text:  # a special token, or the end
+            return False

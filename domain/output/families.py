@@ -5,16 +5,15 @@ from dataclasses import replace
 
 from domain.output.family import Channels, Family, ReasoningTags, Section, Values, WrittenCalls, WrittenParameters
 from domain.output.json_calls import JsonCalls, NamedCalls
-from domain.output.literal_calls import LiteralCalls, LiteralStyle
+from domain.output.literal_calls import LiteralCalls
 from domain.output.tagged_calls import TaggedCalls, Tags
 
 _JSON = JsonCalls()
-_PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)
-_PYTHON_LIST = LiteralCalls(_PYTHON, is_list=True)
+_PYTHON_LIST = LiteralCalls(('"""', "'''", '"', "'"), "=", has_escapes=True, is_list=True)
 
 
 def _gemma(quote: str) -> LiteralCalls:
-    return LiteralCalls(LiteralStyle((quote,), ":", has_escapes=False), before_name="call:", brackets=("{", "}"))
+    return LiteralCalls((quote,), ":", before_name="call:", brackets=("{", "}"))
 
 
 def _key_value(prefix: str = "") -> TaggedCalls:

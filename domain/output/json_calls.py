@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 
-from domain.output.call_format import LIST_STARTS, MAX_HEAD_CHARS, JsonScan, Run
+from domain.output.call_format import LIST_STARTS, MAX_HEAD_CHARS, Run, read_json
 from domain.output.reader import SPACE, NoCall, Reading, Stops, TextReader
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
@@ -115,14 +115,9 @@ class JsonCalls:
 
 
 def _value(reader: TextReader) -> Reading[str]:
-    """The text of the JSON value that comes next. NoCall where it breaks or does not end."""
-    scan, parts = JsonScan(), list[str]()
-    while not scan.is_over:
-        text = yield from reader.follow(scan)
-        parts.append(text)
-        if not text and not scan.is_over:
-            raise NoCall
-    if scan.is_broken:
+    """Return the text of the JSON value that comes next. NoCall where it breaks or does not end."""
+    parts: list[str] = []
+    if not (yield from read_json(reader, parts.append)):
         raise NoCall
     return "".join(parts)
 

@@ -12,7 +12,7 @@ text as it stands, so the work is linear in the text whatever a model writes.
 
 import re
 from collections.abc import Generator
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
@@ -23,14 +23,6 @@ FIRST_MARK, LAST_MARK = "\ud800", "\udfff"
 
 class NoCall(Exception):
     """What was read is no call, or no more of one: it is text."""
-
-
-class Follower(Protocol):
-    """Reads one value: `follow` returns how far it came in the text; `is_over` once it wants no more."""
-
-    @property
-    def is_over(self) -> bool: ...
-    def follow(self, text: str, at: int) -> int: ...
 
 
 class Stops:
@@ -114,14 +106,18 @@ class TextReader:
                 return ""
             yield
 
+    def take_some(self, pattern: re.Pattern[str]) -> Reading[str]:
+        """Read the characters that are there and match a pattern of single characters, repeated. Returns "" where the
+        next character does not match, and at the end."""
+        yield from self.peek()
+        found = pattern.match(self._text, self._at)
+        return self._advance(found.end()) if found else ""
+
     def take_all(self, pattern: re.Pattern[str]) -> Reading[str]:
-        """Read while characters match a pattern of single characters, repeated."""
+        """Read while characters match, as `take_some`, up to the first that does not."""
         parts: list[str] = []
-        while (yield from self.peek()):
-            found = pattern.match(self._text, self._at)
-            if found is None or found.end() == self._at:
-                break
-            parts.append(self._advance(found.end()))
+        while part := (yield from self.take_some(pattern)):
+            parts.append(part)
         return "".join(parts)
 
     def peek_past_space(self) -> Reading[str]:
@@ -163,11 +159,6 @@ class TextReader:
         if not stop:
             raise NoCall
         return "".join(parts), stop
-
-    def follow(self, follower: Follower) -> Reading[str]:
-        """Read as much as the follower takes of what is there; "" at the end or where it takes nothing."""
-        yield from self.peek()
-        return self._advance(follower.follow(self._text, self._at))
 
     def _advance(self, to: int) -> str:
         text = self._text[self._at : to]

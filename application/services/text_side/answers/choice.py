@@ -21,7 +21,7 @@ from application.ports.content_sink import ContentSink
 from application.ports.engine import Ended, EngineItem, Tokens
 from application.ports.tokenizer import OutputParser
 from domain.errors import DomainError, ServerUnavailable
-from domain.output.call_problems import call_problems, joined_calls
+from domain.output.schema_check import call_problems, joined_calls
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
 from domain.request.stop_text import StopStep, StopText
 from domain.request.stream import (

@@ -1,4 +1,4 @@
-"""What is wrong with a call is told; what is said to be wrong is wrong."""
+"""Faults of calls are reported; every reported fault is one."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.output.call_problems import call_problems, first_misfit, joined_calls
+from domain.output.schema_check import call_problems, first_misfit, joined_calls
 from domain.request.chat import ToolCall, ToolSpec
 from domain.request.stream import CallProblem, ProblemKind, TextDelta, ToolCallDelta
 from tests.support.http.transcripts import TOOLS
@@ -27,6 +27,7 @@ from tests.support.http.transcripts import TOOLS
         ("get_weather", '{"city": "x", "places": ["a", 1]}', ProblemKind.SCHEMA_MISMATCH),
         ("get_weather", '{"city": "x", "days": 3, "other": 1}', None),
         ("now", '{"anything": 1}', None),
+        ("get_weather", '{"city": "x", "days": ' + "9" * 400 + "}", None),
     ],
 )
 def test_problems_by_kind(name: str, arguments: str, kind: ProblemKind | None) -> None:
