@@ -13,8 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.events import RequestEnded

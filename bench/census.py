@@ -28,7 +28,7 @@ os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # compiling fused kernels tak
 import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 import mlx.nn as nn  # noqa: E402
 
-from adapters.fake.clock import FakeClock  # noqa: E402
+from adapters.fake.environment import FakeClock  # noqa: E402
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402
 from adapters.mlx.loading.network import ModelFacts  # noqa: E402

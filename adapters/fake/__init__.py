@@ -1,13 +1,11 @@
-"""The public test kit: a deterministic toy engine, tokenizer, model repository, clock and ids. Nothing but Python.
+"""The public test kit: a deterministic toy engine, tokenizer, model repository, clock and ids, in plain Python.
 
 from adapters.fake import FakeEngine, FakeOptions, FakeTokenizer, HYBRID, reply_with
 """
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.engine import FakeEngine
-from adapters.fake.ids import FakeIds
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.model import FakeModel
-from adapters.fake.models import FakeModels
 from adapters.fake.options import (
     ATTENTION,
     COMPOSITE_PAIRS,

@@ -1,20 +1,24 @@
-"""The toy compute engine: loads toy models, counts their bytes, needs nothing but Python."""
+"""The toy compute engine, its model repository and its planner, in plain Python."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock, get_ident
 
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from application.ports.compute import LoadedModel, LoadSteps
-from domain.errors import ModelLoadFailed
+from application.ports.model_repository import DownloadProgress
+from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.scheduling.memory_plan import PlannedModel
+
+DEFAULT_NAMES = ("fake-attention", "fake-hybrid", "fake-windowed")
 
 
 class FakeEngine:
-    """A ComputeEngine of FakeModels. `options` by model id; any other id gets `default`; LoadOptions change nothing.
+    """A ComputeEngine of FakeModels. `options`: by model id, `default` for any other id; LoadOptions change nothing.
 
-    Belongs to the thread of its first call. `loaded` and `is_closed` are for assertions.
+    Every method but `memory` on the thread of the first call. `loaded` and `is_closed` are for assertions.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class FakeEngine:
         return {"active": weights + states, "weights": weights, "states": states}
 
     def clear_cache(self) -> None:
-        """A toy keeps nothing that it freed."""
+        """Does nothing: a toy keeps no freed buffers."""
         self._check_thread()
 
     def close(self) -> None:
@@ -77,4 +81,26 @@ class FakeEngine:
             raise RuntimeError("the engine belongs to the thread of its first call")
 
 
-__all__ = ("FakeEngine", "FakeModel")
+class FakeModels:
+    """A ModelRepository of `names`, without files or downloads."""
+
+    def __init__(self, names: Sequence[str] = DEFAULT_NAMES) -> None:
+        ids = [ModelId(name) for name in sorted(names)]
+        self._sources = {id: ModelSource(id, f"fake:{id}", created_s=1_700_000_000, owned_by="fake") for id in ids}
+
+    def list(self) -> Sequence[ModelSource]:
+        return list(self._sources.values())
+
+    def find(self, id: ModelId) -> ModelSource | None:
+        return self._sources.get(id)
+
+    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
+        if id not in self._sources:
+            raise ModelNotFound(f"no model named {id}")
+        return self._sources[id]
+
+
+def plan_toy(_source: ModelSource, _options: LoadOptions) -> PlannedModel:
+    """A ModelPlanner: every name is a toy of default options."""
+    options = FakeOptions()
+    return PlannedModel("fake", options.context_length, options.layout, options.memory)

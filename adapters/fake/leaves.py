@@ -1,23 +1,30 @@
-"""The toy model's cache objects, one class a state kind. Each reduces all it holds to one digest.
+"""The toy model's cache objects. Each reduces all that it holds to one digest, on which every later token depends.
 
-Sliced and windowed leaves keep one 64-bit value a token and digest value *and* position, so a slice that is shifted,
-missing or from another chain changes the digest. A recurrent leaf keeps four words that roll over every token, so it
-is right at exactly one position.
+Token leaves, sliced and windowed, keep one 64-bit value a token and digest value and position, so a slice that is
+shifted, missing or from another chain changes the digest. A recurrent leaf keeps four words that roll over every token,
+so it is valid at exactly one position.
 """
 
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from domain.prefix.payload import HostPayload, TensorSpec
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
+RECURRENT_WORDS = 4
+WORD_BYTES = 8
+
+if TYPE_CHECKING:
+    Words: TypeAlias = array[int]
+else:
+    Words = array
 
 
 def mix(value: int) -> int:
-    """Scramble `value` (taken modulo 2**64) into 0 <= result < 2**64."""
+    """Scrambles `value` (taken modulo 2**64) into 0 <= result < 2**64."""
     value &= MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
@@ -29,160 +36,86 @@ def unit(value: int) -> float:
     return (mix(value) + 0.5) / 2.0**64
 
 
-class Leaf(Protocol):
-    """One cache object of one sequence. `digest` is a function of everything that later tokens may depend on;
-    `can_cut`: it may go back to any position before its own."""
+class TokenLeaf:
+    """The values of all tokens since position 0, or of a window: a token sees itself and `window - 1` before it.
 
-    can_cut: ClassVar[bool]
-    digest: int
+    After a chunk of S tokens a window holds the last window - 1 + S. `can_cut`: the leaf can go back to any position.
+    """
 
-    def append(self, value: int) -> None:
-        """Take in the next token's value (64 bits)."""
-        ...
+    __slots__ = ("_reach", "can_cut", "digest", "length", "values")
 
-    def settle(self, chunk: int) -> None:
-        """End of a chunk of `chunk` tokens: drop what is no longer needed."""
-        ...
-
-    def cut(self, position: int, before: int) -> None:
-        """Hold no more than the tokens up to `position`; it stood at `before`. Raises ValueError where it cannot."""
-        ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-def _from_little_endian(data: memoryview) -> "array[int]":
-    values = array("Q")
-    values.frombytes(bytes(data))
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
-
-
-def to_bytes(values: Sequence[int]) -> memoryview:
-    """Flat read-only little-endian bytes of 64-bit words."""
-    packed = array("Q", values)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return memoryview(packed.tobytes())
-
-
-class SlicedLeaf:
-    """All values since position 0."""
-
-    __slots__ = ("digest", "values")
-    can_cut: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self.values = array("Q")
-        self.digest = 0
-
-    def append(self, value: int) -> None:
-        self.digest = (self.digest + mix(value + len(self.values) * GOLDEN)) & MASK
-        self.values.append(value)
-
-    def settle(self, chunk: int) -> None:
-        pass
-
-    def capture(self, start: int, end: int) -> "array[int]":
-        return self.values[start:end]
-
-    def refill(self, pieces: Sequence["array[int]"], position: int) -> None:
-        """Hold exactly `pieces`, oldest first. Raises ValueError unless they cover `position` tokens."""
-        self.values, self.digest = array("Q"), 0
-        for piece in pieces:
-            for value in piece:
-                self.append(value)
-        if len(self.values) != position:
-            raise ValueError(f"sliced state covers {len(self.values)} of {position} tokens")
-
-    def cut(self, position: int, before: int) -> None:
-        if position < before:
-            self.refill([self.values[:position]], position)
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.values) * 8
-
-
-class WindowedLeaf:
-    """A token sees itself and `window - 1` before it. After a chunk of S tokens the last window - 1 + S are held."""
-
-    __slots__ = ("_reach", "digest", "length", "values")
-    can_cut: ClassVar[bool] = False
-
-    def __init__(self, window: int) -> None:
-        self._reach = window - 1
-        self.values = array("Q")
+    def __init__(self, window: int | None = None) -> None:
+        self._reach = None if window is None else window - 1
+        self.can_cut = window is None
+        self.values: Words = array("Q")
         self.length = 0
         self.digest = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.values) * WORD_BYTES
+
     def append(self, value: int) -> None:
+        """Adds the next token's value (64 bits)."""
         held, reach = self.values, self._reach
         self.digest = (self.digest + mix(value + self.length * GOLDEN)) & MASK
         held.append(value)
         self.length += 1
-        if len(held) > reach:
+        if reach is not None and len(held) > reach:
             leaving = mix(held[-reach - 1] + (self.length - reach - 1) * GOLDEN)
             self.digest = (self.digest - leaving) & MASK
 
     def settle(self, chunk: int) -> None:
-        surplus = len(self.values) - (self._reach + chunk)
-        if surplus > 0:
-            del self.values[:surplus]
+        """Drops what is not needed after a chunk of `chunk` tokens."""
+        if self._reach is not None:
+            del self.values[: max(0, len(self.values) - (self._reach + chunk))]
 
-    def capture(self, start: int, end: int) -> "array[int] | None":
+    def capture(self, start: int, end: int) -> Words | None:
         """The longest held suffix of [start, end); None unless that is all of it or at least window - 1 tokens."""
         first_held = self.length - len(self.values)
         first = max(start, first_held)
-        if first > start and end - first < self._reach:
+        if first > start and end - first < (self._reach or 0):
             return None
         return self.values[first - first_held : end - first_held]
 
-    def refill(self, pieces: Sequence["array[int]"], position: int) -> None:
-        """Hold the last tokens before `position` that the window still reaches, out of `pieces`, oldest first.
-
-        A piece shorter than its span has at least window - 1 tokens, so nothing before it is looked at. Raises
-        ValueError when the window is not covered.
-        """
-        reach = min(position, self._reach)
+    def refill(self, pieces: Sequence[Words], position: int) -> None:
+        """Holds the tokens before `position` out of `pieces`, oldest first: all of them, or those that the window still
+        reaches. A windowed piece shorter than its span has at least window - 1 tokens, so nothing before it is used.
+        Raises ValueError if tokens are missing."""
+        reach = position if self._reach is None else min(position, self._reach)
         tail: list[int] = []
         for piece in reversed(pieces):
-            if len(tail) >= reach:
+            if len(tail) >= reach and self._reach is not None:
                 break
             tail = [*piece, *tail]
-        if len(tail) < reach:
-            raise ValueError(f"windowed state covers {len(tail)} of {reach} tokens")
-        self.values, self.digest = array("Q"), 0
-        self.length = position - reach
+        if len(tail) < reach or (self._reach is None and len(tail) != reach):
+            raise ValueError(f"the state covers {len(tail)} tokens instead of {reach}")
+        self.values, self.digest, self.length = array("Q"), 0, position - reach
         for value in tail[len(tail) - reach :]:
             self.append(value)
 
     def cut(self, position: int, before: int) -> None:
-        if position != before:
-            raise ValueError(f"windowed state of {before} tokens is of no use at {position}")
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.values) * 8
+        """Goes back from `before` to `position`. Raises ValueError if the leaf cannot."""
+        if position == before:
+            return
+        if not self.can_cut:
+            raise ValueError(f"windowed state at {before} cannot be cut to {position}")
+        self.refill([self.values[:position]], position)
 
 
 class RecurrentLeaf:
-    """Four words that every token changes; nothing of the past can be cut out of them."""
+    """Four words that every token changes, so nothing can be cut out of them."""
 
     __slots__ = ("digest", "words")
-    can_cut: ClassVar[bool] = False
+    can_cut = False
+    size_bytes = RECURRENT_WORDS * WORD_BYTES
 
     def __init__(self) -> None:
-        self.words = array("Q", (1, 2, 3, 4))
+        self.words: Words = array("Q", (1, 2, 3, 4))
         self.digest = self._reduce()
 
-    def _reduce(self) -> int:
-        a, b, c, d = self.words
-        return mix(a + 3 * b + 5 * c + 7 * d)
-
     def append(self, value: int) -> None:
+        """Takes in the next token's value (64 bits)."""
         words = self.words
         words[0] = mix(words[0] ^ value)
         words[1] = (words[1] * 0x2545F4914F6CDD1D + value) & MASK
@@ -191,29 +124,47 @@ class RecurrentLeaf:
         self.digest = self._reduce()
 
     def settle(self, chunk: int) -> None:
-        pass
+        """Keeps everything: the state has a fixed size."""
 
-    def refill(self, words: "array[int]") -> None:
-        if len(words) != 4:
-            raise ValueError(f"recurrent state has {len(words)} words instead of 4")
+    def refill(self, pieces: Sequence[Words], position: int) -> None:
+        """Holds the words of the only piece. Raises ValueError unless there are four."""
+        (words,) = pieces
+        if len(words) != RECURRENT_WORDS:
+            raise ValueError(f"recurrent state has {len(words)} words instead of {RECURRENT_WORDS}")
         self.words = array("Q", words)
         self.digest = self._reduce()
 
     def cut(self, position: int, before: int) -> None:
+        """Raises ValueError unless `position` is `before`."""
         if position != before:
-            raise ValueError(f"a recurrent state is at {before} only")
+            raise ValueError(f"recurrent state at {before} cannot be cut to {position}")
 
-    @property
-    def size_bytes(self) -> int:
-        return 32
+    def _reduce(self) -> int:
+        a, b, c, d = self.words
+        return mix(a + 3 * b + 5 * c + 7 * d)
 
 
-def pack(parts: Sequence["array[int]"], *, is_sliced: bool) -> HostPayload:
-    """One payload of 64-bit words: shape (1, tokens, 1) for sliced parts, (1, words) for recurrent ones."""
+Leaf: TypeAlias = TokenLeaf | RecurrentLeaf
+
+
+def pack(parts: Sequence[Words], *, is_sliced: bool) -> HostPayload:
+    """One payload of 64-bit words: shape (1, tokens, 1) for token leaves, (1, words) for recurrent ones."""
     specs = tuple(TensorSpec("uint64", (1, len(part), 1) if is_sliced else (1, len(part))) for part in parts)
-    return HostPayload(specs, tuple(to_bytes(part) for part in parts))
+    return HostPayload(specs, tuple(memoryview(_little_endian(part).tobytes()) for part in parts))
 
 
-def unpack(buffers: Sequence[memoryview]) -> list["array[int]"]:
-    """Inverse of `pack`."""
-    return [_from_little_endian(buffer) for buffer in buffers]
+def unpack(buffers: Sequence[memoryview]) -> list[Words]:
+    """The inverse of `pack`."""
+    found: list[Words] = []
+    for buffer in buffers:
+        values = array("Q")
+        values.frombytes(bytes(buffer))
+        found.append(_little_endian(values))
+    return found
+
+
+def _little_endian(words: Sequence[int]) -> Words:
+    found = array("Q", words)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found

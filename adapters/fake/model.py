@@ -1,20 +1,18 @@
 """A toy language model whose next token depends on the whole state of every layer.
 
-Each token's hidden value is a function of the token, its position and the digests of all leaves; each leaf takes in a
-function of that hidden value. So a value depends on the entire prefix, as a real model's does, and any wrong restore
-changes every token from there on.
+Each token's hidden value is a function of the token, its position and the digests of all leaves, and each leaf takes in
+a function of that value. So a value depends on the entire prefix, as a real model's does, and a wrong restore changes
+every later token.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import get_ident
 
-from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, SlicedLeaf, WindowedLeaf, mix, pack, unpack
-from adapters.fake.memory import memory_shape
+from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, TokenLeaf, Words, mix, pack, unpack
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
@@ -40,10 +38,9 @@ class _State:
 
 
 class FakeModel:
-    """A LoadedModel in plain Python: about 5 microseconds a token and layer. Keeps to the port's contract.
+    """A LoadedModel in plain Python: about 5 microseconds a token and layer.
 
-    Misuse (an id that is not open, an empty chunk, a span beyond the position, another thread) raises RuntimeError,
-    so that a test of the caller fails loudly.
+    Misuse (an id that is not open, an empty chunk, a span beyond the position, another thread) raises RuntimeError.
     """
 
     def __init__(self, source: ModelSource, options: FakeOptions) -> None:
@@ -64,7 +61,7 @@ class FakeModel:
             weight_bytes=options.weight_bytes,
             layout=options.layout,
             decode_mode=options.decode_mode,
-            memory=memory_shape(options),
+            memory=options.memory,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 
@@ -106,7 +103,7 @@ class FakeModel:
     ) -> PromptScores:
         state = self._begin("prefill", id)
         if not token_ids or state.start is not None:
-            raise RuntimeError("prefill needs tokens and a sequence that does not decode yet")
+            raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
         return self._feed(state, token_ids, num_prompt_logprobs)
 
     def start_decode(
@@ -114,7 +111,7 @@ class FakeModel:
     ) -> PromptScores:
         state = self._begin("start_decode", id)
         if not token_ids or state.start is not None:
-            raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
+            raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
         scores = self._feed(state, token_ids, num_prompt_logprobs)
         try:
             state.output_ids = list(start.output_ids)
@@ -153,7 +150,7 @@ class FakeModel:
         except DomainError:
             return None
         state = self._states.pop(id)
-        if not state.position or not (may_copy or not self._states):  # beside others it is a row of their batch
+        if not state.position or not (may_copy or not self._states):  # beside other sequences it is a row of a batch
             return None
         self._left[id] = state
         first = 1 if all(leaf.can_cut for leaf in state.leaves.values()) else state.position
@@ -170,7 +167,7 @@ class FakeModel:
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         own = self._state(id)
         if own.position or own.start is not None or left not in self._left:
-            raise RuntimeError(f"sequence {id} holds something, or nothing was left by {left}")
+            raise RuntimeError(f"sequence {id} has state already, or {left} left none")
         taken = self._left.pop(left)
         self._begin("take_over", id)
         try:
@@ -184,7 +181,7 @@ class FakeModel:
         return frozenset(self._states)
 
     def state_bytes(self) -> int:
-        """Bytes of all sequences' states, open and left."""
+        """The bytes of all sequences' states, open and left."""
         states = (*self._states.values(), *self._left.values())
         return sum(leaf.size_bytes for state in states for leaf in state.leaves.values())
 
@@ -214,7 +211,7 @@ class FakeModel:
         return given
 
     def _num_in_step(self, state: _State) -> int:
-        """The first token comes alone; then as many as a draft, which the state decides, happens to have right."""
+        """One for the first token; then a number that depends on the state, as if a draft was accepted so far."""
         return 1 + mix(self._reduce(state) + GOLDEN) % self._options.tokens_per_step if state.output_ids else 1
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
@@ -260,13 +257,13 @@ class FakeModel:
         return mix(total)
 
     def _slices(self, state: _State, start: int, end: int) -> GroupPayloads:
-        """The span of every group that is cut by tokens; a windowed group that lost it is left out."""
+        """The span of every token group; a windowed group that lost it is left out."""
         groups: dict[GroupIndex, StatePayload] = {}
         for group in self._options.layout.groups:
-            parts: list[array[int]] = []
+            parts: list[Words] = []
             for path in group.leaves:
                 leaf = state.leaves[path]
-                part = leaf.capture(start, end) if isinstance(leaf, SlicedLeaf | WindowedLeaf) else None
+                part = leaf.capture(start, end) if isinstance(leaf, TokenLeaf) else None
                 if part is not None:
                     parts.append(part)
             if len(parts) == len(group.leaves):
@@ -281,20 +278,12 @@ class FakeModel:
         blocks: Sequence[GroupPayloads],
         snapshot: GroupPayloads,
     ) -> None:
-        if group.policy is HitPolicy.SNAPSHOT:
-            pieces = [unpack(snapshot[group.index].buffers())]
-        else:
-            sources: list[Mapping[GroupIndex, StatePayload]] = [*blocks, snapshot]
-            pieces = [unpack(source[group.index].buffers()) for source in sources if group.index in source]
+        sources = [snapshot] if group.policy is HitPolicy.SNAPSHOT else [*blocks, snapshot]
+        pieces = [unpack(source[group.index].buffers()) for source in sources if group.index in source]
         if any(len(piece) != len(group.leaves) for piece in pieces):
             raise ValueError(f"group {group.index} does not have {len(group.leaves)} tensors")
         for number, path in enumerate(group.leaves):
-            leaf = state.leaves[path]
-            own = [piece[number] for piece in pieces]
-            if isinstance(leaf, RecurrentLeaf):
-                leaf.refill(own[0])
-            elif isinstance(leaf, SlicedLeaf | WindowedLeaf):
-                leaf.refill(own, position)
+            state.leaves[path].refill([piece[number] for piece in pieces], position)
 
     def _empty(self) -> _State:
         return _State({path: _new_leaf(layer) for path, layer in self._options.layout.leaves()})
@@ -304,10 +293,9 @@ class FakeModel:
         state = self._state(id)
         count = state.calls[operation]
         state.calls[operation] += 1
-        hook: Callable[[str, SequenceId | None, int], None] | None = self._options.hook
-        if hook is not None:
+        if self._options.hook is not None:
             try:
-                hook(operation, id, count)
+                self._options.hook(operation, id, count)
             except DomainError:
                 self._states.pop(id, None)
                 raise
@@ -324,6 +312,6 @@ class FakeModel:
 
 
 def _new_leaf(layer: LayerState) -> Leaf:
-    if layer.kind is StateKind.WINDOWED:
-        return WindowedLeaf(layer.window or 1)
-    return RecurrentLeaf() if layer.kind is StateKind.RECURRENT else SlicedLeaf()
+    if layer.kind is StateKind.RECURRENT:
+        return RecurrentLeaf()
+    return TokenLeaf(layer.window or 1) if layer.kind is StateKind.WINDOWED else TokenLeaf()

@@ -1,14 +1,16 @@
-"""How a toy model is made: its layers, its weights (a number), how it answers and how it fails."""
+"""The options of a toy model: its layers, its weights (a number), its answers and its failures."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from adapters.fake.leaves import RECURRENT_WORDS, WORD_BYTES
 from domain.id_row import IdRow
 from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape, StateCost
 from domain.models.model_card import DecodeMode
-from domain.models.state_layout import LayerState, StateKind, StateLayout
+from domain.models.state_layout import HitPolicy, LayerState, StateGroup, StateKind, StateLayout
 
 EOS_ID = 258
 VOCAB_SIZE = 260
@@ -18,7 +20,7 @@ RECURRENT = LayerState(StateKind.RECURRENT, "FakeRecurrent")
 
 
 def windowed(window: int) -> LayerState:
-    """A layer that looks back `window` tokens."""
+    """A layer that attends to the last `window` tokens."""
     return LayerState(StateKind.WINDOWED, "FakeWindowed", window=window)
 
 
@@ -45,23 +47,23 @@ LAYOUTS: dict[str, StateLayout] = {
 Hook: TypeAlias = Callable[[str, SequenceId | None, int], None]
 """Called before each operation with its name (`prefill`, `decode`, `restore`, `capture_blocks`, ...), the sequence
 (None for `load`) and how many times this operation has run for it before. It may wait, or raise: a DomainError is that
-sequence's failure, anything else a defect of the engine."""
+sequence's failure, any other exception a defect of the engine."""
 
 Reply: TypeAlias = Callable[[IdRow], Sequence[int]]
-"""Prompt ids to the exact tokens of the answer (EOS follows by itself)."""
+"""Maps prompt ids to the exact tokens of the answer, to which EOS is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeOptions:
-    """One toy model.
+    """The options of one toy model.
 
-    `weights`: two models with the same number compute the same. `alphabet`: the tokens it likes to say (bytes of
-    printable ASCII by default, so that answers are text). `eos_every`: EOS comes about once in so many tokens, 0 for
-    never. `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as
-    rounding does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds
-    the token it just sampled at once, so `position` is one further. `tokens_per_step`: a decode step gives up to so
-    many tokens, as where a draft is checked; which ones does not depend on it. `load_error`: `load` fails with this
-    message, after `load_pieces` pieces and once `load_waits_for` is done.
+    `weights`: two models with the same number compute the same. `alphabet`: the likely tokens (bytes of printable ASCII
+    by default, so that answers are text). `eos_every`: the average number of tokens between two EOS; 0 for none.
+    `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
+    does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
+    it sampled at once, so `position` is one further. `tokens_per_step`: the most tokens of a decode step, as if a draft
+    was verified; the tokens themselves do not depend on it. `load_error`: `load` fails with this message, after
+    `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -82,8 +84,20 @@ class FakeOptions:
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None
 
+    @property
+    def memory(self) -> MemoryShape:
+        """The memory that the model takes: exactly what its leaves hold."""
+        return MemoryShape(weight_bytes=self.weight_bytes, states=tuple(_cost(group) for group in self.layout.groups))
+
+
+def _cost(group: StateGroup) -> StateCost:
+    count = len(group.leaves)
+    if group.policy is HitPolicy.SNAPSHOT:
+        return StateCost(0, fixed_bytes=count * RECURRENT_WORDS * WORD_BYTES, step=1)
+    return StateCost(count * WORD_BYTES, group.window, step=1)
+
 
 def reply_with(text: str) -> Reply:
-    """Answer every prompt with `text`, in the fake tokenizer's bytes."""
+    """A Reply that answers every prompt with `text`, in the fake tokenizer's bytes."""
     token_ids = tuple(text.encode())
     return lambda _prompt_ids: token_ids

@@ -1,13 +1,20 @@
-"""From the toy model's state to a token: a few candidates with logits, then sampling as a real engine does it."""
+"""From the toy model's state to a token: a few candidates with logits, then a grammar and sampling."""
 
+import json
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from math import exp, log
 
 from adapters.fake.leaves import GOLDEN, mix, unit
 from adapters.fake.options import FakeOptions
 from application.ports.compute import DecodeStart
-from application.ports.token_constraint import AllowedTokens
+from application.ports.token_constraint import AllowedTokens, TokenConstraint
+from domain.errors import ComputeFailed
+from domain.ids import ModelId
+from domain.models.model_card import Vocabulary
+from domain.request.grammar import Grammar, GrammarKind
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
 
@@ -18,7 +25,7 @@ _UNLIKELY = -20.0
 def next_token(
     state: int, options: FakeOptions, start: DecodeStart, output_ids: list[int]
 ) -> tuple[int, TokenLogprob | None]:
-    """Choose the token after `state` (64 bits). Greedy is the arg max; else a function of (state, seed, index)."""
+    """Chooses the token after `state` (64 bits): greedily, or as a function of (state, seed, index)."""
     first = None
     if options.reply is not None:
         answer = options.reply(start.prompt_ids)
@@ -39,14 +46,14 @@ def next_token(
 
 
 def score_token(state: int, options: FakeOptions, token: int, num_tops: int) -> TokenLogprob:
-    """How likely `token` is after `state`, whatever answer is scripted."""
+    """The log probability of `token` after `state`, without the scripted answer."""
     own = _own_logits(state, options, None)
     rank = 1 + sum(logit > own.get(token, _UNLIKELY) for logit in own.values())
     return replace(_logprob(own, token, num_tops), rank=rank)
 
 
 def _logprob(own: dict[int, float], token: int, num_tops: int) -> TokenLogprob:
-    """Of the model's own distribution, where all but the candidates are as good as impossible."""
+    """By the model's own distribution, in which all but the candidates are very unlikely."""
     likely = _log_softmax(own)
     total = max(own.values()) - max(likely.values())
     ranked = sorted(likely.items(), key=lambda item: (-item[1], item[0]))
@@ -54,7 +61,7 @@ def _logprob(own: dict[int, float], token: int, num_tops: int) -> TokenLogprob:
 
 
 def _own_logits(state: int, options: FakeOptions, first: int | None) -> dict[int, float]:
-    """`first`: the token that a script says comes next."""
+    """`first`: the next token of a scripted answer."""
     logits: dict[int, float] = {} if first is None else {first: 100.0}
     alphabet = options.alphabet
     for rank in range(NUM_CANDIDATES):
@@ -80,7 +87,7 @@ def _adjusted(
 
 
 def _allowed_logits(logits: dict[int, float], allowed: AllowedTokens, state: int) -> dict[int, float]:
-    """Those of the candidates that a grammar allows, and a few others that it does."""
+    """The candidates that a grammar allows, and a few other allowed tokens."""
     found = {token: logit for token, logit in logits.items() if allowed.allows(token)}
     others = [token for token in range(len(allowed.mask) * 8) if allowed.allows(token) and token not in found]
     for rank in range(min(NUM_CANDIDATES, len(others))):
@@ -124,3 +131,68 @@ def _log_softmax(logits: dict[int, float]) -> dict[int, float]:
     top = max(logits.values())
     total = log(sum(exp(logit - top) for logit in logits.values())) + top
     return {token: logit - total for token, logit in logits.items()}
+
+
+class FakeConstraint:
+    """A TokenConstraint: the answer is one of a list of texts, one byte a token. Masks are computed by `workers`, so
+    that a test can delay them."""
+
+    def __init__(
+        self, workers: Executor, answers: frozenset[bytes], ends: frozenset[int], on_ready: Callable[[], None]
+    ) -> None:
+        self._workers = workers
+        self._answers = answers
+        self._ends = ends
+        self._text = b""
+        self._has_ended = False
+        self._next: Future[AllowedTokens] = workers.submit(self._compute)
+        self._next.add_done_callback(lambda _: on_ready())
+
+    def poll(self) -> bool:
+        return self._next.done()
+
+    def allowed(self) -> AllowedTokens:
+        return self._next.result()
+
+    def accept(self, token_id: int) -> None:
+        if not self.allowed().allows(token_id):
+            raise ComputeFailed(f"the grammar does not allow token {token_id} here")
+        if token_id in self._ends:
+            self._has_ended = True
+        else:
+            self._text += bytes([token_id])
+        self._next = self._workers.submit(self._compute)
+
+    def _compute(self) -> AllowedTokens:
+        begun = [answer for answer in self._answers if answer.startswith(self._text)]
+        following = {answer[len(self._text)] for answer in begun if len(answer) > len(self._text)}
+        if self._has_ended:
+            following.clear()
+        if self._has_ended or self._text in self._answers:
+            following |= self._ends
+        bits = sum(1 << id for id in following)
+        return AllowedTokens(bits.to_bytes((max(following) + 8) // 8, "little"), must_end=following <= self._ends)
+
+
+class FakeCompiler:
+    """A ConstraintCompiler for lists of choices."""
+
+    def __init__(self, workers: Executor) -> None:
+        self._workers = workers
+        self._models: set[ModelId] = set()
+        self._wake: Callable[[], None] = lambda: None
+
+    def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
+        self._models.add(id)
+
+    def detach(self, id: ModelId) -> None:
+        self._models.discard(id)
+
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
+        if id not in self._models or not eos_token_ids or grammar.kind is not GrammarKind.CHOICE:
+            raise ComputeFailed(f"{id} is not loaded, has no EOS token, or the grammar is not a list of choices")
+        answers = frozenset(text.encode() for text in json.loads(grammar.text))
+        return FakeConstraint(self._workers, answers, eos_token_ids, self._wake)
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        self._wake = wake

@@ -3,9 +3,8 @@
     <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...</think>\n...
     <call>name {}</call>
 
-Special tokens only ever come from the template: user text that spells them stays bytes. As many real templates do, it
-drops the reasoning of assistant turns that a later user message has closed. System messages after the first turn
-become a user's.
+Special tokens come from the template only: user text that spells them stays bytes. Like many real templates, it drops
+the reasoning of assistant turns before the last user message. Later system messages are rendered as a user's.
 """
 
 import codecs
@@ -54,7 +53,7 @@ _PROBE = ChatMessage(Role.ASSISTANT, content="\x01"), ChatMessage(Role.USER, con
 
 
 class FakeDetokenizer:
-    """Bytes to text as characters complete; specials are left out."""
+    """A Detokenizer: bytes to text as characters complete, without special tokens."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -67,7 +66,8 @@ class FakeDetokenizer:
 
 
 class FakeTokenizer:
-    """A Tokenizer. With `thinks`, the generation prompt opens a reasoning block; `reasons`: what ends it is known."""
+    """A Tokenizer. `thinks`: the generation prompt opens a reasoning block. `reasons`: the end marker of reasoning is
+    known."""
 
     def __init__(self, *, thinks: bool = False, reasons: bool = True, has_chat_template: bool = True) -> None:
         self._thinks = thinks
@@ -145,7 +145,7 @@ class FakeTokenizer:
         return _OUTPUT.written_calls(self.special_tokens)
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
-        end = self.decode(prompt_ids[-64:])  # toys think only where the prompt has begun it
+        end = self.decode(prompt_ids[-64:])  # toys reason only if the prompt opened a block
         return _OUTPUT.reasoning_before(end, self.special_tokens) if _OUTPUT.opening(end) else None
 
     def output_parser(
@@ -177,7 +177,7 @@ class FakeTokenizer:
         return bool(prompt.template_kwargs.get("enable_thinking", self._thinks))
 
     def _turns(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> list[tuple[int, ...]]:
-        """One run of tokens a message; tools are rendered into a system turn of their own."""
+        """The tokens of each message; tools are rendered into a system turn of their own."""
         turns: list[tuple[int, ...]] = []
         if tools:
             listing = "\n".join(
@@ -232,13 +232,13 @@ def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:
 
 
 def fake_vocabulary() -> Vocabulary:
-    """The tokens of any toy model."""
+    """The vocabulary of every toy model."""
     tokens = (*(bytes([byte]) for byte in range(256)), *(b"" for _ in SPECIALS))
     return Vocabulary(tokens, SPECIALS, frozenset({EOS_ID}))
 
 
 class FakeTokenizers:
-    """A TokenizerLoader that gives every model the same tokenizer."""
+    """A TokenizerLoader with one tokenizer for all models."""
 
     def __init__(self, tokenizer: FakeTokenizer | None = None) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()

@@ -109,8 +109,7 @@ def importing() -> Generator[None]:
 
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
-    from adapters.fake.engine import FakeEngine
-    from adapters.fake.memory import plan_toy
+    from adapters.fake.engine import FakeEngine, plan_toy
     from adapters.fake.tokenizer import FakeTokenizers
 
     return Backend(
@@ -209,7 +208,7 @@ def _is_private(folder: Path) -> bool:
 def model_repository(settings: Settings) -> ModelRepository:
     """Where the chosen backend finds models; needs no engine, so that listing them never starts one."""
     if settings.engine.backend == "fake":
-        from adapters.fake.models import FakeModels
+        from adapters.fake.engine import FakeModels
 
         return FakeModels()
     from adapters.huggingface.adapted_models import Adapted, AdaptedModels

@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake.constraint import FakeConstraint
+from adapters.fake.sampler import FakeConstraint
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed

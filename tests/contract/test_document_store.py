@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
 from domain.prefix.namespace_choice import NamespaceChoice

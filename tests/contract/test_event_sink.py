@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.request_spans import SpanEvents
 from adapters.system.event_log import EventLog
 from application.events import (

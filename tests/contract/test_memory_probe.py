@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.fake.memory_probe import FakeMemory
+from adapters.fake.environment import FakeMemory
 from adapters.mlx.runtime.device import MlxMemory
 from adapters.system.memory_probe import SystemMemory
 from application.ports.memory_probe import MemoryProbe

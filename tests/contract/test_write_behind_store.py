@@ -12,7 +12,7 @@ import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.decorators.forwarding_store import ForwardingStore
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes

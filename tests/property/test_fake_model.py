@@ -178,7 +178,7 @@ def test_misuse_is_loud() -> None:
     id = opened(model)
     with pytest.raises(RuntimeError, match="open already"):
         model.open(id)
-    with pytest.raises(RuntimeError, match="needs tokens"):
+    with pytest.raises(RuntimeError, match="token_ids is empty"):
         model.prefill(id, [])
     with pytest.raises(RuntimeError, match="beyond position"):
         model.capture_blocks(id, [(0, 4)])

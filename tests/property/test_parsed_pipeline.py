@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.fake.ids import FakeIds
+from adapters.fake.environment import FakeIds
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Ended, Tokens

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.fake.constraint import FakeConstraint
+from adapters.fake.sampler import FakeConstraint
 from application.ports.token_constraint import AllowedTokens
 from application.services.token_side.constraints import AnswerConstraint
 from domain.errors import ComputeFailed, InvalidRequest

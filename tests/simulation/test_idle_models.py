@@ -2,7 +2,7 @@
 
 import asyncio
 
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
 from application.model_table import ModelTable
 from application.ports.engine import EngineModel

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
-from adapters.fake.memory import memory_shape
 from adapters.memory.block_store import MemoryBlockStore
 from application.events.memory import PressureRelieved
 from application.ports.engine import Ended, Submission
@@ -79,7 +78,7 @@ class BoundServer:
         self.random, self.events = random, RecordingEvents()
         self.inbox, self.lane = Inbox(self.events), HeldLane()
         options = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0, layout=LAYOUTS[layout])
-        shape = scaled(memory_shape(options))
+        shape = scaled(options.memory)
         room_bytes = int(room * shape.state_bytes(LONGEST, GRID)) + shape.peak_bytes(GRID, LONGEST)
         hard = 60_000 + room_bytes
         limits = MemoryLimits(int(hard / 0.95), int(hard * 0.84), int(hard * 0.93), hard)

@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.engine import EngineModel

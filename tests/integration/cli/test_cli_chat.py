@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings

@@ -10,8 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import ServerSettings, Settings, StoreSettings

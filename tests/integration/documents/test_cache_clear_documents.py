@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.clock import SystemClock

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
 from application.events import StoreFault

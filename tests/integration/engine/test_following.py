@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import LAYOUTS, FakeOptions
+from adapters.fake.sampler import FakeCompiler
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from domain.ids import SequenceId
 from domain.priority import Priority

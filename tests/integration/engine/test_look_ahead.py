@@ -4,9 +4,8 @@ import threading
 from collections.abc import Sequence
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from adapters.fake.clock import FakeClock
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore

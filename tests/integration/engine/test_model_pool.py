@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.engine import FakeEngine
-from adapters.fake.ids import FakeIds
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.model_table import ModelTable

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import adapters.llguidance.compiler as constraint_module
-from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
+from adapters.fake.sampler import FakeCompiler
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from domain.errors import ComputeFailed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from application.settings import ServerSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.fake_service import FakeService, fake_service

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.ids import BlockHash, ModelId

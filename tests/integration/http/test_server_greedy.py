@@ -6,7 +6,7 @@ from random import Random
 import mlx.core as mx
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadSteps

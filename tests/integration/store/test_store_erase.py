@@ -5,7 +5,7 @@ from struct import pack
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError

@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.environment import Environment
 from adapters.zstd.codec import ZstdStateCodec

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault

@@ -11,7 +11,7 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 from opentelemetry.trace import SpanKind, StatusCode
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.pipeline import assemble
 from adapters.otel.telemetry import AsgiApp, Telemetry
 from application.services.request_timelines import RequestTimelines

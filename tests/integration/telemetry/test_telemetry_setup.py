@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel import pipeline
 from adapters.otel.pipeline import build_resource
 from adapters.otel.setup import CAPTURE_CONTENT, build_telemetry, plan_exports
@@ -85,7 +85,7 @@ def test_the_service_is_named_cairn_unless_the_operator_names_it(monkeypatch: py
 OFF = """
 import os, sys
 os.environ.update({environment!r})
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.setup import build_telemetry
 from application.settings import TelemetrySettings
 from application.services.event_sinks import EventFanOut, NullEvents

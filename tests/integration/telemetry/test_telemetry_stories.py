@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.persist_spans import MAX_PATIENCE_S
 from adapters.otel.pipeline import LinkedSampler
 from adapters.otel.request_spans import SpanEvents

@@ -10,8 +10,8 @@ from typing import Any
 
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import Hosted
-from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore

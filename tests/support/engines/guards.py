@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.memory_probe import FakeMemory
+from adapters.fake.environment import FakeClock, FakeMemory
 from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import MemoryGuard

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor

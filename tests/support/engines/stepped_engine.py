@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, cast
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.constraint import FakeCompiler
 from adapters.fake.engine import FakeEngine
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
+from adapters.fake.sampler import FakeCompiler
 from application.events import Event
 from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
 from application.ports.tokenizer import EncodedPrompt

@@ -11,10 +11,8 @@ import httpx
 from litestar import Litestar
 
 from adapters.config.shown_settings import shown_settings
-from adapters.fake.clock import FakeClock
-from adapters.fake.engine import FakeEngine
-from adapters.fake.ids import FakeIds
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.sqlite.document_store import SqliteDocumentStore

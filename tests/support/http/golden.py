@@ -5,7 +5,7 @@ python -m tests.support.http.golden      writes them anew; look at the differenc
 
 from pathlib import Path
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from interfaces.http.answering.dialect import Framing
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.ollama.answer import Shape, Teller, chat_answer, generate_answer

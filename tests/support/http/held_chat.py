@@ -8,8 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from litestar import Litestar
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.settings import ServerSettings
 from domain.client import KeyRing
 from interfaces.http.answering.dialect import Dialects

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from adapters.fake.constraint import FakeCompiler
+from adapters.fake.sampler import FakeCompiler
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.token_constraint import ConstraintCompiler
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome

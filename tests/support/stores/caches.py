@@ -1,6 +1,6 @@
 """Prefix caches for tests that are about something else: off, or in RAM only."""
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane

@@ -19,7 +19,7 @@ from random import Random
 from select import select
 from struct import Struct
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import Event, RecordsPersisted

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.stores.store_records import EventList

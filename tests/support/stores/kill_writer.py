@@ -17,7 +17,7 @@ from random import Random
 from select import select
 from time import perf_counter, sleep
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome

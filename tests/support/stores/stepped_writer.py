@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.block_store import BlockStore, PutOutcome
 from application.services.prefix.write_behind import Offer, WriteBehind
 from domain.ids import NOBODY, RequestId

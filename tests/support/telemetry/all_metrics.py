@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.catalogue import Metric
 from adapters.otel.setup import build_telemetry
 from application.events import (

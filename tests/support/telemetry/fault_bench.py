@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
-from adapters.fake.clock import FakeClock
-from adapters.fake.engine import FakeEngine
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore

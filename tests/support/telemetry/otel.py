@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.otel.metrics import MetricEvents, TraceLookup, no_trace
 from adapters.otel.pipeline import SCOPE
 from application.services.event_sinks import EventFanOut

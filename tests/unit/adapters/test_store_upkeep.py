@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.services.lane import Lane
 from application.services.prefix.store_tier import StoreTier
 from domain.errors import StoreUnresponsive

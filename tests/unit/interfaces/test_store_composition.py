@@ -6,7 +6,7 @@ from shutil import disk_usage
 import pytest
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import SystemMemory

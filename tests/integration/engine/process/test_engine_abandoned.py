@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from dependency_injector import providers
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.engine import EngineStatus
 from application.settings import EngineSettings, Settings, StoreSettings
 from interfaces.composition.container import Container

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Patience
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from domain.health.engine_health import engine_health

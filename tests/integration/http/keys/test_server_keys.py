@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.system.key_file import KeyFile, with_key, without_key
 from adapters.system.private_file import private_file
 from application.settings import ServerSettings

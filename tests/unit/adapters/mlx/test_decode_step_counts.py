@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.fake.constraint import FakeConstraint
+from adapters.fake.sampler import FakeConstraint
 from adapters.mlx.runtime.arrays import read_back
 from adapters.mlx.sampling import sampled as sampled_module
 from application.ports.compute import DecodeStart, LoadedModel

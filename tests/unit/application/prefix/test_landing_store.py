@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved, RecordsRead
 from application.services.prefix.store_tier import StoreTier

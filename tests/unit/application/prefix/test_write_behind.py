@@ -6,7 +6,7 @@ from threading import Condition, Event
 import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.events.cache import RecordsOffered

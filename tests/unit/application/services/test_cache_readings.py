@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.ports.cache_stats import CacheStats, HotUsage
 from application.ports.document_store import DocumentUsage
 from application.ports.engine import Engine

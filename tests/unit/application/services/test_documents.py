@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.events import FaultObserved
 from application.services import documents as service

@@ -1,6 +1,6 @@
 """Figures folded from events: what counts, what counts once, and that nothing grows."""
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.events import FaultObserved
 from application.events.cache import CacheMeasured, TierReading
 from application.events.health import ReadinessMeasured

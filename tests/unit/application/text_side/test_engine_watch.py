@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.events import EngineRecovered, EngineStuck
 from application.ports.engine import EngineStatus
 from application.services.lane import Lane

@@ -5,8 +5,8 @@ from threading import Event
 
 import pytest
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.models import FakeModels
+from adapters.fake.engine import FakeModels
+from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer

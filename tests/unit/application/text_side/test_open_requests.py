@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.ids import FakeIds
+from adapters.fake.environment import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import DecodeStarted, FaultObserved, RequestEnded
 from application.ports.engine import Ended, EngineError, Tokens

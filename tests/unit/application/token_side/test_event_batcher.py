@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from adapters.fake.clock import FakeClock
+from adapters.fake.environment import FakeClock
 from application.events import Event, FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
 from application.services.token_side.event_batcher import EventBatcher

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake.clock import FakeClock
-from adapters.fake.memory_probe import FakeMemory
+from adapters.fake.environment import FakeClock, FakeMemory
 from application.events.memory import MemoryMeasured, PressureRelieved
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
