@@ -20,7 +20,7 @@ from application.settings import ModelSettings, ServerSettings, Settings, StoreS
 from bench.event_log import EventLog
 from bench.http_client import measure
 from bench.servers import cairn_in_process
-from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.bench.client import Timeline
 
 SHORT = 20
 MIXED = (20, 60, 100, 200, 500, 1000, 1500, 2000)

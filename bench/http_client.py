@@ -11,8 +11,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from interfaces.cli.bench.target import new_client, stream
-from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.bench.client import Timeline, new_client, stream
 
 
 async def run_all(base_url: str, requests: list[dict[str, Any]]) -> list[Timeline]:

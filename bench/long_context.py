@@ -40,8 +40,8 @@ from bench.model_folder import made
 from bench.prefix_scenarios import chat
 from bench.results import Results
 from bench.servers import ServerProcess
-from interfaces.cli.bench.prompts import words
-from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.bench.client import Timeline
+from interfaces.cli.bench.scenarios import words
 
 TURN_WORDS = 40
 WARM_UP_WORDS = 600

@@ -14,8 +14,8 @@ from typing import Any
 from bench.http_client import measure
 from bench.serve import PLAIN_TEXT
 from bench.servers import ServerProcess
-from interfaces.cli.bench.prompts import Message, user, words
-from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.bench.client import Message, Timeline
+from interfaces.cli.bench.scenarios import user, words
 
 REPLY_TOKENS = 16
 REST_S = 0.4

@@ -18,7 +18,7 @@ from bench.event_log import EventLog
 from bench.float32 import float32_copy
 from bench.http_client import measure
 from bench.servers import ServerProcess, cairn_in_process, shared_blas
-from interfaces.cli.bench.timeline import Timeline, decode_rate
+from interfaces.cli.bench.client import Timeline, decode_rate
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""
@@ -92,7 +92,7 @@ def longest_gap(url: str, model: str, log: EventLog, num_prompt_words: int = 400
     return {
         "long_prompt_tokens": long.usage["prompt_tokens"],
         "chunk_ms": chunk_s * 1e3,
-        "longest_gap_ms": running.longest_gap_s * 1e3,
+        "longest_gap_ms": max(running.gaps_s, default=0.0) * 1e3,
         "gap_in_chunks": running.longest_gap_s / chunk_s,
     }
 

@@ -1,38 +1,39 @@
-"""`cairn bench`: what reuse and decoding are worth on a server, Cairn or any other that speaks OpenAI's chat."""
+"""`cairn bench`: times to the first token where prompts repeat, and decode rates, of any server with OpenAI's chat."""
 
 import json
+import math
 import secrets
-import sys
-from typing import TYPE_CHECKING, Annotated
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
+from application.settings import is_loopback
+from domain.shown import shown
 from interfaces.cli.terminal.failure import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, key_in
 
 if TYPE_CHECKING:
-    from interfaces.cli.bench.report import Report
-    from interfaces.cli.bench.run import BenchPlan
+    from interfaces.cli.bench.scenarios import Options, Scenario
 
 MAX_STREAMS = 256
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The server, as http://host:port; with or without /v1.")]
-ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="Not needed where the server has one.")]
+ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="Default: the server's only model.")]
 Key = Annotated[
     str | None,
-    typer.Option("--api-key-file", metavar="FILE", callback=key_in, help="With the server's key; no other is sent."),
+    typer.Option("--api-key-file", metavar="FILE", callback=key_in, help="File with the server's key."),
 ]
-Only = Annotated[str, typer.Option(metavar="all|reuse|decode", help="What to measure.")]
-PromptTokens = Annotated[int, typer.Option(min=50, max=2**20, help="Of a long prompt, about.")]
-Rounds = Annotated[int, typer.Option(min=1, max=100, help="How often each scenario is run.")]
-Users = Annotated[int, typer.Option(min=1, max=MAX_STREAMS, help="How many share a system prompt.")]
-Pause = Annotated[float, typer.Option(min=0, max=3600, help="Seconds before the first prompts are asked again.")]
-StreamCounts = Annotated[str, typer.Option("--streams", metavar="N,N", help="How many answers to decode at once.")]
-Tokens = Annotated[int, typer.Option(min=8, max=2**16, help="Of each decoded answer.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to spend, of prompts and answers.")]
-MaxTime = Annotated[float, typer.Option(min=1, max=86_400, help="Most seconds to take.")]
-Seed = Annotated[int | None, typer.Option(help="Of the prompts. Default: a new one, so that nothing is known of them.")]
+Only = Annotated[str, typer.Option(metavar="all|reuse|decode", help="Which scenarios to run.")]
+PromptTokens = Annotated[int, typer.Option(min=50, max=2**20, help="Approximate size of a long prompt.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="Rounds of each scenario.")]
+Users = Annotated[int, typer.Option(min=1, max=MAX_STREAMS, help="Clients that share a system prompt.")]
+Pause = Annotated[float, typer.Option(min=0, max=3600, help="Seconds before the first prompts are sent again.")]
+StreamCounts = Annotated[str, typer.Option("--streams", metavar="N,N", help="Numbers of answers to decode at once.")]
+Tokens = Annotated[int, typer.Option(min=8, max=2**16, help="Tokens of each decoded answer.")]
 
 
 def bench(
@@ -46,74 +47,149 @@ def bench(
     pause: Pause = 10.0,
     streams: StreamCounts = "1,4,8",
     tokens: Tokens = 128,
-    max_tokens: MaxTokens = 250_000,
-    max_time: MaxTime = 600.0,
-    seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a server: the time to the first token where prompts repeat, and how fast it decodes."""
-    from interfaces.cli.bench.reuse import ReuseOptions
-    from interfaces.cli.bench.run import BenchPlan
+    """Measure a server: times to the first token where prompts repeat, and decode rates."""
+    from interfaces.cli.bench.scenarios import Options
 
     if only not in {"all", "reuse", "decode"}:
         fail(f"--only must be all, reuse or decode, not {only!r}", USAGE)
-    reuse = ReuseOptions(
+    options = Options(
         prompt_tokens=prompt_tokens,
         rounds=0 if only == "decode" else rounds,
-        num_users=users,
+        users=users,
         pause_s=pause,
-        seed=secrets.randbelow(2**32) if seed is None else seed,
+        streams=() if only == "reuse" else _stream_counts(streams),
+        tokens=tokens,
     )
-    counts = () if only == "reuse" else _stream_counts(streams)
-    report = _measured(BenchPlan(_address(url), model, reuse, counts, tokens, max_tokens, max_time), api_key, as_json)
+    report, is_whole = _measured(_address(url), model, options, api_key, as_json)
     if as_json:
-        from interfaces.cli.bench.report import as_data
-
-        typer.echo(json.dumps(as_data(report), indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
-        from rich.console import Console
-
-        from interfaces.cli.bench.report import show
-
-        show(Console(), report)
-    if report.is_cut:
+        _show(report)
+    if not is_whole:
         raise typer.Exit(130)
-    if not report.has_figures:
+    if not any(row["ttft_s"] for row in report["scenarios"]):
         raise typer.Exit(1)
 
 
-def _measured(plan: "BenchPlan", api_key: str | None, quiet: bool) -> "Report":
+def _measured(
+    url: str, model: str, options: "Options", api_key: str | None, quiet: bool
+) -> tuple[dict[str, Any], bool]:
+    """The report, and False for a run that was interrupted."""
     import asyncio
 
-    from interfaces.cli.bench.allowance import Spent
-    from interfaces.cli.bench.run import Bench
-    from interfaces.cli.bench.target import BenchFailed
+    from interfaces.cli.bench.client import BenchFailed, Target, new_client
+    from interfaces.cli.bench.scenarios import Bench
     from interfaces.cli.terminal.interrupt import unless_interrupted
     from interfaces.cli.terminal.progress import Unit, progress
 
-    if not quiet and sys.stderr.isatty():
-        about = plan.reuse.num_tokens + sum(plan.streams) * plan.tokens
-        most = f"{plan.max_tokens:,} tokens and {plan.max_time_s:g} s"
-        typer.echo(f"{plan.num_asked} requests, about {about:,} tokens; at most {most}", err=True)
-    with progress("measuring", plan.num_asked, Unit.REQUESTS, quiet=quiet) as bar:
-        bench = Bench(plan, api_key, asyncio.sleep, bar.advance)
+    client = new_client(api_key, is_local=is_loopback(urlsplit(url).hostname or ""))
+    target = Target(client, url, model)
+    with progress("measuring", options.num_requests, Unit.REQUESTS, quiet=quiet) as bar:
+        run = Bench(target, options, asyncio.sleep, bar.advance, secrets.randbelow(2**32))
+
+        async def measure() -> None:
+            async with client:
+                await run.run()
+
         try:
             with asyncio.Runner() as runner:
-                runner.run(unless_interrupted(bench.run()))
-        except (BenchFailed, Spent) as why:
+                is_whole = runner.run(unless_interrupted(measure()))
+        except BenchFailed as why:
             fail(str(why))
-    return bench.report()
+    scenarios = [one for one in run.scenarios.values() if one.ttft_s or one.note]
+    notes = list(_notes(scenarios, ignores_eos=target.ignores_eos, is_whole=is_whole))
+    return as_data(url, target.model, options, scenarios, notes), is_whole
+
+
+def _notes(scenarios: "Sequence[Scenario]", *, ignores_eos: bool, is_whole: bool) -> Iterator[str]:
+    """Facts that a reader needs before comparing."""
+    counts = [count for one in scenarios for count in one.cached_tokens]
+    if counts and all(count is None for count in counts):
+        yield "The server does not report how many prompt tokens it reused: only times are known."
+    if any(one.tokens_a_chunk > 1.05 for one in scenarios):
+        yield "Several tokens came in one chunk: inter-token latencies are between chunks."
+    if any(one.output_tokens and one.rate is None for one in scenarios):
+        yield "Answers hardly ran at the same time, or came in one burst: ask for more --tokens to have a rate."
+    if not ignores_eos:
+        yield "The server refuses ignore_eos: answers may have ended before their length."
+    if not is_whole:
+        yield "Interrupted: figures of the scenarios that were finished."
+
+
+def as_data(
+    url: str, model: str, options: "Options", scenarios: "Sequence[Scenario]", notes: Sequence[str]
+) -> dict[str, Any]:
+    """The report in seconds and tokens. `of_cold`: the median of the ratios to the cold prompt, round by round."""
+    cold = [ttft_s for one in scenarios if one.name == "cold prompt" for ttft_s in one.ttft_s]
+    rows: list[dict[str, Any]] = []
+    for one in scenarios:
+        ratios = [] if one.output_tokens else [s / base for s, base in zip(one.ttft_s, cold, strict=False) if base > 0]
+        rows.append(
+            {
+                "scenario": one.name,
+                "ttft_s": one.ttft_s,
+                "of_cold": statistics.median_low(ratios) if ratios else None,
+                "prompt_tokens": one.prompt_tokens,
+                "cached_tokens": one.cached_tokens,
+                "output_tokens": one.output_tokens,
+                "tokens_per_s": one.rate,
+                "itl_p50_s": percentile(one.gaps_s, 0.5),
+                "itl_p99_s": percentile(one.gaps_s, 0.99),
+                "note": one.note or None,
+            }
+        )
+    return {"url": url, "model": model, "settings": asdict(options), "scenarios": rows, "notes": list(notes)}
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least this share of them do not exceed (nearest rank); None of nothing."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{shown(report['model'])} at {report['url']}", highlight=False, markup=False)
+    table = Table("scenario", box=None, pad_edge=False, header_style="bold")
+    for name in ("TTFT ms", "of cold", "prompt", "reused", "tokens/s", "ITL ms", "p99"):
+        table.add_column(name, justify="right")
+    for row in report["scenarios"]:
+        table.add_row(
+            row["scenario"],
+            f"{statistics.median(row['ttft_s']) * 1e3:,.0f}" if row["ttft_s"] else "-",
+            "" if row["of_cold"] is None else f"{row['of_cold']:.2f}",
+            _tokens(row["prompt_tokens"]),
+            _tokens(row["cached_tokens"]),
+            "" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.1f}",
+            *("" if row[name] is None else f"{row[name] * 1e3:,.1f}" for name in ("itl_p50_s", "itl_p99_s")),
+        )
+    console.print(table)
+    missing = [f"{row['scenario']}: {row['note']}" for row in report["scenarios"] if row["note"]]
+    for line in (*missing, *report["notes"]):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tokens(counts: Sequence[int | None]) -> str:
+    """The median of the rounds that have a count."""
+    known = [count for count in counts if count is not None]
+    if not counts:
+        return ""
+    return f"{statistics.median_low(known):,}" if known else "unknown"
 
 
 def _address(url: str) -> str:
-    """Without a path; ends the command for what is no address."""
+    """The URL without a path; ends the command for a malformed one."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
     if not is_address:
-        fail(f"{url!r} is no address: write http://host:port", USAGE)
+        fail(f"{url!r} is not an address: write http://host:port", USAGE)
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
@@ -123,5 +199,5 @@ def _stream_counts(text: str) -> tuple[int, ...]:
     except ValueError:
         counts = ()
     if not counts or not all(1 <= count <= MAX_STREAMS for count in counts):
-        fail(f"--streams {text!r} is no list of numbers from 1 to {MAX_STREAMS}: write 1,4,8", USAGE)
+        fail(f"--streams {text!r} is not a list of numbers from 1 to {MAX_STREAMS}: write 1,4,8", USAGE)
     return counts

@@ -4,41 +4,42 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from adapters.fake.options import FakeOptions
-from interfaces.cli.bench.allowance import Spent
-from interfaces.cli.bench.prompts import Message
-from interfaces.cli.bench.report import Report
-from interfaces.cli.bench.reuse import CANCELLED, COLD, EDIT, PAUSED, REPEAT, TURN, Reuse, ReuseOptions
-from interfaces.cli.bench.run import Bench, BenchPlan
-from interfaces.cli.bench.target import BenchFailed
-from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.bench.client import BenchFailed, Message, Target, Timeline, new_client
+from interfaces.cli.bench.scenarios import CANCELLED, COLD, EDIT, PAUSED, REPEAT, TURN, Bench, Options, Scenario
 from interfaces.cli.main import app
 from tests.support.http.fake_service import fake_service
 from tests.support.http.foreign_server import foreign_server
 from tests.support.http.key_argument import key_argument
 
-SMALL = ReuseOptions(prompt_tokens=1200, reply_tokens=4, rounds=2, num_users=3, pause_s=5.0, seed=1)
+SMALL = Options(prompt_tokens=1200, rounds=2, users=3, pause_s=5.0, streams=(), tokens=8)
 
 
-def measured(plan: BenchPlan, key: str | None = None) -> tuple[Report, list[float], int]:
-    """The report, what was waited for, and how many requests were told of."""
-    waited: list[float] = []
-    asked = 0
+class Run:
+    """One run on a server: its scenarios, the target, the pauses and the number of requests that were reported."""
 
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
+    def __init__(self, url: str, options: Options, model: str = "") -> None:
+        self.waited: list[float] = []
+        self.num_asked = 0
+        asyncio.run(self._measure(url, options, model))
 
-    def count(number: int) -> None:
-        nonlocal asked
-        asked += number
+    async def _measure(self, url: str, options: Options, model: str) -> None:
+        async def sleep(seconds: float) -> None:
+            self.waited.append(seconds)
 
-    bench = Bench(plan, key, sleep, count)
-    asyncio.run(bench.run())
-    return bench.report(), waited, asked
+        def count(number: int) -> None:
+            self.num_asked += number
+
+        async with new_client(None, is_local=True) as client:
+            self.target = Target(client, url, model)
+            bench = Bench(self.target, options, sleep, count, seed=1)
+            await bench.run()
+        self.scenarios: dict[str, Scenario] = bench.scenarios
 
 
 def run(*arguments: str) -> Result:
@@ -47,60 +48,57 @@ def run(*arguments: str) -> Result:
 
 def test_our_own_server_reuses_what_it_says() -> None:
     with fake_service(FakeOptions(eos_every=0), reuses=True) as service:
-        plan = BenchPlan(service.base_url, service.model, SMALL, streams=(1, 3), tokens=12)
-        report, waited, asked = measured(plan)
-    reused = {one.name: one.cached_tokens for one in report.scenarios}
-    prompts = {one.name: one.prompt_tokens for one in report.scenarios}
+        options = replace(SMALL, streams=(1, 3), tokens=12)
+        run = Run(service.base_url, options, service.model)
+    found = run.scenarios
     # A toy model may well begin to answer before anybody can leave.
-    assert {one.name for one in report.scenarios if one.note} <= {CANCELLED}
-    assert reused[COLD] == [0, 0]
+    assert {one.name for one in found.values() if one.note} <= {CANCELLED}
+    assert found[COLD].cached_tokens == [0, 0]
     for name in (REPEAT, PAUSED):
-        assert reused[name] == [(count or 0) - 1 for count in prompts[name]]
-    for first, turn, edit in zip(*(reused[name] for name in (REPEAT, TURN, EDIT)), strict=True):
+        assert found[name].cached_tokens == [(count or 0) - 1 for count in found[name].prompt_tokens]
+    for first, turn, edit in zip(*(found[name].cached_tokens for name in (REPEAT, TURN, EDIT)), strict=True):
         assert first is not None
         assert turn is not None
         assert edit is not None
         assert turn > first * 0.9
         assert first * 0.3 < edit < first * 0.7
-    assert all(1000 < (count or 0) < 1500 for count in prompts[COLD])
-    assert len(report.scenarios) == 7
-    assert [(one.num_streams, one.num_tokens, len(one.ttft_s)) for one in report.streams] == [(1, 12, 1), (3, 36, 3)]
-    assert asked >= plan.num_asked - 4
-    assert 5.0 in waited
-    assert not report.is_cut
+    assert all(1000 < (count or 0) < 1500 for count in found[COLD].prompt_tokens)
+    streams = [found["1 streams"], found["3 streams"]]
+    assert [(one.output_tokens, len(one.ttft_s)) for one in streams] == [(12, 1), (36, 3)]
+    assert run.num_asked >= options.num_requests - 4
+    assert 5.0 in run.waited
 
 
 class ScriptedTarget:
-    """Answers after a second; whoever leaves before `begins_s` has seen nothing yet."""
+    """Answers after a second; a client that leaves before `begins_s` has seen nothing yet."""
 
     def __init__(self, begins_s: float) -> None:
         self.begins_s = begins_s
         self.asked: list[tuple[str, float | None]] = []
 
-    async def ask(
-        self, messages: Sequence[Message], max_tokens: int, estimate: int, leave_after_s: float | None = None
-    ) -> Timeline:
+    async def choose_model(self) -> None:
+        return
+
+    async def ask(self, messages: Sequence[Message], max_tokens: int, leave_after_s: float | None = None) -> Timeline:
         self.asked.append((messages[-1]["content"], leave_after_s))
         has_left = leave_after_s is not None and leave_after_s < self.begins_s
         return Timeline(0.0, first_token_s=1.0, token_s=[] if has_left else [1.0], text="so")
 
-    async def ask_together(
-        self, prompts: Sequence[Sequence[Message]], max_tokens: int, estimate: int
-    ) -> list[Timeline]:
-        return [await self.ask(messages, max_tokens, estimate) for messages in prompts]
+    async def ask_together(self, prompts: Sequence[Sequence[Message]], max_tokens: int) -> list[Timeline]:
+        return [await self.ask(messages, max_tokens) for messages in prompts]
 
 
 @pytest.mark.parametrize(
     ("begins_s", "left_after_s", "num_timed"), [(2.0, [0.6], 1), (0.5, [0.6, 0.4], 1), (0.0, [0.6, 0.4, 0.2], 0)]
 )
-def test_who_is_left_had_not_begun_to_answer(begins_s: float, left_after_s: list[float], num_timed: int) -> None:
+def test_a_client_leaves_before_the_answer_begins(begins_s: float, left_after_s: list[float], num_timed: int) -> None:
     async def sleep(_seconds: float) -> None:
         pass
 
     target = ScriptedTarget(begins_s)
-    reuse = Reuse(target, replace(SMALL, rounds=1), sleep)
-    asyncio.run(reuse.run())
-    found = reuse.scenarios[CANCELLED]
+    bench = Bench(cast(Any, target), replace(SMALL, rounds=1), sleep, lambda _: None, seed=1)
+    asyncio.run(bench.run())
+    found = bench.scenarios[CANCELLED]
     assert [after for _, after in target.asked if after is not None] == pytest.approx(left_after_s)
     assert len(found.ttft_s) == num_timed
     assert ("begin too soon" in found.note) is not bool(num_timed)
@@ -110,39 +108,25 @@ def test_who_is_left_had_not_begun_to_answer(begins_s: float, left_after_s: list
 
 def test_a_foreign_server_is_asked_for_what_it_knows() -> None:
     with foreign_server(["theirs"], tells_usage=False) as server:
-        report, _, _ = measured(BenchPlan(server.url, reuse=SMALL, streams=(2,), tokens=8))
-    assert report.model == "theirs"
-    assert {count for one in report.scenarios for count in one.cached_tokens} == {None}
-    assert not report.ignores_eos
+        run = Run(server.url, replace(SMALL, streams=(2,)))
+    assert run.target.model == "theirs"
+    assert {count for one in run.scenarios.values() for count in one.cached_tokens} == {None}
+    assert not run.target.ignores_eos
     assert sum("ignore_eos" in body for body in server.seen) == 1  # asked once, never again
-    assert report.streams[0].num_tokens == 8  # its chunks, for it does not count
+    assert run.scenarios["2 streams"].output_tokens == 8  # its chunks, for it does not count
 
 
-def test_tokens_are_told_of_where_there_are_several_in_a_chunk() -> None:
+def test_several_tokens_in_a_chunk_are_counted() -> None:
     with foreign_server(["theirs"]) as server:
-        report, _, _ = measured(BenchPlan(server.url, reuse=replace(SMALL, rounds=0), streams=(1,), tokens=8))
-    assert report.scenarios == []
-    assert (report.streams[0].num_tokens, report.streams[0].tokens_a_chunk) == (8, 2.0)
+        found = Run(server.url, replace(SMALL, rounds=0, streams=(1,))).scenarios
+    assert [(one.output_tokens, one.tokens_a_chunk) for one in found.values()] == [(8, 2.0)]
 
 
-def test_it_stops_at_what_it_may_spend() -> None:
-    with foreign_server(["theirs"]) as server:
-        plan = BenchPlan(server.url, reuse=SMALL, streams=(1,), tokens=8, max_tokens=3000)
-        report, _, _ = measured(plan)
-        assert len(server.seen) < 40
-    by_name = {one.name: one for one in report.scenarios}
-    assert len(by_name[COLD].ttft_s) >= 1
-    assert "--max-tokens of 3,000 is used up" in by_name["3 share a system prompt"].note
-    assert report.num_tokens <= 3000
-
-
-def test_a_server_that_may_not_be_asked_at_all() -> None:
-    with foreign_server(["theirs"]) as server, pytest.raises(Spent):
-        measured(BenchPlan(server.url, reuse=SMALL, max_tokens=10))
+def test_a_server_without_a_model_to_choose() -> None:
     with foreign_server([]) as server, pytest.raises(BenchFailed, match="lists no model"):
-        measured(BenchPlan(server.url, reuse=SMALL))
+        Run(server.url, SMALL)
     with foreign_server(["one", "two"]) as server, pytest.raises(BenchFailed, match="--model: one, two"):
-        measured(BenchPlan(server.url, reuse=SMALL))
+        Run(server.url, SMALL)
 
 
 def test_the_command_prints_a_table_or_data() -> None:
@@ -151,10 +135,11 @@ def test_the_command_prints_a_table_or_data() -> None:
         shown = run(*arguments, *key_argument("hunter2"))
         assert shown.exit_code == 0, shown.output
         assert shown.stdout.splitlines()[0] == f"theirs at {server.url}"
-        assert [line.split()[0] for line in shown.stdout.splitlines()[2:4]] == ["streams", "1"]
+        assert [line.split()[0] for line in shown.stdout.splitlines()[1:3]] == ["scenario", "1"]
         data = json.loads(run(*arguments, "--json", *key_argument("hunter2")).stdout)
-        assert data["decode"][0]["num_tokens"] == 8
-        assert data["settings"]["max_time_s"] == 600.0
+        assert data["scenarios"][0]["output_tokens"] == 8
+        assert data["settings"]["tokens"] == 8
+        assert any("ignore_eos" in note for note in data["notes"])
         assert "hunter2" not in json.dumps(data)
 
 
@@ -175,8 +160,8 @@ def test_what_goes_wrong_is_said_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("127.0.0.1:8000",), "is no address: write http://host:port"),
-        (("http://127.0.0.1:8000", "--streams", "1,x"), "is no list of numbers"),
+        (("127.0.0.1:8000",), "is not an address: write http://host:port"),
+        (("http://127.0.0.1:8000", "--streams", "1,x"), "is not a list of numbers"),
         (("http://127.0.0.1:8000", "--only", "everything"), "--only must be"),
     ],
 )

@@ -14,7 +14,7 @@ from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import ServerSettings, Settings, StoreSettings
-from interfaces.cli.bench import decoding, reuse
+from interfaces.cli.bench import scenarios
 from interfaces.cli.main import app
 from interfaces.composition.backends import Backend
 from tests.support.engines.two_models import content
@@ -57,8 +57,7 @@ def there(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     make_store(tmp_path / "store", content())
     monkeypatch.setenv("CAIRN_STORE__DIR", str(tmp_path / "store"))
     monkeypatch.setenv("CAIRN_SERVER__PORT", address.rpartition(":")[2])
-    monkeypatch.setattr(reuse, "REST_S", 0.0)
-    monkeypatch.setattr(decoding, "REST_S", 0.0)
+    monkeypatch.setattr(scenarios, "REST_S", 0.0)
     request = {"messages": [{"role": "user", "content": "Is it Monday?"}], "max_tokens": 2}
     (tmp_path / "request.json").write_text(json.dumps(request))
     assert CliRunner().invoke(app, ["keys", "add", "ci", "--file", str(tmp_path / "keys")]).exit_code == 0

@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 
-from interfaces.cli.bench.allowance import Allowance, Spent
-from interfaces.cli.bench.figures import Scenario, Streams, percentile, ratio_to
-from interfaces.cli.bench.prompts import conversation, edited
-from interfaces.cli.bench.report import Report, as_data, notes
-from interfaces.cli.bench.reuse import COLD, REPEAT
-from interfaces.cli.bench.timeline import Timeline, decode_rate
+from interfaces.cli.bench.client import Timeline, decode_rate
+from interfaces.cli.bench.command import as_data, percentile
+from interfaces.cli.bench.scenarios import COLD, REPEAT, Options, Scenario, conversation, edited
 
 
 def event(**fields: Any) -> bytes:
@@ -84,8 +81,6 @@ def test_percentiles_are_values_that_were_seen() -> None:
     assert [percentile(values, share) for share in (0.5, 0.9, 0.99)] == [3.0, 5.0, 5.0]
     assert percentile([7.0], 0.5) == 7.0
     assert percentile([], 0.5) is None
-    assert ratio_to([2.0, 10.0, 4.0], [1.0, 1.0]) == 0.1
-    assert ratio_to([], [1.0]) is None
 
 
 def test_of_several_at_once_the_last_one_counts() -> None:
@@ -105,43 +100,16 @@ def test_an_edit_leaves_what_comes_before_it() -> None:
     assert conversation(5, 40) == messages != conversation(6, 40)
 
 
-def test_an_allowance_is_refused_before_it_is_exceeded() -> None:
-    now_s = 0.0
-    allowance = Allowance(100, 10.0, lambda: now_s)
-    allowance.take(90)
-    with pytest.raises(Spent, match="--max-tokens of 100"):
-        allowance.take(11)
-    allowance.correct(-40)
-    allowance.take(50)
-    now_s = 10.0
-    with pytest.raises(Spent, match="--max-time of 10 s"):
-        allowance.take(0)
-
-
-def report_of(scenarios: list[Scenario], streams: list[Streams], *, ignores_eos: bool = True) -> Report:
-    return Report("http://here", "m", {}, scenarios, streams, 7, ignores_eos=ignores_eos, is_cut=False)
-
-
-def test_a_report_says_what_is_not_known() -> None:
-    cold, repeat = Scenario(COLD), Scenario(REPEAT)
-    cold.add(answered(2.0))
-    repeat.add(answered(0.5))
-    chunky = Streams(4, ttft_s=(0.1,), tokens_a_chunk=2.0)
-    told = " ".join(notes(report_of([cold, repeat], [chunky], ignores_eos=False)))
-    for part in ("only times are known", "between chunks", "refuses ignore_eos", "hardly ran at the same time"):
-        assert part in told
-    cold.add(answered(2.0, prompt_tokens_details={"cached_tokens": 0}))
-    assert "only times are known" not in " ".join(notes(report_of([cold, repeat], [])))
-
-
 def test_a_report_as_data() -> None:
     cold, repeat = Scenario(COLD), Scenario(REPEAT, note="why not")
     cold.add(answered(2.0, prompt_tokens=9))
     repeat.add(answered(0.5))
-    data = as_data(report_of([cold, repeat], [Streams(1, 9.0, (0.1,), (0.1, 0.3), 3)]))
-    assert [(one["of_cold"], one["cached_tokens"], one["note"]) for one in data["reuse"]] == [
+    streams = Scenario("1 streams", ttft_s=[0.1], output_tokens=3, rate=9.0, gaps_s=[0.1, 0.3])
+    data = as_data("http://here", "m", Options(), [cold, repeat, streams], ["a note"])
+    assert [(one["of_cold"], one["cached_tokens"], one["note"]) for one in data["scenarios"]] == [
         (1.0, [None], None),
         (0.25, [None], "why not"),
+        (None, [], None),
     ]
-    assert data["decode"][0]["itl_s"] == {"p50": 0.1, "p90": 0.3, "p99": 0.3}
-    assert json.loads(json.dumps(data)) == data
+    assert (data["scenarios"][2]["itl_p50_s"], data["scenarios"][2]["itl_p99_s"]) == (0.1, 0.3)
+    assert json.loads(json.dumps(data))["scenarios"] == data["scenarios"]
