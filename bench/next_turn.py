@@ -36,7 +36,7 @@ from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 from tests.support.engines.finish_load import finish_load
 
 BLOCK, CHUNK = 256, 2048

@@ -52,8 +52,7 @@ from bench.store_support import BLOCK, INFO, Facts
 from domain.byte_size import ByteSize
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.payload import HostPayload, TensorSpec
-from domain.prefix.record import BlockKey, Record
+from domain.prefix.record import BlockKey, HostPayload, Record, TensorSpec
 from interfaces.composition.store import open_lmdb_store
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 

@@ -38,7 +38,7 @@ from bench.event_log import EventLog  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
-from domain.prefix.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
+from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
 from interfaces.composition.service import SWITCH_INTERVAL_S  # noqa: E402
 
 

@@ -14,8 +14,7 @@ from application.ports.block_store import PutOutcome
 from bench.event_log import EventLog
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.prefix.payload import GroupPayloads
-from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record
+from domain.prefix.record import BlockKey, GroupPayloads, Namespace, NamespaceInfo, Record
 
 BLOCK = 256
 INFO = NamespaceInfo(Namespace(sha256(b"bench").digest()), "bench", "{}")

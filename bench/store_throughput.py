@@ -16,8 +16,7 @@ from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from bench.store_support import BLOCK, ROUNDS, Facts, drop_caches, open_store, put, record, timed
 from domain.ids import GroupIndex
-from domain.prefix.payload import HostPayload, StatePayload, TensorSpec
-from domain.prefix.record import Record
+from domain.prefix.record import HostPayload, Record, StatePayload, TensorSpec
 
 
 def arrays_of(payload: StatePayload) -> list[mx.array]:

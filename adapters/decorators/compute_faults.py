@@ -12,7 +12,7 @@ from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, 
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 
 T = TypeVar("T")
 Y = TypeVar("Y")

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from domain.prefix.payload import HostPayload, TensorSpec
+from domain.prefix.record import HostPayload, TensorSpec
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -21,7 +21,7 @@ from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
 from domain.models.model_card import ModelDescription, ModelSource
 from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
-from domain.prefix.payload import GroupPayloads, StatePayload
+from domain.prefix.record import GroupPayloads, StatePayload
 from domain.request.stream import TokenLogprob
 
 

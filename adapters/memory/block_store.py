@@ -23,10 +23,18 @@ from application.ports.block_store import (
 )
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.payload import HostPayload, StatePayload
-from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
-from domain.prefix.record_links import parent_of
-from domain.prefix.record_tree import RecordTree
+from domain.prefix.record import (
+    BlockKey,
+    HostPayload,
+    Namespace,
+    NamespaceInfo,
+    Record,
+    RecordKey,
+    SnapshotKey,
+    StatePayload,
+    check_ids,
+)
+from domain.prefix.record_tree import RecordTree, parent_of
 
 _NO_LIMIT_BYTES = 1 << 62
 _MAX_ANNOUNCED = 1024

@@ -27,7 +27,7 @@ from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.model_card import DecodeMode, ModelDescription
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 
 _logger = logging.getLogger("cairn.mlx")
 

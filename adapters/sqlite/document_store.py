@@ -13,7 +13,7 @@ from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage, Erased
 from application.ports.event_sink import EventSink
-from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.request.document import Document, DocumentKey
 
 T = TypeVar("T")

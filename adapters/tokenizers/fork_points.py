@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
 from adapters.tokenizers.text_codec import EncodedText
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
 from domain.request.request import ChatPrompt
 

@@ -34,7 +34,7 @@ from adapters.zstd.frame import (
 )
 from adapters.zstd.planes import CHUNK, MERGES, SPLITS, Bytes
 from application.ports.state_codec import CodecError
-from domain.prefix.payload import HostPayload, StatePayload, TensorSpec
+from domain.prefix.record import HostPayload, StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(
     strategy=STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0, write_content_size=True

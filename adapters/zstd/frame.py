@@ -9,7 +9,7 @@ from itertools import groupby
 from struct import Struct, error
 
 from application.ports.state_codec import CodecError
-from domain.prefix.payload import ITEM_BYTES, TensorSpec
+from domain.prefix.record import ITEM_BYTES, TensorSpec
 
 MAGIC = int.from_bytes(b"CF", "little")
 VERSION = 1

@@ -1,5 +1,5 @@
 """A local store: records kept on this machine within a quota. Read, written, and administered. What is there is known
-(`domain/prefix_index`).
+(`domain/prefix/index`).
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are decoded

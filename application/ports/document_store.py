@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.request.document import Document, DocumentKey
 
 

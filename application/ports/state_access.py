@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from domain.ids import SequenceId
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 
 
 @dataclass(frozen=True, slots=True)

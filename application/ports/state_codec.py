@@ -7,7 +7,7 @@ store's work, so a codec may trust bytes that passed one, and must still never r
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.prefix.payload import StatePayload
+from domain.prefix.record import StatePayload
 
 
 class CodecError(Exception):

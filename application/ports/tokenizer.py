@@ -12,8 +12,7 @@ from typing import Protocol
 
 from domain.models.model_card import ModelSource, Vocabulary
 from domain.output.family import WrittenCalls
-from domain.prefix.fork_point import ForkKind, ForkPoint
-from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
 from domain.request.grammar import Reasoning
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt

@@ -17,7 +17,7 @@ from application.ports.document_store import DocumentStore, DocumentUsage, Erase
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 
 T = TypeVar("T")

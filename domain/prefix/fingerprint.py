@@ -9,8 +9,8 @@ from hashlib import sha256
 from typing import cast
 
 from domain.models.model_card import ModelDescription
-from domain.prefix.block_grid import BlockGrid
-from domain.prefix.record import Namespace
+from domain.prefix.prompt_content import BlockGrid
+from domain.prefix.record import Namespace, NamespaceInfo
 
 CHAIN_VERSION = 1
 """Raised when the meaning of a chain, a block or a snapshot changes; older records are then misses."""
@@ -101,3 +101,34 @@ def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
         return content.get("salt") == salt_digest
     except (ValueError, AttributeError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceChoice:
+    """None means any. `model`: its name, or the first digits of a namespace's hash. `salt`: as `salt_digest` has it;
+    empty for those that were stored without a salt."""
+
+    model: str | None = None
+    salt: str | None = None
+
+    @classmethod
+    def of(cls, model: str | None, requested_salt: str | None, configured_salt: str) -> "NamespaceChoice":
+        """`requested_salt`: the `cache_salt` of requests; `configured_salt`: the server's own."""
+        if requested_salt is None:
+            return cls(model)
+        return cls(model, salt_digest(tenant_salt(configured_salt, requested_salt)))
+
+    @property
+    def is_everything(self) -> bool:
+        return self.model is None and self.salt is None
+
+    def includes(self, info: NamespaceInfo) -> bool:
+        is_model = self.model is None or info.model == self.model or _begins(info, self.model)
+        return is_model and (self.salt is None or shares_tenant(info.fingerprint, self.salt))
+
+
+EVERYTHING = NamespaceChoice()
+
+
+def _begins(info: NamespaceInfo, digits: str) -> bool:
+    return bool(digits) and info.namespace.hex().startswith(digits)

@@ -1,10 +1,61 @@
-"""A prompt as the engine takes it: token ids, and where a later prompt is likely to branch off."""
+"""How a prompt is cut, and at which positions it may be resumed: the one value behind hashing, lookup and snapshots.
+
+    tokens   0        256       512       768      1024
+    blocks   |────────|─────────|─────────|─────────|     unit of hashing and storing
+    steps    |──────────────────|───────────────────|     unit of prefill: chunks begin at multiples of `step`
+
+A state computed in whole steps from the start has the same bits every time. One that is resumed elsewhere goes on with
+a chunk of another shape, and is then equal to recomputing up to rounding.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from domain.id_row import IdRow
-from domain.prefix.fork_point import ForkPoint
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGrid:
+    """Settings, in tokens; `step` is a multiple of `block_size`. `is_exact`: resume at multiples of `step` only, where
+    what follows is bit-identical to recomputing."""
+
+    block_size: int
+    step: int
+    is_exact: bool = False
+
+    def split(self, position: int) -> tuple[int, int]:
+        """Full blocks before `position`, and the tokens after them."""
+        return divmod(position, self.block_size)
+
+    def is_resumable(self, position: int) -> bool:
+        return not self.is_exact or position % self.step == 0
+
+    def last_resumable(self, position: int) -> int:
+        """The last resumable position at or before `position`."""
+        return position // self.step * self.step if self.is_exact else position
+
+    def furthest(self, num_prompt: int) -> int:
+        """Where a prompt is resumed when everything is there. Its last token is always computed, for its logits."""
+        return self.last_resumable(num_prompt - 1)
+
+
+class ForkKind(Enum):
+    """Why a later request is likely to branch off here; earlier members matter more."""
+
+    NEXT_TURN = "next_turn"
+    MORE_SAID = "more_said"
+    """Before the answer: what is said last goes on."""
+    SYSTEM_END = "system_end"
+    TURN = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """A token position in a rendered prompt (0 < position <= its length)."""
+
+    position: int
+    kind: ForkKind
 
 
 @dataclass(frozen=True, slots=True)

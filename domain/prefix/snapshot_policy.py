@@ -14,8 +14,8 @@ prompt always has one, so that a repeat computes one token.
 
 from collections.abc import Collection, Sequence
 
-from domain.prefix.fork_point import ForkKind, ForkPoint
-from domain.prefix.match import ReuseRules
+from domain.prefix.index import ReuseRules
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 
 MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""

@@ -22,7 +22,7 @@ from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
 from domain.memory.ledger import MemoryLimits
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.store import READ_TIMEOUT_S
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from application.ports.block_store import BlockStore, PutOutcome
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import NamespaceInfo
 from tests.contract.test_block_store import ADAPTERS, present, put
 from tests.support.stores.store_records import chain, keys_of, namespace_of, snapshot

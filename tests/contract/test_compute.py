@@ -7,7 +7,7 @@ import pytest
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy
-from domain.prefix.payload import StatePayload, TensorSpec
+from domain.prefix.record import StatePayload, TensorSpec
 from domain.request.sampling import SamplingParams
 from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.stores.state_replay import (

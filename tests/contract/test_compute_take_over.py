@@ -11,7 +11,7 @@ from application.ports.compute import LoadedModel
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.state_layout import StateKind
-from domain.prefix.payload import StatePayload
+from domain.prefix.record import StatePayload
 from tests.support.mlx.contract_models import OTHER, PROMPT, start, step
 from tests.support.stores.state_replay import (
     BLOCK,

@@ -10,7 +10,7 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.stores.store_records import EventList
 

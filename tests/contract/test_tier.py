@@ -16,8 +16,8 @@ from application.services.prefix.tiers import Tier
 from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import ModelSource
+from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
 from domain.prefix.record import NamespaceInfo
 from tests.support.processes.lanes import InlineLane
 from tests.support.stores.stepped_writer import SteppedWriter

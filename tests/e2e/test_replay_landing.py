@@ -8,7 +8,7 @@ import pytest
 from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import DevicePayload, land
 from application.events import FaultObserved
-from domain.prefix.payload import StatePayload
+from domain.prefix.record import StatePayload
 from tests.support.http.replay import Replay
 from tests.support.http.replay_chats import Message, opening, question
 from tests.support.http.replay_servers import caching_server

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint
 from domain.prefix.hashing import BlockChain, block_hash, snapshot_key
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Namespace
 
 ROOT = Namespace(b"r" * 32)

@@ -15,7 +15,7 @@ from domain.errors import ComputeFailed
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import HitPolicy, StateLayout
-from domain.prefix.payload import GroupPayloads, HostPayload
+from domain.prefix.record import GroupPayloads, HostPayload
 from domain.request.sampling import SamplingParams
 
 BLOCK = 16

@@ -8,8 +8,7 @@ from application.services.prefix.hot_tier import RECORD_OVERHEAD_BYTES, HotTier,
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.hashing import block_hash, snapshot_key
-from domain.prefix.payload import HostPayload, TensorSpec
-from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
+from domain.prefix.record import BlockKey, HostPayload, Namespace, Record, RecordKey, TensorSpec
 from tests.support.effort import scaled
 
 ROOTS = [Namespace(bytes([at]) * 32) for at in (1, 2)]

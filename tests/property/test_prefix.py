@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from adapters.fake import ATTENTION, COMPOSITE_PAIRS, EVERYTHING, HYBRID, RECURRENT_ONLY, WINDOWED, windowed
 from domain.id_row import IdRow
 from domain.models.state_layout import HitPolicy, StateLayout
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import StopReason
 from domain.prefix.hashing import BlockChain, snapshot_key
-from domain.prefix.match import PrefixMatch, ReuseRules, find_prefix
+from domain.prefix.index import PrefixMatch, ReuseRules, find_prefix
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Namespace
 
 ROOT = Namespace(b"r" * 32)

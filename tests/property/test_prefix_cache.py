@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.fake import LAYOUTS, FakeOptions
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from tests.support.effort import scaled
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, memory_store, plain_answer
 

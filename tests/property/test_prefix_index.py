@@ -9,11 +9,10 @@ from adapters.fake import ATTENTION, HYBRID
 from application.services.prefix.indexes import KEYS_AT_ONCE, Indexes
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import StopReason
 from domain.prefix.hashing import BlockChain, snapshot_key
-from domain.prefix.index import ANYWHERE, HOT, PERSISTED, QUEUED, STORED, PrefixIndex
-from domain.prefix.match import ReuseRules
+from domain.prefix.index import ANYWHERE, HOT, PERSISTED, QUEUED, STORED, PrefixIndex, ReuseRules
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, RecordKey
 
 ROOT, BLOCK = Namespace(b"r" * 32), 4

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.fake import ATTENTION, HYBRID
-from domain.prefix.block_grid import BlockGrid
-from domain.prefix.fork_point import ForkKind, ForkPoint
-from domain.prefix.match import ReuseRules
+from domain.prefix.index import ReuseRules
+from domain.prefix.prompt_content import BlockGrid, ForkKind, ForkPoint
 from domain.prefix.snapshot_policy import (
     MAX_TURNS,
     MIN_GAP,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.state_codec import CodecError
-from domain.prefix.payload import ITEM_BYTES, HostPayload, StatePayload, TensorSpec
+from domain.prefix.record import ITEM_BYTES, HostPayload, StatePayload, TensorSpec
 from tests.support.effort import scaled
 
 CODECS = {"zstd": ZstdStateCodec(), "raw": ZstdStateCodec(compress=False)}

@@ -7,7 +7,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import BlockHash, GroupIndex
 from domain.models.state_layout import HitPolicy
-from domain.prefix.match import ReuseRules
+from domain.prefix.index import ReuseRules
 from domain.prefix.record import BlockKey, Namespace, Record
 
 NO_GROUPS: frozenset[GroupIndex] = frozenset()

@@ -28,7 +28,7 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import MemoryShape, StepCost
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from application.services.prefix.live_tier import LiveState
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.hashing import BlockChain
+from domain.prefix.prompt_content import BlockGrid
 from tests.simulation.simulator import Simulation
 from tests.support.effort import scaled
 

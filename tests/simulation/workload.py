@@ -6,7 +6,7 @@ from random import Random
 
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 
 VOCAB = 1 << 20
 MAX_PROMPT = 260

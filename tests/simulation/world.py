@@ -21,10 +21,9 @@ from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE
-from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, PrefixMatch, ReuseRules
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import RecordKey
 from domain.request.request import choice_id
 from domain.scheduling.queue_waits import QueueWaits

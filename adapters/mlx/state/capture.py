@@ -22,7 +22,7 @@ from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.state.payload import DevicePayload, evaluate_copies, pack, pack_blocks
 from domain.ids import GroupIndex
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
-from domain.prefix.payload import GroupPayloads, StatePayload
+from domain.prefix.record import GroupPayloads, StatePayload
 
 MAX_RUN = 16
 """The most spans copied together on a GPU: their common copy is extra memory for a moment. On a CPU each is copied by

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adapters.mlx.cuda.link import PIECE_BYTES, find_link
 from adapters.mlx.runtime.arrays import byte_view, evaluate, evaluate_soon, from_numpy
-from domain.prefix.payload import StatePayload, TensorSpec
+from domain.prefix.record import StatePayload, TensorSpec
 
 ABSENT = TensorSpec("bool", (0,))
 """The spec of a slot that the model left empty (None), so that restoring leaves it empty too. No state has rank one."""

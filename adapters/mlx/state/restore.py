@@ -19,7 +19,7 @@ from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, land
 from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
-from domain.prefix.payload import GroupPayloads, StatePayload, TensorSpec
+from domain.prefix.record import GroupPayloads, StatePayload, TensorSpec
 
 GroupSpecs = dict[int, tuple[TensorSpec, ...]]
 """By group index: the specs of a short capture, the pattern that every payload of the group must follow."""

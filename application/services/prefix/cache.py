@@ -19,14 +19,11 @@ from domain.errors import ModelNotFound
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelDescription
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import Explanation, StopReason
-from domain.prefix.fingerprint import Fingerprint, tenant_salt
+from domain.prefix.fingerprint import Fingerprint, NamespaceChoice, tenant_salt
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import STORED
-from domain.prefix.match import ReuseRules
-from domain.prefix.namespace_choice import NamespaceChoice
-from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.index import STORED, ReuseRules
+from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
 from domain.prefix.record import NamespaceInfo
 
 MAX_NAMESPACES = 1_024

@@ -19,8 +19,7 @@ from domain.ids import RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PERSISTED
-from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.prefix.record import NamespaceInfo, Record
 from domain.prefix.snapshot_policy import BEFORE_ANSWER

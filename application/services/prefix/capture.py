@@ -25,12 +25,10 @@ from application.ports.state_access import StateAccess
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.tiers import PrefixTiers
 from domain.ids import NOBODY, RequestId, SequenceId
-from domain.prefix.fork_point import ForkKind, ForkPoint
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, HOT, PERSISTED
-from domain.prefix.match import PrefixMatch, ReuseRules
-from domain.prefix.payload import GroupPayloads
-from domain.prefix.record import BlockKey, Provenance, Record, RecordKey, SnapshotKey
+from domain.prefix.index import ANYWHERE, HOT, PERSISTED, PrefixMatch, ReuseRules
+from domain.prefix.prompt_content import ForkKind, ForkPoint
+from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey, SnapshotKey
 from domain.prefix.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
 CATCH_UP = 2

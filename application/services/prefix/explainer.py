@@ -14,12 +14,11 @@ from application.ports.block_store import BlockStore
 from application.services.prefix.tiers import PrefixTiers
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.prefix.fingerprint import Fingerprint, shares_tenant
-from domain.prefix.fork_point import ForkPoint
 from domain.prefix.hashing import BlockChain, block_hash
-from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.index import PrefixMatch, ReuseRules
+from domain.prefix.prompt_content import BlockGrid, ForkPoint
 from domain.prefix.record import BlockKey, NamespaceInfo, RecordKey
 
 MAX_FOLLOWERS = 64

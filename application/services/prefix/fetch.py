@@ -14,9 +14,8 @@ from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
 from domain.ids import GroupIndex
 from domain.prefix.hashing import BlockChain
-from domain.prefix.match import PrefixMatch, ReuseRules
-from domain.prefix.payload import GroupPayloads
-from domain.prefix.record import BlockKey, Provenance, Record, RecordKey
+from domain.prefix.index import PrefixMatch, ReuseRules
+from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 8
 """Records of one read: the store decodes as many at a time as it has threads, and each read has its own timeout."""

@@ -19,11 +19,10 @@ from application.ports.cache_stats import Cleared, HotUsage
 from application.services.prefix.indexes import Indexes
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.index import HOT
-from domain.prefix.namespace_choice import NamespaceChoice
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
-from domain.prefix.record_links import parent_of
-from domain.prefix.record_tree import Node, RecordTree
+from domain.prefix.record_tree import Node, RecordTree, parent_of
 
 RECORD_OVERHEAD_BYTES = 1024
 """What a record costs besides its payload: objects, index entries."""

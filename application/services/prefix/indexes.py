@@ -17,8 +17,7 @@ from threading import Lock, RLock
 from weakref import WeakValueDictionary
 
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, STORED, PrefixIndex
-from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, STORED, PrefixIndex, PrefixMatch, ReuseRules
 from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 MAX_NAMESPACES = 1_024

@@ -27,9 +27,9 @@ from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.prefix.indexes import Epoch
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Namespace
 
 MAX_STATES = 256

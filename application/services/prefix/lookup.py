@@ -32,8 +32,7 @@ from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, HOT, STORED
-from domain.prefix.match import PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, HOT, STORED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.prefix.record import NamespaceInfo, RecordKey
 from domain.scheduling.step_values import TakeOver

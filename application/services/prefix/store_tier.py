@@ -32,9 +32,8 @@ from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import ServerUnavailable, StoreUnresponsive
 from domain.ids import NOBODY, GroupIndex, RequestId
-from domain.prefix.namespace_choice import NamespaceChoice
-from domain.prefix.payload import StatePayload
-from domain.prefix.record import Namespace, Record, RecordKey
+from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.record import Namespace, Record, RecordKey, StatePayload
 
 T = TypeVar("T")
 

@@ -21,10 +21,9 @@ from application.services.prefix.indexes import Epoch, Indexes
 from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import SequenceId
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE
-from domain.prefix.match import PrefixMatch, ReuseRules
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.index import ANYWHERE, PrefixMatch, ReuseRules
 from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 Key = TypeVar("Key", contravariant=True)

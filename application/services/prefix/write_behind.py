@@ -36,7 +36,7 @@ from application.services.prefix.indexes import Indexes
 from domain.ids import NOBODY, GroupIndex, RequestId
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
-from domain.prefix.record_links import parent_of
+from domain.prefix.record_tree import parent_of
 
 QUEUE_FULL, SHUTDOWN, DELETED, FAILED = "queue_full", "shutdown", "deleted", "failed"
 """Reasons for which records are dropped, beside those of PutOutcome."""

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from adapters.system.request_summary import read_summary
-from domain.prefix.explanation import TIER_NAMES, Divergence, Explanation, StopReason
-from domain.prefix.explanation_sentence import explanation_sentence
+from domain.prefix.explanation import TIER_NAMES, Divergence, Explanation, StopReason, explanation_sentence
 from domain.shown import shown
 from interfaces.cli.terminal.progress import told_latency
 

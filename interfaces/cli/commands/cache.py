@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from application.ports.block_store import NamespaceUsage, StoreAdministration
     from application.ports.document_store import DocumentStore
     from application.settings import StoreSettings
-    from domain.prefix.namespace_choice import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceChoice
 
 StoreDir = Annotated[
     str | None, typer.Option("--store", metavar="DIR", help="The store's folder. Default: store.dir in the settings.")
@@ -67,7 +67,7 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
 @cache_app.command("ls")
 def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJson = False) -> None:
     """List the store's namespaces: one for each model, tenant and configuration of the engine."""
-    from domain.prefix.namespace_choice import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceChoice
 
     with _opened(store, read_only=True) as source:
         spaces = _chosen(source, NamespaceChoice(model))
@@ -127,7 +127,7 @@ def clear(
     """Remove everything, or everything of a model or a tenant, for good, with stored responses. A running server also
     clears its memory. Exits with status 1 when bytes may be left in the files of the store."""
     from application.ports.block_store import OpenFailure, StoreOpenError
-    from domain.prefix.namespace_choice import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceChoice
 
     choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
     try:

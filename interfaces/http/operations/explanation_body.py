@@ -2,9 +2,8 @@
 
 from msgspec import Struct
 
-from domain.prefix.explanation import Divergence, Explanation, StopReason
-from domain.prefix.explanation_sentence import explanation_sentence
-from domain.prefix.fork_point import ForkKind
+from domain.prefix.explanation import Divergence, Explanation, StopReason, explanation_sentence
+from domain.prefix.prompt_content import ForkKind
 
 
 class DivergenceBody(Struct):

@@ -14,7 +14,7 @@ from adapters.fake.environment import FakeClock
 from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
 from application.events import StoreFault
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
 from tests.support.stores.kill_documents import numbered, open_documents

@@ -16,7 +16,7 @@ from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import LoadOptions
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Record, RecordKey
 from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission

@@ -18,8 +18,8 @@ from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint
+from domain.prefix.prompt_content import BlockGrid
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import write_folder
 from tests.support.stores.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state

@@ -7,7 +7,7 @@ from adapters.mlx.runtime.arrays import ChunkQueue
 from adapters.mlx.state import capture as state_copy
 from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
     BLOCK,

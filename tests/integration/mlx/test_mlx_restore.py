@@ -16,7 +16,7 @@ from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, land
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
-from domain.prefix.payload import GroupPayloads, HostPayload, TensorSpec
+from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec
 from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
     BLOCK,

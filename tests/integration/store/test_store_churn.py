@@ -16,8 +16,7 @@ from application.events import StoreFault
 from application.ports.block_store import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.payload import HostPayload, TensorSpec
-from domain.prefix.record import BlockKey, Record, RecordKey
+from domain.prefix.record import BlockKey, HostPayload, Record, RecordKey, TensorSpec
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder
 from tests.support.stores.store_records import EventList, namespace_of

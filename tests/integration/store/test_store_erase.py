@@ -9,7 +9,7 @@ from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
-from domain.prefix.namespace_choice import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import NamespaceInfo, Record
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 

@@ -17,7 +17,7 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.prefix.payload import GroupPayloads
+from domain.prefix.record import GroupPayloads
 
 
 class Meter:

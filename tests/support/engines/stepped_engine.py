@@ -20,7 +20,7 @@ from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.sequence import ACTIVE
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits

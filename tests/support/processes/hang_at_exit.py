@@ -15,7 +15,7 @@ from application.settings import CacheSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
-from domain.prefix.payload import HostPayload
+from domain.prefix.record import HostPayload
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.stores.cache_driver import VOCAB

@@ -18,10 +18,8 @@ from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.explanation import Explanation
-from domain.prefix.fork_point import ForkPoint
-from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, ForkPoint
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import next_chunk_end
 from tests.support.processes.lanes import InlineLane

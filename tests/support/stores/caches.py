@@ -8,7 +8,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from tests.support.telemetry.recording import RecordingEvents
 
 

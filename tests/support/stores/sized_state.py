@@ -5,8 +5,7 @@ from hashlib import sha256
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.payload import TensorSpec
-from domain.prefix.record import BlockKey, Namespace, Record
+from domain.prefix.record import BlockKey, Namespace, Record, TensorSpec
 
 NAMESPACE = Namespace(sha256(b"sized state").digest())
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.ids import SequenceId
-from domain.prefix.payload import GroupPayloads, HostPayload, StatePayload, TensorSpec
+from domain.prefix.record import GroupPayloads, HostPayload, StatePayload, TensorSpec
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import next_chunk_end
 

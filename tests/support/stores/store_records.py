@@ -9,10 +9,18 @@ from application.events import Event
 from application.ports.block_store import BlockStore
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint, tenant_salt
-from domain.prefix.payload import HostPayload, TensorSpec
-from domain.prefix.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
+from domain.prefix.prompt_content import BlockGrid
+from domain.prefix.record import (
+    BlockKey,
+    HostPayload,
+    NamespaceInfo,
+    Provenance,
+    Record,
+    RecordKey,
+    SnapshotKey,
+    TensorSpec,
+)
 
 BLOCK_TOKENS = 16
 

@@ -18,7 +18,7 @@ from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.prefix.block_grid import BlockGrid
+from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S

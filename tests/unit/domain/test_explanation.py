@@ -9,7 +9,7 @@ from domain.prefix.explanation import (
     find_divergence,
     nearest_fork,
 )
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 
 
 def text(token_ids: tuple[int, ...]) -> str:

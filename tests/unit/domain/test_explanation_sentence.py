@@ -2,8 +2,7 @@
 
 import pytest
 
-from domain.prefix.explanation import Divergence, Explanation, StopReason
-from domain.prefix.explanation_sentence import explanation_sentence
+from domain.prefix.explanation import Divergence, Explanation, StopReason, explanation_sentence
 
 SENTENCES = {
     StopReason.LAST_TOKEN: "Everything is reused but the last token, which is always computed.",

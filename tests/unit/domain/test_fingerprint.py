@@ -5,8 +5,8 @@ from dataclasses import replace
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.prefix.block_grid import BlockGrid
 from domain.prefix.fingerprint import Fingerprint, shares_tenant, tenant_salt
+from domain.prefix.prompt_content import BlockGrid
 from tests.support.engines.finish_load import finish_load
 
 BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", BlockGrid(256, 512), "mlx-lm 0.32")

@@ -8,8 +8,7 @@ from adapters.engine_process.messages import SentError, Submit, ToChild, decoded
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.prefix.fork_point import ForkKind, ForkPoint
-from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
 from tests.support.engines.sync_engine import submission
 
 PAYLOADS = [b"", b"one", b"x" * 300, b"\x00" * 7]

@@ -34,7 +34,7 @@ from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.models.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.models.state_layout import LayerState, StateKind, StateLayout
 from domain.prefix.explanation import Divergence, Explanation, StopReason
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob

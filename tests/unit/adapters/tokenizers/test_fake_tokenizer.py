@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adapters.fake import FakeTokenizer
 from application.ports.tokenizer import EncodedPrompt
 from domain.errors import TemplateFailed
-from domain.prefix.fork_point import ForkKind
+from domain.prefix.prompt_content import ForkKind
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt
 

@@ -17,7 +17,7 @@ from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
-from domain.prefix.fork_point import ForkKind
+from domain.prefix.prompt_content import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt

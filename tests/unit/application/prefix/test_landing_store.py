@@ -8,8 +8,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved, RecordsRead
 from application.services.prefix.store_tier import StoreTier
 from domain.ids import GroupIndex
-from domain.prefix.payload import HostPayload, StatePayload
-from domain.prefix.record import Record, RecordKey
+from domain.prefix.record import HostPayload, Record, RecordKey, StatePayload
 from tests.support.processes.lanes import InlineLane
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of

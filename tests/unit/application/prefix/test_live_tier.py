@@ -10,10 +10,9 @@ from application.ports.state_access import LeftState
 from application.services.prefix.live_tier import LiveState
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.prefix.block_grid import BlockGrid
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prefix.prompt_content import BlockGrid, ForkKind, ForkPoint
 from domain.prefix.record import Namespace
 from tests.support.stores.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
 

@@ -12,7 +12,7 @@ from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import Explanation, StopReason
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey, Provenance
 from tests.support.stores.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
 

@@ -12,8 +12,7 @@ from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import HitPolicy, StateLayout
 from domain.prefix.explanation import Explanation, StopReason
-from domain.prefix.payload import GroupPayloads, HostPayload
-from domain.prefix.record import Record, RecordKey, SnapshotKey
+from domain.prefix.record import GroupPayloads, HostPayload, Record, RecordKey, SnapshotKey
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.stores.store_records import empty

@@ -10,7 +10,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
 from application.services.prefix.fetch import RECORDS_PER_READ
 from domain.models.state_layout import StateLayout
-from domain.prefix.payload import HostPayload, StatePayload
+from domain.prefix.record import HostPayload, StatePayload
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
 

@@ -13,7 +13,7 @@ from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import Explanation, StopReason
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer

@@ -9,7 +9,7 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.models.state_layout import StateLayout
-from domain.prefix.fork_point import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint
 from tests.support.stores.cache_driver import VOCAB, CacheDriver, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)

@@ -14,9 +14,8 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
-from domain.prefix.namespace_choice import EVERYTHING
-from domain.prefix.payload import HostPayload, TensorSpec
-from domain.prefix.record import Record
+from domain.prefix.fingerprint import EVERYTHING
+from domain.prefix.record import HostPayload, Record, TensorSpec
 from domain.priority import Priority
 from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
