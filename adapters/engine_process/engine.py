@@ -88,7 +88,7 @@ class _State(Enum):
 
 
 class EngineProcess:
-    """A MortalEngine. Event loop only, but for `status`."""
+    """A EngineInstance. Event loop only, but for `status`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The engine port: where the text side and the token side meet, in immutable values.
+"""The engine port: the text side and the token side exchange immutable values.
 
     text side (event loop)                      token side (a thread of this process, or a process of its own)
     prompts to tokens, tokens to text           scheduling, prefix cache, store, the model
@@ -10,11 +10,11 @@
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them,
 rows of ids by their bytes (`IdRow`).
 
-Of each choice come, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted may be
-missing when it never left the queue. Exactly one Ended comes for each open choice of each submission that `submit`
-took, however the engine ends.
+The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted
+may be missing when the choice never left the queue. Exactly one Ended arrives for each open choice of each submission
+that `submit` accepted, however the engine ends.
 
-Threading: the event loop that called `start`, but for `status`, which any thread may call. Errors: DomainError.
+Threading: the event loop that called `start`, except `status`, which any thread may call. Errors: DomainError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +43,11 @@ from domain.scheduling.queue_waits import WaitReason
 
 @dataclass(frozen=True, slots=True)
 class ResumedChoice:
-    """What was reported of a choice before the engine that computed it was lost: another one goes on behind it. The
-    noise of token i is a function of (seed, i), so that the output is all it needs.
+    """A choice whose engine was lost, as far as it was reported: another engine continues after that. The noise of
+    token i is a function of (seed, i), so that the output is all it needs.
 
-    `output_ids`: tokens put out. `explanation`: of its admission, None where that was not reported. `num_prompt_done`:
-    prompt tokens that were reported as computed. `has_left_queue`: it was counted among those that did."""
+    `output_ids`: reported output tokens. `explanation`: of its admission, None if that was not reported.
+    `num_prompt_done`: prompt tokens that were reported as computed. `has_left_queue`: it was admitted before."""
 
     output_ids: tuple[int, ...] = ()
     explanation: Explanation | None = None
@@ -60,11 +60,11 @@ class Submission:
     """A request whose prompt is encoded and checked; the text side keeps the rest of it.
 
     `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
-    with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
-    `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
-    time, all before any choice's Tokens. `reasoning_budget`: None for no bound. `priority`: who waits for whom.
-    `resumed`: empty, or one a choice that another engine had, None for a choice that has ended: it goes on behind that,
-    and nothing is reported twice.
+    with its prompt. `eos_token_ids`: all tokens that end an answer; with `ignore_eos` none does. `cache_salt`,
+    `persist`, `grammar` and `num_prompt_logprobs` as in GenerationRequest; the log probabilities of the prompt come
+    with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no bound.
+    `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
+    reported twice.
     """
 
     id: RequestId
@@ -87,7 +87,7 @@ class Submission:
 
     @property
     def open_choices(self) -> tuple[int, ...]:
-        """Those that are to be computed."""
+        """The choices that are to be computed."""
         if not self.resumed:
             return tuple(range(self.num_choices))
         return tuple(choice for choice, resumed in enumerate(self.resumed) if resumed is not None)
@@ -95,7 +95,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled tokens. `has_eos`: the last of them ends the answer: it is counted, and never shown as text."""
+    """Sampled tokens. `has_eos`: the last of them ends the answer; it is counted, but is not part of the text."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -115,7 +115,7 @@ class EngineError:
         return cls(error.code, error.message, error.param)
 
     def to_error(self) -> DomainError:
-        """An error of the class that has this code."""
+        """Returns an error of the class that has this code."""
         made = _CLASSES.get(self.code, DomainError)(self.message)
         made.param = self.param
         return made
@@ -140,7 +140,7 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The engine is done with a choice: why, or by which error (`reason` is None then). Nothing of it follows."""
+    """The end of a choice: its reason, or its error (`reason` is None then). It is the choice's last item."""
 
     usage: Usage
     reason: FinishReason | None
@@ -152,10 +152,10 @@ EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | E
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """What came out since the last one. `items`: with the submission's id and the choice's number, in order.
-    `num_left_queue`: how many choices left the queue, admitted or ended. `events`: telemetry, of workers too.
-    `computing`: the choices, by their own ids, that are computed from now on, reported before that begins; None: the
-    same as before."""
+    """The output since the last batch. `items`: with the submission's id and the choice's number, in order.
+    `num_left_queue`: number of choices that left the queue, admitted or ended. `events`: telemetry, also of workers.
+    `computing`: the choices, by their own ids, that are computed from now on, reported before that begins; None:
+    unchanged."""
 
     at_ns: int
     items: tuple[tuple[RequestId, int, EngineItem], ...] = ()
@@ -166,8 +166,8 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """A model that is being loaded. `done_bytes`: of its weights, in memory; 0 while files are read for the first time,
-    to know them again. `total_bytes`: about what there will be."""
+    """The progress of a load. `done_bytes`: weights in memory; 0 while the files are read to compute their digest.
+    `total_bytes`: estimated size."""
 
     id: ModelId
     done_bytes: int
@@ -176,15 +176,14 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. `last_step_ns`,
-    `num_calls` and `activity`: as in `domain/engine_health`. Other counts are of choices. `memory`: bytes by purpose,
-    as the backend told them after the last load or unload. `fault`: why it ended.
-    `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
-    it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
-    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
-    for people; empty while that is not known. `loading`: the load under way, None for none. `stuck_after_s`: longer
-    than a step, or a piece of a load, legitimately takes where it computes; None while that is not known.
-    `prefill_chunk`: tokens that one step prefills at most.
+    """The state of the engine. `last_progress_ns`: when its last step, load or idle wake-up ended. `last_step_ns`,
+    `num_calls` and `activity`: as in `domain/health`. Other counts are of choices. `memory`: bytes by purpose, as the
+    backend reported them after the last load or unload. `fault`: why it ended. `limits`: the memory it may hold; None:
+    unbounded. `ledger`: the memory it holds, at the end of its last step; None: unknown. `pressure`: a level of
+    `domain/memory/pressure` by its name in lower case; empty where memory is unbounded. `waiting_for`: number of
+    waiting choices by WaitReason values. `computing`: description of the device; empty while unknown. `loading`: the
+    load under way; None for none. `stuck_after_s`: longer than a step, or a piece of a load, legitimately takes on its
+    device; None while unknown. `prefill_chunk`: most tokens that one step prefills.
     """
 
     is_alive: bool
@@ -223,60 +222,60 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A loaded model. `reuse_note`: why its prompts are never reused; empty when they are."""
+    """A loaded model. `reuse_note`: the reason why its prompts are never reused; empty when they are."""
 
     description: ModelDescription
     reuse_note: str = ""
 
 
 class EngineCache(Protocol):
-    """What may be asked of the engine's prefix cache. StoreUnresponsive: the store did not answer in time."""
+    """The engine's prefix cache. StoreUnresponsive: the store did not answer in time."""
 
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
-        """What a request with this prompt would reuse and why no more, also while the store does not answer. Computes
-        nothing. Raises ModelNotFound for a model that is not loaded."""
+        """Returns what a request with this prompt would reuse and why no more, also while the store does not answer.
+        Computes nothing. Raises ModelNotFound for a model that is not loaded."""
         ...
 
     async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        """How many of these tokens a restart would leave; None when nothing is persisted. Raises ModelNotFound and
-        StoreUnresponsive."""
+        """Returns how many of these tokens could be reused after a restart; None when nothing is persisted. Raises
+        ModelNotFound and StoreUnresponsive."""
         ...
 
     async def settle(self, timeout_s: float) -> bool:
-        """Wait until all that was captured so far is stored, as durably as the setting allows, or dropped. False if it
-        takes longer. Raises StoreUnresponsive."""
+        """Waits until everything captured so far is stored, as durably as the setting allows, or dropped. Returns False
+        if it takes longer. Raises StoreUnresponsive."""
         ...
 
     async def stats(self) -> CacheStats:
-        """Tiers are read one after the other, so that what moves between them may be seen twice."""
+        """Returns figures of each tier. Tiers are read one after the other, so a moving record may count twice."""
         ...
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
-        """Remove for good what is kept of one model and one `cache_salt`, or of any (None). Raises StoreUnresponsive.
+        """Removes all that is kept of one model and one `cache_salt`, or of any (None). Raises StoreUnresponsive.
 
-        A request that runs meanwhile ends as it would have, and leaves nothing behind."""
+        A request that runs meanwhile ends normally, and leaves nothing behind."""
         ...
 
 
 class Engine(Protocol):
-    """See the module docstring. One life: what was stopped is not started again."""
+    """An engine, see the module docstring. A stopped engine is not started again."""
 
     @property
     def cache(self) -> EngineCache: ...
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        """Begin to work. `receive` gets every batch, in order, on this event loop; it must not block or raise."""
+        """Starts the engine. `receive` gets every batch, in order, on this event loop; it must not block or raise."""
         ...
 
     async def stop(self, timeout_s: float) -> bool:
-        """End everything: what is open ends with ServerUnavailable, what waits for the store is written, and the last
-        events are handed over. False if the engine did not end in time. Idempotent."""
+        """Ends every open choice with ServerUnavailable, writes what waits for the store and delivers the last events.
+        Returns False if the engine did not end in time. Idempotent."""
         ...
 
     def status(self) -> EngineStatus: ...
 
     def submit(self, submission: Submission) -> None:
-        """Begin all choices of a request: its prompt is looked up, restored and computed once. Raises
+        """Queues all choices of a request; its prompt is looked up, restored and computed once. Raises
         ServerUnavailable when the engine has ended."""
         ...
 
@@ -288,23 +287,23 @@ class Engine(Protocol):
         reason: FinishReason = FinishReason.CANCELLED,
         num_tokens: int | None = None,
     ) -> None:
-        """End a choice, or all of them (None), within one step, whatever it is doing. Unknown or ended ids are ignored.
+        """Ends a choice, or all of them (None), within one step. Unknown or ended ids are ignored.
 
         `reason` STOP: the text side found a stop string after `num_tokens` tokens; later ones are not counted."""
         ...
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Load a model, between the steps of running requests. One that is loaded already stays. Cancelled, a load
-        that has begun goes on. Raises ModelLoadFailed, and ServerUnavailable when the engine has ended."""
+        """Loads a model between the steps of running requests. A loaded model stays. Cancellation does not stop a load
+        that has begun. Raises ModelLoadFailed, and ServerUnavailable when the engine has ended."""
         ...
 
     async def unload(self, id: ModelId) -> None:
-        """Unload a model; choices it still serves end with ServerUnavailable. Raises it when the engine has ended."""
+        """Unloads a model; its open choices end with ServerUnavailable. Raises that when the engine has ended."""
         ...
 
 
-class MortalEngine(Engine, Protocol):
-    """An Engine of one life, which may end unasked; choices that are open then end without a word.
+class EngineInstance(Engine, Protocol):
+    """An Engine that may be lost: it then ends by itself, and its open choices get no item any more.
 
     `is_outdated`: it was lost because the code on disk is no longer the code of this process, which can start no other
     engine."""
@@ -312,38 +311,20 @@ class MortalEngine(Engine, Protocol):
     is_outdated: bool
 
     async def begun(self) -> None:
-        """Returns once it is made, or has ended."""
+        """Returns when the engine has been made, or has ended."""
         ...
 
     async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """As a ModelCheck."""
+        """Looks at a model without loading it, as a ModelCheck."""
         ...
 
     def abandon(self) -> None:
-        """End it as it is, after it wrote where it hangs. It is lost then."""
+        """Ends a stuck engine after it wrote a report of its threads. It is lost then."""
         ...
 
 
-class MakeMortal(Protocol):
-    def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
-        """`lost`: called once on the event loop when it has ended unasked, with the reason, before questions to it end.
-        Nothing of it computes any more then."""
+class MakeInstance(Protocol):
+    def __call__(self, lost: Callable[[str], None]) -> EngineInstance:
+        """Makes an engine. `lost`: called once on the event loop with the reason when it ended by itself, before the
+        calls that wait for it end. It computes nothing any more then."""
         ...
-
-
-__all__ = (
-    "Ended",
-    "Engine",
-    "EngineCache",
-    "EngineError",
-    "EngineItem",
-    "EngineModel",
-    "EngineStatus",
-    "LoadProgress",
-    "MakeMortal",
-    "MortalEngine",
-    "ResumedChoice",
-    "StepBatch",
-    "Submission",
-    "Tokens",
-)

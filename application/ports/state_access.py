@@ -1,8 +1,8 @@
-"""State access: captured state out of an open sequence, and back into one. All that the prefix cache needs of a model.
+"""State access: captures state from an open sequence and restores it into another, for the prefix cache.
 
 Threading and errors as in `application.ports.compute`; a sequence's *position* is defined there.
 
-A sequence that ends may leave its state in the model as it is, and a later one take that over:
+A sequence that ends may leave its state in the model, and a later sequence may take that over:
 
     open ──leave──► left ──take_over──► (another sequence's)
                      └──drop──► gone
@@ -18,9 +18,9 @@ from domain.prefix.record import GroupPayloads
 
 @dataclass(frozen=True, slots=True)
 class LeftState:
-    """A state whose sequence has ended, and that stays in the model. `position`: tokens it covers. `first`: it can be
-    taken over at any position from there on: 1 where every layer holds all tokens, its own position where one is
-    windowed or recurrent. `size_bytes`: what it holds, room for more tokens included."""
+    """A live state: its sequence has ended, and it stays in the model. `position`: number of tokens it covers. `first`:
+    the first position at which it can be taken over: 1 where every layer holds all tokens, its own position where one
+    is windowed or recurrent. `size_bytes`: its memory, including spare buffer slots."""
 
     position: int
     first: int
@@ -31,66 +31,64 @@ class StateAccess(Protocol):
     """The states of a model's open sequences."""
 
     def open_ids(self) -> frozenset[SequenceId]:
-        """Sequences that hold state."""
+        """Returns the sequences that hold state."""
         ...
 
     def position(self, id: SequenceId) -> int:
-        """Tokens covered by the sequence's state, exactly."""
+        """Returns the exact number of tokens covered by the sequence's state."""
         ...
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
-        """Put an open sequence at `position` from captured state, replacing whatever it held.
+        """Restores captured state into an open sequence at `position`, and replaces the state it held.
 
-        `blocks`: block 0 onward without a gap; ALL groups in each, TRAILING groups at least in those their window
-        still reaches. `snapshot`: what `capture_snapshot` gave at `position` (or, without SNAPSHOT groups, what
-        `capture_blocks` gave for the partial block); empty where blocks alone suffice. Where a TRAILING slice is
-        shorter than its span, nothing before it is needed.
-        Raises ComputeFailed when the pieces do not fit; the sequence is then at position 0, empty.
+        `blocks`: block 0 onward without a gap; ALL groups in each, TRAILING groups at least in those that their window
+        still reaches. `snapshot`: the result of `capture_snapshot` at `position` (or, without SNAPSHOT groups, of
+        `capture_blocks` for the partial block); empty where blocks alone suffice. Where a TRAILING slice is shorter
+        than its span, nothing before it is needed. Raises ComputeFailed when the pieces do not fit; the sequence is
+        then empty, at position 0.
         """
         ...
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
-        """Copy out token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
+        """Copies token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
 
-        Returned payloads are copies: no live view on the cache remains, and reading one waits until it is computed. A
+        Returned payloads are copies without a live view on the cache; reading one waits until it is computed. A
         TRAILING group gives the longest suffix of the span that it still holds, if that is all of it or at least
-        window - 1 tokens (enough to resume anywhere at or after the span's end); with less it is left out of that
-        span's mapping. It holds at least window - 1 tokens before those that the last chunk or step fed. Works while
-        prefilling and while decoding.
+        window - 1 tokens (enough to resume at or after the span's end); otherwise that span's mapping lacks the group.
+        It holds at least window - 1 tokens before those that the last chunk or step fed. Works while prefilling and
+        while decoding.
         """
         ...
 
     def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
-        """Copy out what resuming at the current position needs beyond full blocks.
+        """Copies the state that resuming at the current position needs beyond full blocks.
 
-        SNAPSHOT groups: their state now. ALL and TRAILING groups: the slice [block_start, position), as
-        `capture_blocks` gives it; left out where that is empty.
+        SNAPSHOT groups: their present state. ALL and TRAILING groups: the slice [block_start, position), as
+        `capture_blocks` gives it; missing where that is empty.
         """
         ...
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
-        """End an open sequence and let its state stay, under its id, until it is taken over or dropped.
+        """Ends an open sequence and keeps its state under its id until it is taken over or dropped.
 
-        Nothing is copied but the state of a row of a batch: its own bytes, a layer at a time, and only if that
-        `may_copy`. None when nothing stays: it may not, or cannot; the sequence is closed then. Never raises
-        ComputeFailed.
+        Only the state of a row of a batch is copied: its own bytes, a layer at a time, and only with `may_copy`.
+        Returns None when the state cannot stay; the sequence is closed then. Never raises ComputeFailed.
         """
         ...
 
     def left_ids(self) -> frozenset[SequenceId]:
-        """Ids of states that were left and are still there; none of them is open."""
+        """Returns the ids of the live states; none of them is open."""
         ...
 
     def drop(self, ids: Sequence[SequenceId]) -> None:
-        """Let go of states that were left. Ids under which nothing was left are ignored."""
+        """Releases live states. Ids without one are ignored."""
         ...
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
-        """Put an open sequence that holds nothing at `position` from a state that was left, which is gone then.
+        """Moves a live state into an open, empty sequence at `position`; the live state is gone then.
 
-        `position`: at least 1, and one of those that its LeftState allows. The state moves: of
-        a buffer the most of which would be unused what remains is copied, and nothing else.
-        What follows is computed as if the tokens up to `position` had been computed in the same chunks by this
-        sequence. Raises ComputeFailed when it cannot be done; the sequence then holds nothing, at position 0.
+        `position`: at least 1, and allowed by its LeftState. Nothing is copied, except the remaining part of a buffer
+        that would be mostly unused. The sequence continues as if it had computed the tokens up to `position` in the
+        same chunks. Raises ComputeFailed on failure; the sequence is then empty, at position 0.
         """
         ...

@@ -1,1 +1,1 @@
-"""How much memory computing takes, what is held of it, and what is done when it gets short."""
+"""The memory that computation takes, the ledger of what is held, and the reaction to memory pressure."""

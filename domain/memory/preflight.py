@@ -1,11 +1,11 @@
-"""Whether a request can ever be computed: alone, with everything let go of that can be, below the hard mark.
+"""The check whether a request can ever be computed: alone, with all kept state evicted, below the hard mark.
 
     hard mark |-- weights and other fixed bytes --|-------------- available --------------|
     prefill                                        |- state at the prompt's end -|-copy-|-chunk-|
     decode                                         |- state of every choice at its end --|-step-|
 
-The copy is what the prefix cache keeps of a chunk. What does not fit by this sum never will, however long it waits;
-what does is admitted when nothing else runs (`demand` never asks for more). Tokens that are reused take room like all
+The copy is made by the prefix cache. A request that does not fit by this sum never will, however long it waits; one
+that fits is admitted when nothing else runs (`memory_demand` never asks for more). Reused tokens take memory like all
 others. Every choice of an answer counts, because all of them may grow at once.
 """
 
@@ -17,7 +17,7 @@ from domain.memory.shape import MemoryShape
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request asks for, in tokens. `is_scored`: log probabilities of the whole prompt are told, so that
+    """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
     logits of every token are computed."""
 
     num_prompt: int
@@ -28,8 +28,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why `demand` can never be computed, and what could be, in tokens: a prompt of `most_prompt` with an answer as
-    long, and for this prompt an answer of `most_new`, 0 where the prompt is too long for any."""
+    """The reason why `demand` can never be computed, and the sizes in tokens that could be: a prompt of `most_prompt`
+    with the same answer, or an answer of `most_new` to the same prompt, 0 where the prompt is too long for any."""
 
     demand: Demand
     needed_bytes: int
@@ -41,7 +41,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Of one model in one engine. `fixed_bytes`: held whatever is let go of. `max_chunk`: tokens prefilled at once."""
+    """The check for one model in one engine. `fixed_bytes`: memory that cannot be evicted. `max_chunk`: most tokens
+    that are prefilled at once."""
 
     shape: MemoryShape
     limit_bytes: int
@@ -50,11 +51,11 @@ class Preflight:
 
     @property
     def available_bytes(self) -> int:
-        """For one request alone. Negative where what is fixed is too much already."""
+        """Memory for one request alone; negative where the fixed bytes exceed the limit."""
         return self.limit_bytes - self.fixed_bytes
 
     def needed_bytes(self, demand: Demand) -> int:
-        """The most that it takes at any moment. Never less for more tokens or choices."""
+        """Returns the peak memory of a request; it never falls with more tokens or choices."""
         shape, end = self.shape, demand.num_prompt + demand.num_new
         chunk = min(self.max_chunk, max(demand.num_prompt, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
@@ -67,18 +68,18 @@ class Preflight:
         return self.needed_bytes(demand) <= self.available_bytes
 
     def most_new(self, demand: Demand) -> int:
-        """The longest answer up to the one asked for that fits; -1 when none does."""
+        """Returns the longest answer that fits, up to the requested one; -1 for none."""
         answers = range(demand.num_new + 1)
         return bisect(answers, False, key=lambda num_new: not self.fits(replace(demand, num_new=num_new))) - 1
 
     def most_prompt(self, demand: Demand) -> int:
-        """The longest prompt up to the one asked for that fits with this answer; -1 for none."""
+        """Returns the longest prompt that fits with this answer, up to the requested one; -1 for none."""
         prompts = range(demand.num_prompt + 1)
         return bisect(prompts, False, key=lambda num_prompt: not self.fits(replace(demand, num_prompt=num_prompt))) - 1
 
     def refusal(self, demand: Demand, shortest: int) -> Refusal | None:
-        """None when it fits. `shortest`: tokens of an answer that is worth having. A prompt that is too long even for
-        that is refused with it, so that prompt and answer together are more than what the refusal says would fit."""
+        """Returns None when the request fits. `shortest`: tokens of the shortest useful answer. A prompt that is too
+        long even for that one is refused together with it, so that their sum exceeds the sizes in the refusal."""
         if self.fits(demand):
             return None
         most_new = max(self.most_new(demand), 0)

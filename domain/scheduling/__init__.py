@@ -1,1 +1,1 @@
-"""What the engine does in one step, and the memory it needs for it. Uses `models`, `prefix` and `memory`."""
+"""The plan of one engine step, and the memory that it needs. Depends on `models`, `prefix` and `memory`."""

@@ -1,10 +1,9 @@
-"""Which sequences decode together, and where their rows lie. Batch caches are padded to the longest row.
+"""Decode groups: the sequences that share a batch cache, which is padded to its longest row.
 
-Padding is memory that holds nothing, and bytes that every step reads for nothing; a group of one's own reads the
-weights once more every step. So a sequence joins the first group whose padding then takes fewer bytes than the weights,
-and of memory no more than an eighth of theirs or a quarter of what the rows themselves hold. Short sequences are cheap
-to pad: `FREE_PADDING` tokens a row are always worth a pass. Left padding four rows of 4096, 128, 128, 128 tokens of a
-small model would hold 3.4 times the bytes of the four alone.
+Padding wastes memory, and bandwidth in every step; a further group reads the weights once more in every step. So a
+sequence joins the first group whose padding then takes fewer bytes than the weights, and no more memory than an eighth
+of theirs or a quarter of the rows' own. `FREE_PADDING` tokens a row always cost less than another pass. Left padding
+four rows of 4096, 128, 128, 128 tokens of a small model would hold 3.4 times the bytes of the four alone.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ SPARE_ROWS = 1 / 8
 
 
 def choose_group(length: int, groups: Sequence[Sequence[int]], shape: MemoryShape) -> int | None:
-    """Index of the group a sequence of `length` tokens should join; None for a group of its own.
+    """Returns the index of the group that a sequence of `length` tokens should join; None for a group of its own.
 
     `groups`: the current lengths of each group's rows. Pure; ties go to the earliest group.
     """
@@ -29,7 +28,7 @@ def choose_group(length: int, groups: Sequence[Sequence[int]], shape: MemoryShap
 
 
 def padding_bytes(lengths: Sequence[int], shape: MemoryShape) -> int:
-    """What a group of sequences of these lengths holds beyond what they hold alone."""
+    """Returns the bytes of a group of these lengths beyond those of the sequences alone."""
     return len(lengths) * shape.state_bytes(max(lengths)) - sum(map(shape.state_bytes, lengths))
 
 
@@ -42,14 +41,14 @@ def _may_share(lengths: Sequence[int], shape: MemoryShape) -> bool:
 
 
 def rows_capacity(num_rows: int) -> int:
-    """Rows to have room for when a batch must grow to `num_rows`: then most rows are written in place, and growing
-    costs each about as much wherever it comes."""
+    """Returns the number of rows to allocate when a batch must grow to `num_rows`, so that most later rows are written
+    in place."""
     return num_rows + int(num_rows * SPARE_ROWS)
 
 
 def rows_in_place(num_rows: int, kept: Sequence[int]) -> list[int]:
-    """The rows `kept` of a batch in an order that moves as few as can be: the last ones fill the holes of those that
-    leave, everyone else stays."""
+    """Returns the rows `kept` of a batch in an order that moves the fewest: the last ones fill the places of those that
+    leave, and the others stay."""
     count = len(kept)
     from_behind = [row for row in kept if row >= count]
     staying = {row for row in kept if row < count}

@@ -1,10 +1,10 @@
-"""What open sequences hold, still grow by, and need for the next step, by their models' shapes.
+"""The memory that open sequences hold, still grow by, and need for the next step, by their models' shapes.
 
-held       the state up to where a sequence is computed, or that it is about to take over; of one that decodes, a step
-           of its buffers ahead, because the rows of a batch grow together
-growth     from there to its charge
-a step     the shortest prompts are computed first, up to one chunk in all: their states grow, what was computed is
-           copied for the cache, and the widest layer works on it; meanwhile everything that decodes takes a step
+held       the state up to the computed position, or the one to take over; a decoding row counts one growth step of its
+           buffers ahead, because the rows of a batch grow together
+growth     from there to the charge
+a step     the shortest prompts prefill first, up to one chunk in all: their states grow, the cache copies what was
+           computed, and the widest layer works on it; meanwhile every decoding sequence takes a step
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,26 +17,25 @@ from domain.scheduling.sequence import ACTIVE, Phase
 from domain.scheduling.step_values import SequenceView
 
 GROWN_TOKENS = 256
-"""What a decoding row's buffers grow by at once."""
+"""Tokens by which a decoding row's buffers grow at once."""
 
 RESERVE_TOKENS, RESERVE_SHARE = 768, 8
-"""What an answer is expected to grow to, if it may: so many tokens, or such a part of its prompt. Beyond it a sequence
+"""Tokens that are reserved for an answer: so many, or one part in so many of its prompt. A sequence that grows further
 may have to be preempted."""
-
 
 Pair = tuple[SequenceView, MemoryShape]
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Of all open sequences together: bytes held now, and promised to them beyond that."""
+    """Bytes that all open sequences hold together, and bytes promised to them beyond that."""
 
     state_bytes: int
     growth_bytes: int
 
 
 def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) -> int:
-    """What a sequence counts from its admission to its end: its prompt, and as much of its answer as is reserved."""
+    """Returns the charge of a sequence from its admission to its end: its prompt, and the reserved answer."""
     reserve = min(num_new, max(RESERVE_TOKENS, num_prompt // RESERVE_SHARE))
     return max(shape.state_bytes(num_prompt, min(chunk, num_prompt)), shape.state_bytes(num_prompt + reserve))
 
@@ -57,8 +56,8 @@ def demand_of(
     chunk: int,
     first: SequenceView | None,
 ) -> StepDemand:
-    """`chunk`: the grid, tokens that one step prefills at most. `first`: of those that wait and have a shape, who is
-    admitted next; None: nobody waits."""
+    """Returns the demand of the next step. `chunk`: most tokens that it prefills. `first`: the next sequence to admit
+    that has a shape; None: none waits."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
@@ -77,7 +76,7 @@ def demand_of(
 def _waiting_bytes(
     view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
 ) -> int:
-    """The charge of one that waits, and what its last chunk takes beyond what the chunks of others do."""
+    """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
     length = min(chunk, view.num_prompt)
     peak = _peak(view, shape, length, view.num_prompt)
     if not active:
@@ -95,7 +94,7 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
 
 
 def _widest(prompts: Sequence[Pair], chunk: int) -> int:
-    """The transient of the widest chunk."""
+    """Returns the peak of the widest chunk."""
     peaks = [0]
     for view, shape in prompts:
         length = min(chunk, view.num_prompt - view.num_computed)
@@ -108,7 +107,7 @@ def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
-    """Of one step: the widest chunk, and the growth of whichever are computed in it."""
+    """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes."""
     growths: list[tuple[int, int]] = []
     for view, shape in prompts:
         start = view.num_computed
@@ -129,7 +128,7 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
 
 
 def _decode_bytes(rows: Sequence[Pair]) -> int:
-    """By model; rows that decode together are as wide as the longest of them."""
+    """Returns the bytes of one decode step; the rows of a model are as wide as the longest of them."""
     by_shape: dict[MemoryShape, list[int]] = {}
     for view, shape in rows:
         by_shape.setdefault(shape, []).append(view.num_computed)

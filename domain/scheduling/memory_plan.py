@@ -1,9 +1,9 @@
-"""What a model would need on a machine, before it is loaded: the sums that the guard makes while it serves.
+"""The memory that a model would need on a machine, before it is loaded, by the sums that the guard uses.
 
     weights | states of all sequences, each at the end of its context | one step: the last chunk of one of them is
     prefilled while the others decode
 
-Pictures of a full house, not of a usual one: sequences share no memory here, and all are at their longest.
+This is the worst case: sequences share no memory, and all are at their longest.
 """
 
 from bisect import bisect
@@ -18,12 +18,12 @@ from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
 
 MOST_SEQUENCES = 1024
-"""Nobody asks for more at once."""
+"""Upper bound of the search for the number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model that is not loaded. `has_weights`: whether its files are here, so that its weight bytes are theirs."""
+    """A model that is not loaded. `has_weights`: its files are here, and the weight bytes are theirs."""
 
     model_type: str
     context_length: int
@@ -34,8 +34,8 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """`context`: tokens of each sequence, prompt and answer together. `batch`: sequences at once. `chunk`: tokens that
-    one step prefills at most. `limits` None: nothing bounds it."""
+    """The memory plan of one model. `context`: tokens of each sequence, prompt and answer together. `batch`: number of
+    sequences at once. `chunk`: most tokens that one step prefills. `limits` None: memory is not bounded."""
 
     shape: MemoryShape
     context: int
@@ -45,27 +45,27 @@ class MemoryPlan:
 
     @property
     def sequence_bytes(self) -> int:
-        """What one sequence holds at its end."""
+        """State of one sequence at its end."""
         return charge_bytes(self.shape, self.context, 0, self.chunk)
 
     @property
     def prefill_bytes(self) -> int:
-        """What the last chunk of one prompt takes beyond the states."""
+        """Peak of the last chunk of one prompt beyond the states."""
         return self.shape.peak_bytes(min(self.chunk, self.context), self.context)
 
     @property
     def decode_bytes(self) -> int:
-        """What one step of all sequences takes beyond the states."""
+        """Peak of one decode step of all sequences beyond the states."""
         return self.shape.decode_bytes(self.batch, self.context)
 
     @property
     def snapshot_bytes(self) -> int:
-        """What resuming takes at one exact position, beside the tokens of the block around it."""
+        """Size of the snapshot of one exact position, without the tokens of the block around it."""
         return sum(state.fixed_bytes for state in self.shape.states)
 
     @property
     def needed_bytes(self) -> int:
-        """In all."""
+        """Sum of weights, states and one step."""
         views = [self._view(index, Phase.DECODING) for index in range(1, self.batch)]
         views.append(self._view(0, Phase.PREFILLING))
         shapes = {view.id: self.shape for view in views}
@@ -78,11 +78,11 @@ class MemoryPlan:
         return self.limits is None or self.needed_bytes <= self.limits.hard_bytes
 
     def longest(self, most: int) -> int:
-        """The longest context up to `most` that fits with this batch; 0 for none."""
+        """Returns the longest context up to `most` that fits with this batch; 0 for none."""
         return bisect(range(1, most + 1), False, key=lambda context: not replace(self, context=context).fits)
 
     def most_sequences(self) -> int:
-        """How many of this context fit; 0 for none."""
+        """Returns how many sequences of this context fit; 0 for none."""
         return bisect(range(1, MOST_SEQUENCES + 1), False, key=lambda batch: not replace(self, batch=batch).fits)
 
     def _view(self, index: int, phase: Phase) -> SequenceView:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from adapters.system.blas.openblas import BlasReport, load_blas
 from adapters.system.memory_probe import SystemMemory
-from application.ports.compute import ComputeEngine
-from application.ports.memory_probe import MemoryProbe
+from application.ports.compute import ComputeEngine, MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described

@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.environment import FakeMemory
 from adapters.mlx.runtime.device import MlxMemory
 from adapters.system.memory_probe import SystemMemory
-from application.ports.memory_probe import MemoryProbe
+from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryReading
 
 GIB = 1 << 30

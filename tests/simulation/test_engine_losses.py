@@ -12,7 +12,7 @@ import pytest
 from adapters.engine_process.engine import EngineProcess
 from adapters.system.clock import SystemClock
 from application.events import EngineRestarted, ModelLoaded
-from application.ports.engine import MakeMortal
+from application.ports.engine import MakeInstance
 from application.services.text_side.models.load_failures import MAX_RELOADS
 from domain.ids import RequestId
 from domain.request.request import FinishReason
@@ -32,7 +32,7 @@ from tests.support.processes.dying_channel import Fuse
 from tests.support.processes.hosted_child import HostedChild
 
 
-def dying(*num_messages: int) -> MakeMortal:
+def dying(*num_messages: int) -> MakeInstance:
     """Engines that each end at a message of theirs; after these, one that does not."""
     fuses = chain(map(Fuse, num_messages), (Fuse(None) for _ in repeat(0)))
     return lambda lost: EngineProcess(HostedChild(hosted_toy, next(fuses).opens), b"", SystemClock(), lost=lost)

@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from application.ports.memory_probe import MemoryProbe
+from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryReading
 
 CPU_GRID = 512

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from application.events.memory import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
+from application.ports.compute import MemoryProbe
 from application.ports.event_sink import EventSink
-from application.ports.memory_probe import MemoryProbe
 from application.services.memory_ledger import MemoryLedger, Purpose
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier

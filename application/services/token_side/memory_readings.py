@@ -12,7 +12,7 @@ request for ever. Compute thread only. What cannot be read raises nothing.
 from collections.abc import Callable
 from dataclasses import replace
 
-from application.ports.memory_probe import MemoryProbe
+from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
 from domain.memory.pressure import StepDemand
 

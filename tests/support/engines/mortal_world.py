@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 
 
 class Mortal:
-    """A MortalEngine on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
+    """A EngineInstance on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
     do before they are done."""
 
     def __init__(

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from adapters.system.clock import SystemClock
-from application.ports.engine import Ended, MakeMortal, Tokens
+from application.ports.engine import Ended, MakeInstance, Tokens
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
@@ -45,7 +45,7 @@ async def nothing(_client: EngineClient) -> None:
 
 
 def play(
-    make: MakeMortal,
+    make: MakeInstance,
     during: Callable[[EngineClient], Awaitable[None]] = nothing,
     model: ModelSource | None = None,
     salt: str = "",

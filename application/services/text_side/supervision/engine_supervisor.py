@@ -27,10 +27,10 @@ from application.events import EngineRestarted
 from application.ports.clock import Clock
 from application.ports.engine import (
     EngineCache,
+    EngineInstance,
     EngineModel,
     EngineStatus,
-    MakeMortal,
-    MortalEngine,
+    MakeInstance,
     StepBatch,
     Submission,
 )
@@ -67,7 +67,7 @@ class EngineSupervisor:
 
     def __init__(
         self,
-        make: MakeMortal,
+        make: MakeInstance,
         clock: Clock,
         *,
         outdated: Callable[[str], object] = lambda _why: None,
@@ -243,7 +243,7 @@ class EngineSupervisor:
     def _unavailable(self) -> ServerUnavailable:
         return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
 
-    async def _next(self) -> MortalEngine:
+    async def _next(self) -> EngineInstance:
         """The present one, or the one that comes; before the start and after the stop, one that refuses."""
         if self._state is not _State.NEW:
             await self._answers.wait()
@@ -251,7 +251,7 @@ class EngineSupervisor:
             raise self._unavailable()
         return self._engine
 
-    async def _asked(self, source: ModelSource, ask: Callable[[MortalEngine], Awaitable[T]]) -> T:
+    async def _asked(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
         """The answer about a model. An engine that was lost before it was made has not heard the question: the next one
         does."""
         while True:

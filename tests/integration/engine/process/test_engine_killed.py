@@ -15,7 +15,7 @@ from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import MakeEngine
 from adapters.system.clock import SystemClock
 from application.events import EngineRestarted
-from application.ports.engine import MakeMortal, Tokens
+from application.ports.engine import MakeInstance, Tokens
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import ModelLoadFailed
@@ -62,7 +62,7 @@ class Processes:
                 os.kill(engine.pid or 0, 0)
 
 
-def here(make: MakeEngine) -> MakeMortal:
+def here(make: MakeEngine) -> MakeInstance:
     """Engines that nothing happens to, in this process."""
     return lambda lost: EngineProcess(HostedChild(make), b"", SystemClock(), lost=lost)
 
