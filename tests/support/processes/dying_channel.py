@@ -1,6 +1,6 @@
 """A child's end of the socket that breaks at a chosen message, its own or one that came: nothing gets through after it.
 
-Of a message that it breaks at while sending, a part is sent, as by a process that is killed. Whichever thread sends it:
+The greeting is not counted. Of a message that it breaks at while sending, a part is sent, as by a process that is killed. Whichever thread sends it:
 nothing of another comes behind that part.
 """
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from adapters.engine_process.channel import Channel, framed
+from adapters.engine_process.messages import greeting
 
 
 class Fuse:
@@ -41,7 +42,7 @@ class DyingChannel(Channel):
 
     def send(self, payload: bytes) -> None:
         with self._turn:
-            if self._fuse.burns():
+            if payload != greeting() and self._fuse.burns():
                 self._break(framed(payload))
             else:
                 super().send(payload)
