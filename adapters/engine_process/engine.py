@@ -15,14 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.child import Child
 from adapters.engine_process.messages import (
-    QUESTIONS,
+    CHECK,
+    CLEAR,
+    EXPLAIN,
+    LOAD,
+    NUM_STORED,
+    SETTLE,
+    STATS,
+    UNLOAD,
     Answer,
     Ask,
     Batch,
@@ -30,6 +37,7 @@ from adapters.engine_process.messages import (
     Begun,
     Broken,
     Cancel,
+    Question,
     Status,
     Stop,
     Stopped,
@@ -55,6 +63,8 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.request import FinishReason
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class _State(Enum):
 
 
 class EngineProcess:
-    """A EngineInstance. Event loop only, but for `status`."""
+    """An EngineInstance, and its own EngineCache. Event loop only, but for `status`."""
 
     def __init__(
         self,
@@ -115,7 +125,6 @@ class EngineProcess:
         )
         self._heard_ns = now
         self._questions = Questions(self._send)
-        self.cache: EngineCache = AskedCache(self._ask)
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
@@ -190,32 +199,46 @@ class EngineProcess:
     ) -> None:
         self._send(Cancel(id, choice, reason, num_tokens))
 
-    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        model: EngineModel = await self._ask("load", source, options)
-        return model
-
-    async def unload(self, id: ModelId) -> None:
-        await self._ask("unload", id)
-
     async def begun(self) -> None:
-        """Once the child has made its engine, or all has ended."""
+        """Returns once the child has made its engine, or all has ended."""
         await self._has_begun.wait()
 
-    async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """As a ModelCheck, made where the model would run."""
-        preview: ModelPreview = await self._ask("check", source, options)
-        return preview
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        return await self._ask(LOAD, source, options)
 
-    async def _ask(self, what: str, *arguments: object) -> Any:
+    async def unload(self, id: ModelId) -> None:
+        await self._ask(UNLOAD, id)
+
+    async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """As a ModelCheck, in the process where the model would run."""
+        return await self._ask(CHECK, source, options)
+
+    @property
+    def cache(self) -> EngineCache:
+        return self
+
+    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        return await self._ask(EXPLAIN, model, prompt, salt)
+
+    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
+        return await self._ask(NUM_STORED, model, IdRow(prompt_ids), salt)
+
+    async def settle(self, timeout_s: float) -> bool:
+        return await self._ask(SETTLE, float(timeout_s))
+
+    async def stats(self) -> CacheStats:
+        return await self._ask(STATS)
+
+    async def clear(self, model: str | None, salt: str | None) -> Cleared:
+        return await self._ask(CLEAR, model, salt)
+
+    async def _ask(self, question: Question[T], *arguments: object) -> T:
         self._need_running()
-        return await self._questions.ask(what, *arguments)
+        return await self._questions.ask(question, *arguments)
 
     def _need_running(self) -> None:
         if self._state is not _State.RUNNING:
-            raise self._why_refused()
-
-    def _why_refused(self) -> DomainError:
-        return ServerUnavailable(self._fault or "the engine is not running")
+            raise ServerUnavailable(self._fault or "the engine is not running")
 
     def _send(self, message: ToChild) -> None:
         if self._channel is not None:
@@ -299,24 +322,24 @@ class EngineProcess:
 
 
 class Questions:
-    """Each is answered, or ended with the engine."""
+    """The questions under way. Each is answered, or ended with the engine."""
 
     def __init__(self, send: Callable[[ToChild], None]) -> None:
         self._send = send
         self._numbers = count()
-        self._open: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._open: dict[int, tuple[Question[Any], asyncio.Future[Any]]] = {}
 
     def __len__(self) -> int:
-        """Those that wait for an answer. Any thread."""
+        """Any thread."""
         return len(self._open)
 
-    async def ask(self, what: str, *arguments: object) -> Any:
-        """Raises what the child raised, or what the engine ended with. Cancelled, it withdraws the question."""
+    async def ask(self, question: Question[T], *arguments: object) -> T:
+        """Raises the child's error, or the engine's end. Cancelled, it withdraws the question."""
         call = next(self._numbers)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._open[call] = what, answer
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._open[call] = question, answer
         try:
-            self._send(Ask(call, what, raw(arguments)))
+            self._send(Ask(call, question.name, raw(arguments)))
             return await answer
         except asyncio.CancelledError:
             if call in self._open:
@@ -326,45 +349,18 @@ class Questions:
             self._open.pop(call, None)
 
     def answered(self, message: Answer) -> None:
-        """Raises msgspec.MsgspecError. One that was withdrawn is ignored."""
-        what, answer = self._open.pop(message.call, ("", None))
-        if answer is None or answer.done():
+        """The answer to a withdrawn question is ignored. Raises msgspec.MsgspecError."""
+        question, answer = self._open.pop(message.call, (None, None))
+        if question is None or answer is None or answer.done():
             return
         if message.error is not None:
             answer.set_exception(message.error.to_error())
         else:
-            answer.set_result(decoded(message.value, QUESTIONS[what].answer))
+            answer.set_result(decoded(message.value, question.answer))
 
     def end(self, make: Callable[[], DomainError]) -> None:
-        """No more answers come. `make`: an error for each, whose tracebacks differ."""
+        """No more answers come. `make` returns an error for each, since a raised error keeps its traceback."""
         for _, answer in self._open.values():
             if not answer.done():
                 answer.set_exception(make())
         self._open.clear()
-
-
-class AskedCache:
-    """An EngineCache. `ask` as in `Questions`, and raises ServerUnavailable without an engine."""
-
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
-
-    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
-        explanation: Explanation = await self._ask("explain", model, prompt, salt)
-        return explanation
-
-    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        found: int | None = await self._ask("num_stored", model, IdRow(prompt_ids), salt)
-        return found
-
-    async def settle(self, timeout_s: float) -> bool:
-        is_settled: bool = await self._ask("settle", float(timeout_s))
-        return is_settled
-
-    async def stats(self) -> CacheStats:
-        stats: CacheStats = await self._ask("stats")
-        return stats
-
-    async def clear(self, model: str | None, salt: str | None) -> Cleared:
-        cleared: Cleared = await self._ask("clear", model, salt)
-        return cleared

@@ -19,21 +19,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.messages import (
+    CHECK,
+    LOAD,
     NO_VALUE,
     QUESTIONS,
+    UNLOAD,
     Answer,
     Ask,
     Begin,
     Broken,
     Cancel,
-    SentError,
     Stop,
     Stopped,
     Submit,
@@ -43,8 +45,8 @@ from adapters.engine_process.messages import (
     greeting,
     raw,
 )
-from adapters.engine_process.reports import ReaderGate, Reports
-from application.ports.engine import Engine, EngineStatus
+from adapters.engine_process.reports import Reports
+from application.ports.engine import Engine, EngineError, EngineStatus
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
@@ -91,11 +93,8 @@ def serve_parent(
 
 
 class EngineHost:
-    def __init__(
-        self, make: MakeEngine, gate: ReaderGate | None = None, open_channel: Callable[..., Channel] = Channel
-    ) -> None:
+    def __init__(self, make: MakeEngine, open_channel: Callable[..., Channel] = Channel) -> None:
         self._make = make
-        self._gate = gate or ReaderGate()
         self._open_channel = open_channel
         self._hosted: Hosted | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -110,7 +109,6 @@ class EngineHost:
         self._is_last_sent = False
         self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)
         self._channel.send(greeting())
-        self._gate.connect(lambda: self._channel.num_unsent_bytes)
         self._reports = Reports(self._channel, self._status_now, self._hole)
         try:
             return await self._status
@@ -149,7 +147,7 @@ class EngineHost:
 
     def _begin(self, message: Begin) -> None:
         try:
-            hosted = self._hosted = self._make(message.settings, self._gate.wait)
+            hosted = self._hosted = self._make(message.settings, self._reports.hold)
             self._reports.begin(lambda: hosted.engine.start(self._reports.batch))
         except Exception as error:
             self._hosted = None
@@ -169,29 +167,20 @@ class EngineHost:
             answer = Answer(asked.call, raw(await self._find(hosted, asked)))
             self._reports.status()  # what was asked for may have changed it
         except DomainError as error:
-            answer = Answer(asked.call, NO_VALUE, SentError.of(error))
+            answer = Answer(asked.call, NO_VALUE, EngineError.of(error))
         except Exception as error:
             _logger.exception("asked to %s, the engine's process failed", asked.what)
-            answer = Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error))))
+            answer = Answer(asked.call, NO_VALUE, EngineError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
         self._reports.say(answer)
 
     async def _find(self, hosted: Hosted, asked: Ask) -> object:
         arguments = decoded(asked.arguments, QUESTIONS[asked.what].arguments)
-        if asked.what == "check":
+        if asked.what == CHECK.name:
             return await asyncio.to_thread(hosted.check, *arguments)
-        engine, cache = hosted.engine, hosted.engine.cache
-        ways: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
-            "load": engine.load,
-            "unload": engine.unload,
-            "explain": cache.explain,
-            "num_stored": cache.num_stored,
-            "settle": cache.settle,
-            "stats": cache.stats,
-            "clear": cache.clear,
-        }
-        return await ways[asked.what](*arguments)
+        owner = hosted.engine if asked.what in (LOAD.name, UNLOAD.name) else hosted.engine.cache
+        return await getattr(owner, asked.what)(*arguments)
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
@@ -222,7 +211,7 @@ class EngineHost:
 
     def _stop(self, timeout_s: float) -> None:
         if self._stopping is None:
-            self._gate.open_for_good()
+            self._reports.hold_no_more()
             self._stopping = asyncio.create_task(self._end(timeout_s))
 
     async def _end(self, timeout_s: float) -> None:
@@ -253,7 +242,7 @@ class EngineHost:
         self._moved()
 
     def _moved(self) -> None:
-        self._gate.moved()
+        self._reports.moved()
         if self._is_last_sent and not self._channel.num_unsent_bytes and not self._status.done():
             self._status.set_result(self._last_status)
 

@@ -20,16 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
-from application.ports.engine import EngineItem, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import EngineError, EngineItem, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
-from domain import errors
-from domain.errors import DomainError, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -79,29 +77,6 @@ def named(value: object) -> Named:
 def from_named(name: str, raw: msgspec.Raw) -> Any:
     """Raises KeyError for a class that is none of the port's, and as `decoded`."""
     return decoded(raw, _CLASSES[name])
-
-
-class SentError(msgspec.Struct, frozen=True):
-    """A DomainError with its class and numbers, which an EngineError leaves out."""
-
-    kind: str
-    message: str
-    param: str | None
-    numbers: dict[str, int | float]
-
-    @classmethod
-    def of(cls, error: DomainError) -> "SentError":
-        numbers = {name: value for name, value in vars(error).items() if isinstance(value, int | float)}
-        return cls(type(error).__name__, error.message, error.param, numbers)
-
-    def to_error(self) -> DomainError:
-        kind = getattr(errors, self.kind, None)
-        known = isinstance(kind, type) and issubclass(kind, DomainError)
-        made = cast(type[DomainError], kind)(self.message) if known else ServerUnavailable(self.message)
-        made.param = self.param
-        for name, value in self.numbers.items():
-            setattr(made, name, value)
-        return made
 
 
 class _Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -162,7 +137,7 @@ class Answer(_Message, frozen=True):
 
     call: int
     value: msgspec.Raw
-    error: SentError | None = None
+    error: EngineError | None = None
 
 
 class Batch(_Message, frozen=True):
@@ -202,22 +177,25 @@ ToParent: TypeAlias = Begun | Broken | Answer | Batch | Status | Stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """The types of the arguments, as a tuple, and of the answer."""
+class Question(Generic[T]):
+    """A call of the engine or its cache that is answered with a T. `arguments`, `answer`: their types, as decoded."""
 
+    name: str
     arguments: Any
     answer: Any
 
 
-QUESTIONS: Mapping[str, Question] = {
-    "load": Question(tuple[ModelSource, LoadOptions], EngineModel),
-    "unload": Question(tuple[ModelId], NoneType),
-    "check": Question(tuple[ModelSource, LoadOptions], ModelPreview),
-    "explain": Question(tuple[ModelId, EncodedPrompt, str], Explanation),
-    "num_stored": Question(tuple[ModelId, IdRow, str], int | None),
-    "settle": Question(tuple[float], bool),
-    "stats": Question(tuple[()], CacheStats),
-    "clear": Question(tuple[str | None, str | None], Cleared),
+LOAD: Question[EngineModel] = Question("load", tuple[ModelSource, LoadOptions], EngineModel)
+UNLOAD: Question[None] = Question("unload", tuple[ModelId], NoneType)
+CHECK: Question[ModelPreview] = Question("check", tuple[ModelSource, LoadOptions], ModelPreview)
+EXPLAIN: Question[Explanation] = Question("explain", tuple[ModelId, EncodedPrompt, str], Explanation)
+NUM_STORED: Question[int | None] = Question("num_stored", tuple[ModelId, IdRow, str], int | None)
+SETTLE: Question[bool] = Question("settle", tuple[float], bool)
+STATS: Question[CacheStats] = Question("stats", tuple[()], CacheStats)
+CLEAR: Question[Cleared] = Question("clear", tuple[str | None, str | None], Cleared)
+
+QUESTIONS: Mapping[str, Question[Any]] = {
+    question.name: question for question in (LOAD, UNLOAD, CHECK, EXPLAIN, NUM_STORED, SETTLE, STATS, CLEAR)
 }
 
 

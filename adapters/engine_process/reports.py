@@ -1,6 +1,6 @@
-"""The child's reports to its parent, in one order, from any thread; and the gate that holds them back.
+"""The child's reports to its parent, in one order, from any thread, and the bound on unread ones.
 
-What a step put out is reported by the compute thread itself: waking the event loop for each step would have it take the
+The compute thread sends the output of a step itself: waking the event loop for each step would have it take the
 interpreter's lock just when the compute thread builds the next step, which then waits for it. So the loop is woken only
 where the socket does not take what is sent.
 
@@ -8,12 +8,11 @@ A status is read, written and sent under a lock, so that none comes behind a lat
 message. A batch that cannot be written would leave a hole in an answer: no batch follows it, and the host ends the
 engine.
 
-The gate holds the compute thread while the parent does not read what was reported:
+`hold` keeps the compute thread waiting while the parent does not read:
 
-    open ──more than `high_bytes` unsent──► closed ──half of that or less, or the end──► open
+    running ──more than HIGH_BYTES unsent──► held ──half of that or less, or the end──► running
 
-Without it, unread reports would grow in this process as long as requests come. With it there are never more than
-`high_bytes` and the reports of one turn.
+so that there are never more unread reports in this process than HIGH_BYTES and those of one turn.
 """
 
 import logging
@@ -47,6 +46,7 @@ class Reports:
         self._lock = threading.Lock()
         self._next_status_ns = 0  # by the engine's clock
         self._has_hole = self._has_ended = False
+        self._moved, self._is_open = threading.Condition(), False
 
     def begin(self, start: Callable[[], object]) -> None:
         """Start the engine: its first report comes behind Begun. Raises what `start` raises."""
@@ -101,36 +101,21 @@ class Reports:
         self._next_status_ns = batch.at_ns + int(STATUS_AGE_S * 1e9)
         return True
 
+    # ---- back-pressure -----------------------------------------------------------------------------------------
 
-def _nothing() -> int:
-    return 0
-
-
-class ReaderGate:
-    """`wait` on the compute thread, which reports what it computed before its next turn; the rest on the event loop."""
-
-    def __init__(self, high_bytes: int = HIGH_BYTES) -> None:
-        self._high_bytes = high_bytes
-        self._num_unsent: Callable[[], int] = _nothing
-        self._changed = threading.Condition()
-        self._is_for_good = False
-
-    def connect(self, num_unsent: Callable[[], int]) -> None:
-        """Before the first turn. `num_unsent`: bytes that wait to be sent; any thread."""
-        self._num_unsent = num_unsent
-
-    def wait(self) -> None:
-        """A turn begins: all that came of earlier ones was reported."""
-        if self._num_unsent() > self._high_bytes and not self._is_for_good:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_for_good or self._num_unsent() <= self._high_bytes // 2)
+    def hold(self) -> None:
+        """Wait while the parent does not read. The compute thread, before each turn, when all that it computed before
+        was reported."""
+        if self._channel.num_unsent_bytes > HIGH_BYTES and not self._is_open:
+            with self._moved:
+                self._moved.wait_for(lambda: self._is_open or self._channel.num_unsent_bytes <= HIGH_BYTES // 2)
 
     def moved(self) -> None:
-        """Less waits to be sent now."""
-        with self._changed:
-            self._changed.notify()
+        """Less waits to be sent now. Event loop only."""
+        with self._moved:
+            self._moved.notify()
 
-    def open_for_good(self) -> None:
-        """The end: nothing waits any more."""
-        self._is_for_good = True
+    def hold_no_more(self) -> None:
+        """The engine stops: `hold` waits for nothing. Event loop only."""
+        self._is_open = True
         self.moved()

@@ -25,7 +25,7 @@ from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.model_repository import ModelPreview
 from domain import errors
-from domain.errors import DomainError
+from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity, Heartbeat
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
@@ -104,38 +104,31 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class EngineError:
-    """A DomainError as a value."""
+    """A DomainError as a value. `kind`: the name of its class. `numbers`: its further attributes, such as sizes."""
 
-    code: str
+    kind: str
     message: str
     param: str | None = None
+    numbers: Mapping[str, int | float] = field(default_factory=dict[str, int | float])
 
     @classmethod
     def of(cls, error: DomainError) -> "EngineError":
-        return cls(error.code, error.message, error.param)
+        numbers = {name: value for name, value in vars(error).items() if isinstance(value, int | float)}
+        return cls(type(error).__name__, error.message, error.param, numbers)
+
+    @property
+    def code(self) -> str:
+        return self.to_error().code
 
     def to_error(self) -> DomainError:
-        """Returns an error of the class that has this code."""
-        made = _CLASSES.get(self.code, DomainError)(self.message)
+        """Returns an error of that class; ServerUnavailable where there is no such class."""
+        found: object = getattr(errors, self.kind, None)
+        kind = found if isinstance(found, type) and issubclass(found, DomainError) else ServerUnavailable
+        made = kind(self.message)
         made.param = self.param
+        for name, value in self.numbers.items():
+            setattr(made, name, value)
         return made
-
-
-_CLASSES = {
-    error.code: error
-    for error in (
-        errors.InvalidRequest,
-        errors.ContextOverflow,
-        errors.MemoryBusy,
-        errors.ModelNotFound,
-        errors.ModelExceedsMemory,
-        errors.ModelLoadFailed,
-        errors.ServerUnavailable,
-        errors.ComputeFailed,
-        errors.EngineLost,
-        errors.IllegalTransition,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)

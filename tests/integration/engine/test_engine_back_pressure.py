@@ -3,9 +3,13 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from adapters.engine_process import reports
 from adapters.engine_process.channel import Channel, Deframer, framed
-from adapters.engine_process.host import EngineHost
+from adapters.engine_process.host import EngineHost, Hosted
 from adapters.engine_process.messages import (
     Answer,
     Ask,
@@ -22,7 +26,6 @@ from adapters.engine_process.messages import (
     greeting,
     raw,
 )
-from adapters.engine_process.reports import ReaderGate
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Tokens
 from domain.models.model_card import LoadOptions
@@ -34,41 +37,39 @@ HIGH_BYTES = 8_000
 NUM_TOKENS = 600
 
 
-class WatchedGate(ReaderGate):
-    """Tells when what is unsent has closed it, and the most that ever was at a turn."""
-
-    def __init__(self) -> None:
-        super().__init__(HIGH_BYTES)
-        self.most_bytes = 0
-        self.closed = asyncio.Event()
-
-    def connect(self, num_unsent: Callable[[], int]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def watched() -> int:
-            num_bytes = num_unsent()
-            self.most_bytes = max(self.most_bytes, num_bytes)
-            if num_bytes > HIGH_BYTES:
-                loop.call_soon_threadsafe(self.closed.set)
-            return num_bytes
-
-        super().connect(watched)
-
-
 class SmallChannel(Channel):
-    """With buffers in the kernel that fill soon."""
+    """A channel over small kernel buffers. `most_bytes`: the most that was unsent at a turn of the engine. `is_full`:
+    the engine was held."""
 
     def __init__(self, sock: socket.socket, *rest: object) -> None:
         super().__init__(sock, *rest)  # type: ignore[arg-type]
+        self.most_bytes, self.is_full = 0, asyncio.Event()
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, 4096)
+
+    def note_turn(self) -> None:
+        self.most_bytes = max(self.most_bytes, self.num_unsent_bytes)
+        if self.num_unsent_bytes > HIGH_BYTES:
+            self._loop.call_soon_threadsafe(self.is_full.set)
 
 
 async def converse() -> tuple[int, int]:
     """How many tokens came, and the most bytes that were ever unsent."""
     ours, theirs = socket.socketpair()
-    gate, loop = WatchedGate(), asyncio.get_running_loop()
-    hosting = asyncio.ensure_future(EngineHost(hosted_toy, gate, SmallChannel).run(theirs))
+    channels, loop = list[SmallChannel](), asyncio.get_running_loop()
+
+    def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
+        def watched() -> None:
+            channels[0].note_turn()
+            hold()
+
+        return hosted_toy(settings, watched)
+
+    def open_channel(*rest: Any) -> SmallChannel:
+        channels.append(SmallChannel(*rest))
+        return channels[0]
+
+    hosting = asyncio.ensure_future(EngineHost(make, open_channel).run(theirs))
     ours.setblocking(False)
 
     async def say(message: ToChild) -> None:
@@ -84,7 +85,7 @@ async def converse() -> tuple[int, int]:
                 last = None if payload == greeting() else decoded(payload, ToParent)
     await say(Submit(submission("a", MODEL, prompt, NUM_TOKENS)))
     async with asyncio.timeout(PATIENCE_S):
-        await gate.closed.wait()  # and nobody has read a word
+        await channels[0].is_full.wait()  # and nobody has read a word
         num_tokens = 0
         while not isinstance(last, Stopped | Broken):
             for payload in frames.feed(await loop.sock_recv(ours, 1 << 16)):
@@ -97,7 +98,7 @@ async def converse() -> tuple[int, int]:
     ours.close()
     assert isinstance(last, Stopped)
     assert last.in_time
-    return num_tokens, gate.most_bytes
+    return num_tokens, channels[0].most_bytes
 
 
 def count_tokens(message: ToParent) -> int:
@@ -105,7 +106,8 @@ def count_tokens(message: ToParent) -> int:
     return sum(len(item.token_ids) for item in items if isinstance(item, Tokens))
 
 
-def test_what_nobody_reads_is_bounded_and_comes_when_somebody_does() -> None:
+def test_what_nobody_reads_is_bounded_and_comes_when_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "HIGH_BYTES", HIGH_BYTES)
     num_tokens, most_bytes = asyncio.run(converse())
     assert num_tokens == NUM_TOKENS
     assert most_bytes < 3 * HIGH_BYTES

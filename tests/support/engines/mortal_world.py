@@ -1,4 +1,4 @@
-"""A EngineSupervisor over engines on threads that are lost when a test says so, on a scripted clock."""
+"""An EngineSupervisor over engines on threads that are lost when a test says so, on a scripted clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 
 
 class Mortal:
-    """A EngineInstance on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
+    """An EngineInstance on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
     do before they are done."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Mortal:
 
 
 class World:
-    """A EngineSupervisor, its lives, and the sleeps it asked for; `may_sleep` lets them end, `gives_up` the
+    """An EngineSupervisor, its lives, and the sleeps it asked for; `may_sleep` lets them end, `gives_up` the
     longest, in which open work waits for an engine."""
 
     def __init__(self) -> None:

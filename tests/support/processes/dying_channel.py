@@ -1,7 +1,7 @@
 """A child's end of the socket that breaks at a chosen message, its own or one that came: nothing gets through after it.
 
-The greeting is not counted. Of a message that it breaks at while sending, a part is sent, as by a process that is killed. Whichever thread sends it:
-nothing of another comes behind that part.
+The greeting is not counted. Of a message that it breaks at while sending, a part is sent, as by a process that is
+killed. Whichever thread sends it: nothing of another comes behind that part.
 """
 
 import socket

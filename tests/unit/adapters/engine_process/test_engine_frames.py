@@ -4,7 +4,8 @@ import pytest
 from msgspec import MsgspecError
 
 from adapters.engine_process.channel import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
-from adapters.engine_process.messages import SentError, Submit, ToChild, decoded, encoded
+from adapters.engine_process.messages import Submit, ToChild, decoded, encoded
+from application.ports.engine import EngineError
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
 from domain.id_row import IdRow
 from domain.ids import ModelId
@@ -59,5 +60,5 @@ def test_a_row_that_is_no_whole_number_of_ids_is_no_message() -> None:
     ],
 )
 def test_an_error_keeps_its_class_and_numbers(error: InvalidRequest) -> None:
-    found = decoded(encoded(SentError.of(error)), SentError).to_error()
+    found = decoded(encoded(EngineError.of(error)), EngineError).to_error()
     assert (type(found), found.message, vars(found)) == (type(error), error.message, vars(error))

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from adapters.engine_process import reports
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.messages import Answer, Batch, Begun, Broken, Status, Stopped, ToParent, decoded, raw
 from adapters.engine_process.reports import STATUS_AGE_S, Reports
@@ -13,6 +14,7 @@ from application.events import FaultObserved
 from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
 from domain.ids import RequestId
 from domain.request.request import FinishReason, Usage
+from tests.support.http.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 
 ID = RequestId("a")
@@ -26,6 +28,11 @@ class Written:
     def __init__(self) -> None:
         self.messages: list[ToParent] = []
         self.num_unsent_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self.num_unsent_bytes += num_bytes
 
     def send(self, payload: bytes) -> None:
         self.messages.append(decoded(payload, ToParent))
@@ -40,7 +47,7 @@ class Bench:
         self.written = Written()
         self.status = CALM
         self.broken: list[str] = []
-        self.teller = Reports(cast(Channel, self.written), lambda: self.status, self.broken.append)
+        self.reports = Reports(cast(Channel, self.written), lambda: self.status, self.broken.append)
 
 
 def tokens(at_ns: int) -> StepBatch:
@@ -52,11 +59,11 @@ def test_what_an_engine_tells_at_once_comes_behind_begun() -> None:
     threads: list[threading.Thread] = []
 
     def start() -> None:
-        threads.append(threading.Thread(target=bench.teller.batch, args=(tokens(1),)))
+        threads.append(threading.Thread(target=bench.reports.batch, args=(tokens(1),)))
         threads[0].start()
         assert bench.written.messages == []
 
-    bench.teller.begin(start)
+    bench.reports.begin(start)
     threads[0].join(PATIENCE_S)
     assert bench.written.kinds == [Begun, Batch]
 
@@ -65,7 +72,7 @@ def test_a_status_goes_with_news_and_once_in_a_while() -> None:
     bench, age_ns = Bench(), int(STATUS_AGE_S * 1e9)
     ended = StepBatch(1_003, ((ID, 0, Ended(Usage(1, 1), FinishReason.LENGTH)),))
     for batch in (tokens(1_000), tokens(1_001), StepBatch(1_002, num_left_queue=1), ended, tokens(1_003 + age_ns)):
-        bench.teller.batch(batch)
+        bench.reports.batch(batch)
     found = [message.status is not None for message in bench.written.messages if isinstance(message, Batch)]
     assert found == [True, False, True, True, True]
 
@@ -80,12 +87,12 @@ def test_no_status_comes_behind_a_later_one() -> None:
         assert go_on.wait(PATIENCE_S)
         return found
 
-    teller = Reports(cast(Channel, bench.written), read)
-    first = threading.Thread(target=teller.status)
+    reporting = Reports(cast(Channel, bench.written), read)
+    first = threading.Thread(target=reporting.status)
     first.start()
     assert reading.wait(PATIENCE_S)
     bench.status = replace(CALM, num_running=0)
-    second = threading.Thread(target=teller.batch, args=(StepBatch(1, num_left_queue=1),))
+    second = threading.Thread(target=reporting.batch, args=(StepBatch(1, num_left_queue=1),))
     second.start()
     second.join(0.05)  # it waits: were there no lock, it would be told by now, for nothing else holds it
     go_on.set()
@@ -98,29 +105,65 @@ def test_no_status_comes_behind_a_later_one() -> None:
 def test_who_reads_slowly_gets_answers_and_no_heartbeats() -> None:
     bench = Bench()
     bench.written.num_unsent_bytes = 1
-    assert bench.teller.beat() == CALM
-    bench.teller.say(Answer(1, raw(True)))
-    bench.teller.status()
+    assert bench.reports.beat() == CALM
+    bench.reports.say(Answer(1, raw(True)))
+    bench.reports.status()
     assert bench.written.kinds == [Answer, Status]
 
 
 def test_nothing_comes_behind_the_last_message() -> None:
     bench = Bench()
-    bench.teller.end(Stopped(True))
-    bench.teller.batch(tokens(1))
-    bench.teller.status()
-    bench.teller.say(Answer(1, raw(True)))
+    bench.reports.end(Stopped(True))
+    bench.reports.batch(tokens(1))
+    bench.reports.status()
+    bench.reports.say(Answer(1, raw(True)))
     assert bench.written.kinds == [Stopped]
 
 
 def test_behind_a_batch_that_cannot_be_written_no_other_is_told(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.teller.batch(tokens(1))
-    bench.teller.batch(UNWRITTEN)
-    bench.teller.batch(tokens(4))
-    bench.teller.say(Broken("so"))
-    bench.teller.end(Stopped(True))
+    bench.reports.batch(tokens(1))
+    bench.reports.batch(UNWRITTEN)
+    bench.reports.batch(tokens(4))
+    bench.reports.say(Broken("so"))
+    bench.reports.end(Stopped(True))
     assert bench.written.kinds == [Batch, Broken, Stopped]
     (why,) = bench.broken
     assert why.startswith("UnicodeEncodeError")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_reader_that_stops_bounds_what_is_unsent_and_gets_all_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports, "HIGH_BYTES", 1_000)
+    bench = Bench()
+    turns = list[int]()
+
+    def compute() -> None:
+        for _ in range(100):
+            bench.reports.hold()
+            bench.written.add(300)
+            turns.append(bench.written.num_unsent_bytes)
+
+    thread = threading.Thread(target=compute, daemon=True)
+    thread.start()
+    wait_until(lambda: len(turns) == 4, "the compute thread to be held")
+    bench.written.add(-300)
+    bench.reports.moved()  # more than half is left: it stays held
+    assert (len(turns), bench.written.num_unsent_bytes) == (4, 900)
+    while thread.is_alive():
+        bench.written.add(-min(100, bench.written.num_unsent_bytes))
+        bench.reports.moved()
+    assert (len(turns), max(turns)) == (100, 1_200)
+
+
+def test_at_the_end_nothing_waits_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "HIGH_BYTES", 1_000)
+    bench = Bench()
+    bench.written.add(2_000)
+    thread = threading.Thread(target=bench.reports.hold, daemon=True)
+    thread.start()
+    bench.reports.hold_no_more()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()

@@ -167,7 +167,7 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
 def test_an_error_of_the_engine_is_the_clients_error() -> None:
     side = TextSide()
     answer = side.open()
-    side.tell(Ended(Usage(2, 0), None, EngineError("server_unavailable", "it was unloaded")))
+    side.tell(Ended(Usage(2, 0), None, EngineError("ServerUnavailable", "it was unloaded")))
     ((_, failed),) = answer.take()
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ServerUnavailable)
