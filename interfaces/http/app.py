@@ -22,14 +22,12 @@ from application.settings import ServerSettings
 from domain.client import KeyRing
 from domain.errors import DomainError
 from domain.shown import shown
-from interfaces.http.admin.routes import admin_routes
 from interfaces.http.answering.answering import operation_route
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
-from interfaces.http.front.guard import RequestGuard, allowed_hosts
-from interfaces.http.front.refusal import Refusals, refusals_to
+from interfaces.http.front.guard import Refusals, RequestGuard, allowed_hosts, refusals_to
 from interfaces.http.incoming.request_context import (
     Authentication,
     BodiesFull,
@@ -37,10 +35,12 @@ from interfaces.http.incoming.request_context import (
     add_headers,
     request_id,
 )
+from interfaces.http.native.admin import admin_routes
 from interfaces.http.native.cache import cache_routes
+from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.models import managed_model_routes
+from interfaces.http.native.requests import request_routes
 from interfaces.http.native.tokenize import tokenize_routes
-from interfaces.http.operations.health import health_routes, metrics_route
 from interfaces.http.pages.routes import assets, page_paths, page_routes
 from interfaces.http.services import Services
 
@@ -88,6 +88,7 @@ def create_app(
             *tokenize_routes(services, prompts, error_type),
             *managed_model_routes(services, error_type),
             *admin_routes(services, version, error_type),
+            *request_routes(services, error_type),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

@@ -1,9 +1,46 @@
-"""The dialects that a server speaks; the first one's errors are for paths that nobody owns."""
+"""The dialects that a server speaks; the first one's errors are for paths that no dialect owns."""
 
-from interfaces.http.answering.dialect import Dialects
-from interfaces.http.anthropic.dialect import Anthropic
-from interfaces.http.ollama.dialect import Ollama
-from interfaces.http.openai.dialect import OpenAi
-from interfaces.http.responses.dialect import OpenAiResponses
+from interfaces.http.answering.dialect import Dialect, Dialects
+from interfaces.http.anthropic.answer import MessageErrorBody, message_error
+from interfaces.http.anthropic.messages import Messages, count_tokens_routes
+from interfaces.http.errors import ErrorBody, openai_error
+from interfaces.http.ollama.answer import OllamaError, ollama_error
+from interfaces.http.ollama.chat import Chat, Generate
+from interfaces.http.ollama.models import ollama_model_routes
+from interfaces.http.openai.chat import ChatCompletions
+from interfaces.http.openai.completions import Completions
+from interfaces.http.openai.models import model_routes
+from interfaces.http.responses.answer import responses_error
+from interfaces.http.responses.responses import Responses
+from interfaces.http.responses.stored_routes import stored_routes
 
-DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic(), Ollama()])
+OPENAI = Dialect(
+    paths=("/v1/chat/completions", "/v1/completions", "/v1/models"),
+    operations=(ChatCompletions(), Completions()),
+    error_type=ErrorBody,
+    error_body=openai_error,
+    routes=model_routes,
+)
+RESPONSES = Dialect(
+    paths=("/v1/responses",),
+    operations=(Responses(),),
+    error_type=ErrorBody,
+    error_body=responses_error,
+    routes=stored_routes,
+)
+ANTHROPIC = Dialect(
+    paths=("/v1/messages",),
+    operations=(Messages(),),
+    error_type=MessageErrorBody,
+    error_body=message_error,
+    routes=count_tokens_routes,
+)
+OLLAMA = Dialect(
+    paths=("/api",),
+    operations=(Chat(), Generate()),
+    error_type=OllamaError,
+    error_body=ollama_error,
+    routes=ollama_model_routes,
+)
+
+DIALECTS = Dialects([OPENAI, RESPONSES, ANTHROPIC, OLLAMA])

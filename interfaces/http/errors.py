@@ -60,6 +60,8 @@ _HTTP_CODES: Mapping[int, str] = {
     CLIENT_LEFT_STATUS: "client_left",
 }
 
+_OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
 _FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/'\":,()]+/)+")
 """Absolute paths up to their last part: which folders this machine has is for its log, not for clients."""
 
@@ -170,3 +172,28 @@ def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
         renamed_error.message, renamed_error.param = error.message.replace(param, name, 1), name
         renamed_error.args = (renamed_error.message,)
         raise renamed_error from None
+
+
+class ErrorDetail(Struct):
+    """`param` is the path of the offending request field, where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    memory: MemoryNumbers | UnsetType = UNSET
+
+
+class ErrorBody(Struct):
+    error: ErrorDetail
+
+
+def openai_error(problem: Problem) -> ErrorBody:
+    """OpenAI's shape of an error, which Cairn's own routes have too. An overflow of the context is described in the
+    words on which agents compact a conversation."""
+    message = problem.message
+    if problem.overflow is not None:
+        message += f"; {overflow_words(problem.overflow)}"
+    default = "server_error" if problem.status >= 500 else "invalid_request_error"
+    kind = _OPENAI_TYPES.get(problem.status, default)
+    return ErrorBody(ErrorDetail(message, kind, problem.param, problem.code, memory_numbers(problem)))

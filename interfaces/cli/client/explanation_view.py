@@ -5,8 +5,8 @@ from rich.text import Text
 
 from domain.prefix.explanation import CONTEXT_TOKENS
 from domain.shown import shown
+from interfaces.http.native.bodies import PromptExplanation
 from interfaces.http.native.cache import ExplanationBody
-from interfaces.http.operations.explanation_body import PromptExplanation
 
 MAX_TEXT_CHARS = 2000
 """Of each text; what is told of a break has a few dozen tokens."""

@@ -18,8 +18,8 @@ from domain.shown import shown
 from interfaces.cli.terminal.progress import told_latency
 
 if TYPE_CHECKING:
-    from interfaces.http.admin.request_body import RequestBody
-    from interfaces.http.operations.explanation_body import PromptExplanation
+    from interfaces.http.native.bodies import PromptExplanation
+    from interfaces.http.native.requests import RequestBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

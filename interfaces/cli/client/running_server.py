@@ -53,7 +53,7 @@ class RunningServer:
 
     def understood(self, answer: dict[str, object], body: type[_Body]) -> _Body:
         """An answer as what this version of Cairn would have answered. Raises NoAnswer."""
-        from interfaces.http.operations.answers import body_of
+        from interfaces.http.native.bodies import body_of
 
         try:
             return body_of(answer, body)

@@ -70,7 +70,7 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
 
     from interfaces.cli.client.request_story import from_server
     from interfaces.cli.client.running_server import NoAnswer, running_server
-    from interfaces.http.admin.request_body import RequestBody
+    from interfaces.http.native.requests import RequestBody
 
     server = running_server(url, api_key, settings_with({}).settings.server)
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))

@@ -23,7 +23,7 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> 
     except NoAnswer as why:
         fail(str(why), why.exit_status)
     if as_json:
-        from interfaces.http.operations.answers import data_of
+        from interfaces.http.native.bodies import data_of
 
         data = {"overview": data_of(found.overview), "requests": data_of(found.requests)}
         typer.echo(json.dumps(data, indent=2))

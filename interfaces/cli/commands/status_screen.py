@@ -13,13 +13,10 @@ from domain.byte_size import format_bytes
 from domain.shown import shown
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.terminal.progress import told_latency, told_time
-from interfaces.http.admin.figures_body import LatencyBody, ReuseBody
-from interfaces.http.admin.overview import OverviewBody
-from interfaces.http.admin.request_body import RequestBody
-from interfaces.http.admin.requests import RequestListBody
-from interfaces.http.operations.health import EngineBody
-from interfaces.http.operations.memory_body import MemoryBody
-from interfaces.http.operations.tier_bodies import TiersBody
+from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody
+from interfaces.http.native.bodies import MemoryBody, TiersBody
+from interfaces.http.native.health import EngineBody
+from interfaces.http.native.requests import RequestBody, RequestListBody
 
 TIMEOUT_S = 5.0
 NUM_ENDED = 10

@@ -146,20 +146,17 @@ class Operation(Protocol[BodyT]):
         ...
 
 
-class Dialect(Protocol):
-    """Stateless. `paths` are its own, with all below them: errors raised before any route have its shape there."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`paths` are its own, with all below them: errors raised outside any route have its shape there. `error_body`
+    makes an instance of `error_type`; the status and headers are the problem's. `routes`: its routes besides its
+    operations."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
-
-    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
-        """Its routes besides its operations."""
-        return ()
-
-    def error_body(self, problem: Problem) -> Struct:
-        """An instance of `error_type`. The status and headers are the problem's."""
-        ...
+    error_body: Callable[[Problem], Struct]
+    routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
 
 
 class Dialects:

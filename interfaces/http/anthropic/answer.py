@@ -1,15 +1,77 @@
-"""The answer to a message: one body, whose pieces a stream sends one after the other."""
+"""A message as an answer: one body, whose pieces a stream sends one after the other, and errors.
 
-from typing import Literal, TypeAlias
+    message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
 
+`message_start` waits for the request's admission, because it reports what was reused, or for the first keep-alive.
+
+Claude Code gives up after 300 s without an event that it counts, and counts neither comments nor `ping`: only deltas of
+a block. So a keep-alive is an empty delta of the block that is open, or of a text block opened for it; text goes on in
+that block, and an empty one that clients send back is dropped. Claude Code compacts a conversation on "prompt is too
+long", retries with fewer `max_tokens` where the numbers say so, and gives up on every other 400.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from application.services.text_side.answers.answer import Progress
+from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, RequestCancelled
 from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
-from interfaces.http.answering.collected import Collected, num_reasoning_tokens, visible_parts
+from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.collected import Collected, num_reasoning_tokens, opening, shows_nothing, visible_parts
 from interfaces.http.anthropic.conversation import input_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 from interfaces.http.fields.sampling_fields import anthropic_tier
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessageErrorDetail(Struct):
+    type: str
+    message: str
+    memory: MemoryNumbers | UnsetType = UNSET
+
+
+class MessageErrorBody(Struct, tag_field="type", tag="error"):
+    """`error.message` begins with the path of the offending field, where there is one."""
+
+    error: MessageErrorDetail
+
+
+def message_error(problem: Problem) -> MessageErrorBody:
+    message = problem.message if problem.overflow is None else _overflow(problem.overflow)
+    return MessageErrorBody(MessageErrorDetail(_type(problem), message, memory_numbers(problem)))
+
+
+def _type(problem: Problem) -> str:
+    if problem.code == RequestCancelled.code:  # who hears of an overload asks again by itself
+        return "api_error"
+    default = "api_error" if problem.status >= 500 else "invalid_request_error"
+    return _TYPES.get(problem.status, default)
+
+
+def _overflow(error: ContextOverflow) -> str:
+    """The words first, then what is behind them where it is not the context that is too small."""
+    if not error.context_length:
+        message = "prompt is too long"
+    elif error.num_wanted:
+        message = (
+            f"input length and `max_tokens` exceed context limit: {error.num_prompt} + {error.num_wanted} >"
+            f" {error.context_length}, decrease input length or `max_tokens` and try again"
+        )
+    else:
+        message = f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
+    return f"{message} ({error.code}: {error.message})" if isinstance(error, PrefillMemoryExceeded) else message
 
 
 class TextBody(Struct, tag_field="type", tag="text"):
@@ -113,3 +175,97 @@ def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None
         ThinkingTokens(num_thinking),
         UNSET if priority is None else anthropic_tier(priority),
     )
+
+
+class MessageFraming:
+    """A Framing for one choice."""
+
+    def __init__(self, id: str, model: str, num_prompt: int, priority: Priority = Priority.INTERACTIVE) -> None:
+        self._id = id
+        self._model = model
+        self._num_prompt = num_prompt
+        self._priority = priority
+        self._has_started = False
+        self._open: ContentDelta | None = None
+        """An empty delta of the block that is open."""
+        self._index = -1
+        self._num_thinking = 0
+
+    def begin(self) -> bytes:
+        return b""
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        match item:
+            case Admitted(explanation=told):
+                return self._start(told.stopped_at)
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                return self._start() + self._content(item)
+            case Finished():
+                return self._start() + self._close() + self._finish(item)
+            case _:
+                return b""
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        alive = sse.comment(progress.text) + self._start()
+        still = self._open or TextDelta("")
+        return alive + (b"" if self._open else self._begin_block(still)) + self._delta(still)
+
+    def end(self) -> bytes:
+        return _event("message_stop")
+
+    def fail(self, error: DomainError) -> bytes:
+        return sse.event(msgspec.json.encode(message_error(problem_of(error))), "error")
+
+    def _start(self, num_reused: int = 0) -> bytes:
+        """Once."""
+        if self._has_started:
+            return b""
+        self._has_started = True
+        usage = usage_body(Usage(self._num_prompt, 0, {"all": num_reused}), 0, self._priority)
+        message = MessageBody(
+            id=self._id, model=self._model, content=[], stop_reason=None, stop_sequence=None, usage=usage
+        )
+        return _event("message_start", message=message) + _event("ping")
+
+    def _content(self, delta: ContentDelta) -> bytes:
+        if isinstance(delta, ReasoningDelta):
+            self._num_thinking += len(delta.token_ids)
+        if shows_nothing(delta):
+            return b""
+        if self._open is not None and self._open.merges_with(delta):
+            return self._delta(delta)
+        return self._close() + self._begin_block(delta) + self._delta(delta)
+
+    def _begin_block(self, delta: ContentDelta) -> bytes:
+        self._open = opening(delta)
+        self._index += 1
+        return _event("content_block_start", index=self._index, content_block=block_body(self._open, ""))
+
+    def _delta(self, delta: ContentDelta) -> bytes:
+        match delta:
+            case TextDelta(text=text):
+                body = {"type": "text_delta", "text": text}
+            case ReasoningDelta(text=text):
+                body = {"type": "thinking_delta", "thinking": text}
+            case ToolCallDelta(arguments=arguments):
+                body = {"type": "input_json_delta", "partial_json": arguments}
+        return _event("content_block_delta", index=self._index, delta=body)
+
+    def _close(self) -> bytes:
+        """The block that is open, if one is."""
+        closed, self._open = self._open, None
+        if closed is None:
+            return b""
+        events = b""
+        if isinstance(closed, ReasoningDelta):
+            signed = {"type": "signature_delta", "signature": signature(self._id, self._index)}
+            events = _event("content_block_delta", index=self._index, delta=signed)
+        return events + _event("content_block_stop", index=self._index)
+
+    def _finish(self, finished: Finished) -> bytes:
+        reason = {"stop_reason": stop_reason(finished), "stop_sequence": finished.stop_text}
+        return _event("message_delta", delta=reason, usage=usage_body(finished.usage, self._num_thinking))
+
+
+def _event(type: str, **fields: Any) -> bytes:
+    return sse.event(msgspec.json.encode({"type": type, **fields}), type)

@@ -1,17 +1,181 @@
-"""Messages and system of the wire as the domain's conversation.
+"""Messages and the system prompt as the domain's conversation, block by block.
 
-Every role stays in its place: agents send `system` messages in the middle. Roles that nobody knows speak as users.
+Every role stays in its place: agents send `system` messages in the middle. Unknown roles speak as users. Fields of
+blocks that are not here stay out of the prompt: `cache_control`, `citations`, a thinking block's `signature`, ids.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
-from interfaces.http.anthropic.block_text import BETWEEN, block_text, blocks_of, text_of
-from interfaces.http.anthropic.blocks import Content, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from interfaces.http.fields.sampling_fields import unseen
+from interfaces.http.incoming.json_body import by_type, converted
+
+Blocks: TypeAlias = list[dict[str, Any]]
+Content: TypeAlias = str | Blocks
+
+
+class TextBlock(Struct):
+    """Its text. An empty one is dropped."""
+
+    text: str
+
+
+class ThinkingBlock(Struct):
+    """Reasoning of an earlier answer, for the template to show or to drop."""
+
+    thinking: str = ""
+
+
+class ToolUseBlock(Struct):
+    """A call of an earlier answer. The order of the arguments is kept."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Struct):
+    """What a call gave. `is_error` true is told to the model."""
+
+    tool_use_id: str
+    content: Content | None = None
+    is_error: bool | None = None
+
+
+class ImageBlock(Struct):
+    """Refused in a conversation without an answer, else a note that it is left out."""
+
+
+class TextSource(Struct):
+    data: str
+
+
+class ContentSource(Struct):
+    content: Content
+
+
+class DocumentBlock(Struct):
+    """Plain text and content are read; other sources as an image."""
+
+    source: dict[str, Any]
+    title: str | None = None
+    context: str | None = None
+
+
+class SearchResultBlock(Struct):
+    """Its title, source and text."""
+
+    content: Blocks
+    source: str = ""
+    title: str = ""
+
+
+class ToolReferenceBlock(Struct):
+    """The tool's name."""
+
+    tool_name: str
+
+
+class CompactionBlock(Struct):
+    """The summary in it."""
+
+    content: str | None = None
+
+
+Block: TypeAlias = (
+    TextBlock
+    | ThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolReferenceBlock
+    | CompactionBlock
+)
+
+BLOCKS: Mapping[str, type[Block]] = {
+    "text": TextBlock,
+    "thinking": ThinkingBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+    "image": ImageBlock,
+    "document": DocumentBlock,
+    "search_result": SearchResultBlock,
+    "tool_reference": ToolReferenceBlock,
+    "compaction": CompactionBlock,
+}
+"""By `type`. All others, known to nobody or run by a server (`server_tool_use`, `web_search_tool_result`,
+`redacted_thinking`, ...), become nothing."""
+
+
+BETWEEN = "\n"
+"""Between blocks of one message. A string means the same as one block of text."""
+
+
+def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
+    """Every block that something becomes of, with its path. Raises InvalidRequest, naming `path[i].field`."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for index, raw in enumerate(content):
+        at = f"{path}[{index}]"
+        block = by_type(raw, BLOCKS, at)
+        if block is not None and not (isinstance(block, TextBlock) and not block.text):
+            yield at, block
+
+
+def text_of(content: Content, path: str, *, refuses_media: bool) -> str:
+    """What all of the content says, one block after the other. Raises InvalidRequest."""
+    texts = (block_text(block, at, refuses_media=refuses_media) for at, block in blocks_of(content, path))
+    return BETWEEN.join(text for text in texts if text)
+
+
+def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
+    """What one block says; nothing for those that are no text. Raises InvalidRequest."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ImageBlock():
+            return unseen("image", path, is_refused=refuses_media)
+        case DocumentBlock():
+            return _document(block, path, refuses_media)
+        case SearchResultBlock(content=content, source=source, title=title):
+            found = _inner_text(content, f"{path}.content", refuses_media)
+            return BETWEEN.join(text for text in (title, source, found) if text)
+        case ToolReferenceBlock(tool_name=name):
+            return name
+        case CompactionBlock(content=summary):
+            return summary or ""
+        case _:
+            return ""
+
+
+def _inner_text(content: Content, path: str, refuses_media: bool) -> str:
+    """Of content inside a block: texts and images only, so that nothing nests."""
+    inner = ((at, block) for at, block in blocks_of(content, path) if isinstance(block, TextBlock | ImageBlock))
+    return BETWEEN.join(block_text(block, at, refuses_media=refuses_media) for at, block in inner)
+
+
+def _document(block: DocumentBlock, path: str, refuses_media: bool) -> str:
+    texts = (block.title, block.context, _source_text(block.source, path, refuses_media))
+    return BETWEEN.join(text for text in texts if text)
+
+
+def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> str:
+    match source.get("type"):
+        case "text":
+            return converted(source, TextSource, f"{path}.source").data
+        case "content":
+            content = converted(source, ContentSource, f"{path}.source").content
+            return _inner_text(content, f"{path}.source.content", refuses_media)
+        case _:
+            return unseen("document", path, is_refused=refuses_media)
+
 
 BILLING = "x-anthropic-billing-header:"
 """Opens a system block of Claude Code that changes with every question, 47 characters into the prompt."""

@@ -1,25 +1,218 @@
-"""POST /v1/messages."""
+"""POST /v1/messages and /v1/messages/count_tokens: their bodies, and the conversion of a body into a request.
+
+Unknown fields and betas are ignored; the documentation's table is made of the declarations. Tools that the server would
+run (`web_search_20250305`, ...) have no schema and become nothing: agents offer them always.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, cast
 
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from domain.errors import InvalidRequest
 from domain.ids import ModelId
-from domain.request.request import GenerationRequest
+from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
+from domain.request.grammar import Grammar
+from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.request import ChatPrompt, GenerationRequest
+from domain.request.sampling import SamplingParams, StopRules
+from domain.shown import shown
+from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
-from interfaces.http.anthropic.answer import MessageBody, message_body
-from interfaces.http.anthropic.framing import MessageFraming
-from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import (
-    chat_prompt,
-    grammar,
-    reasoning_limit,
-    sampling_params,
-    stop_rules,
-    wire_names,
-)
-from interfaces.http.fields.sampling_fields import tier_priority
-from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, MessageFraming, message_body
+from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
+from interfaces.http.fields.grammar_fields import response_format_grammar
+from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
+from interfaces.http.fields.sampling_fields import thinking_kwargs, tier_priority
+from interfaces.http.incoming.json_body import body_decoder, converted
 from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.services import Services
+
+
+class Tool(Struct):
+    """Whatever else a tool has (`cache_control`, `defer_loading`, ...) stays out of the prompt."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ToolChoiceParam(Struct):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+_MODES = {"auto": CallMode.AUTO, "none": CallMode.NONE, "any": CallMode.REQUIRED}
+
+
+def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
+    """Raises InvalidRequest, naming the field."""
+    if choice is None:
+        return ToolChoice()
+    if choice.type == "tool":
+        if choice.name is None:
+            raise InvalidRequest("tool_choice.name is missing", param="tool_choice.name")
+        return named_tool(choice.name)
+    mode = _MODES.get(choice.type)
+    if mode is None:
+        raise InvalidRequest(
+            f"tool_choice.type {shown(choice.type)!r} is none of auto, any, tool and none", param="tool_choice.type"
+        )
+    return ToolChoice(mode, one_call=choice.disable_parallel_tool_use is True)
+
+
+def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
+    """What the model is shown. Raises InvalidRequest, naming `tools[i].field`."""
+    own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]
+    return tuple(_spec(converted(tool, Tool, f"tools[{index}]")) for index, tool in own)
+
+
+def _is_hosted(tool: Mapping[str, Any]) -> bool:
+    return "input_schema" not in tool and tool.get("type") not in (None, "custom")
+
+
+def _spec(tool: Tool) -> ToolSpec:
+    return ToolSpec(tool.name, tool.description or "", cast("dict[str, Json]", tool.input_schema), tool.strict is True)
+
+
+class Thinking(Struct):
+    type: str
+    budget_tokens: int | None = None
+
+
+class OutputConfig(Struct):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class PromptFields(Struct, kw_only=True):
+    """What makes the prompt; null and absent mean the same."""
+
+    model: Annotated[str | None, supported("without it, the default model answers")] = None
+    messages: Annotated[
+        list[MessageParam],
+        supported(
+            "roles `user` and `assistant`, and `system` and `developer` anywhere, in place; others speak as users;"
+            " the text of a last one of the assistant's is continued"
+        ),
+    ]
+    system: Annotated[
+        Content | None,
+        supported("a string or blocks of text; blocks that start `x-anthropic-billing-header:` are dropped"),
+    ] = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        mapped(
+            "those with an `input_schema`, `strict` or not; tools that the server would run (`web_search_*`, ...)"
+            " become nothing"
+        ),
+    ] = None
+    tool_choice: Annotated[
+        ToolChoiceParam | None,
+        mapped(
+            "`auto`, `any`, `tool`, `none`, `disable_parallel_tool_use`; the prompt is the same with all; what a"
+            " model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+        ),
+    ] = None
+    thinking: Annotated[
+        Thinking | None,
+        mapped(
+            "`disabled` and absent ask the model's template for no reasoning, every other type for it;"
+            " after `budget_tokens` the reasoning is ended, where the model has tokens for that"
+        ),
+    ] = None
+    output_config: Annotated[
+        OutputConfig | None,
+        mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is a `json_schema`"),
+    ] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    store: Annotated[
+        bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
+    ] = None
+    mcp_servers: Annotated[list[Any] | None, refused("the server calls nobody", [])] = None
+    cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
+    context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
+
+
+class MessagesRequest(PromptFields, kw_only=True):
+    """The body of POST /v1/messages."""
+
+    max_tokens: Annotated[
+        int | None, supported("an upper bound; without it, or with less room, the context is the bound")
+    ] = None
+    stream: Annotated[bool | None, supported("server-sent events, each with its `event:` line")] = None
+    stop_sequences: Annotated[list[str] | None, supported("up to 16")] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_k: Annotated[int | None, supported("0 is off")] = None
+    service_tier: Annotated[
+        str | None, mapped("Cairn's own `batch`: others go first; `usage` tells the tier, `batch` or `standard`")
+    ] = None
+    metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
+    container: Annotated[Any, ignored("there are none")] = None
+
+
+class CountTokensRequest(PromptFields, kw_only=True):
+    """The body of POST /v1/messages/count_tokens."""
+
+
+FORMAT = "output_config.format"
+_NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}
+
+
+def chat_prompt(body: PromptFields) -> ChatPrompt:
+    """Raises InvalidRequest for whatever the body asks for that cannot be had."""
+    refuse_unsupported(body)
+    output = body.output_config
+    thinks = body.thinking is not None and body.thinking.type != "disabled"
+    messages = conversation(body.system, body.messages)
+    return ChatPrompt(
+        messages,
+        tool_specs(body.tools or ()),
+        thinking_kwargs(thinks, None if output is None else output.effort),
+        tool_choice(body.tool_choice),
+        continues=messages[-1:] != () and messages[-1].role is Role.ASSISTANT,
+    )
+
+
+def grammar(body: PromptFields) -> Grammar | None:
+    """Raises InvalidRequest."""
+    format = _format(body)
+    found = [] if format is None else response_format_grammar(format, FORMAT)
+    return found[0].grammar if found else None
+
+
+def wire_names(body: PromptFields) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise. Without a format, a grammar comes from tools."""
+    return {**_NAMES, "grammar": FORMAT if _format(body) is not None else "tools"}
+
+
+def _format(body: PromptFields) -> dict[str, Any] | None:
+    return None if body.output_config is None else body.output_config.format
+
+
+def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
+    """Raises InvalidRequest."""
+    thinking = body.thinking
+    if thinking is not None and thinking.type == "disabled":
+        return NO_REASONING
+    if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
+        return None
+    return ReasoningLimit(thinking.budget_tokens, is_firm=False)
+
+
+def sampling_params(body: MessagesRequest) -> SamplingParams:
+    """Raises InvalidRequest."""
+    return SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
+
+
+def stop_rules(body: MessagesRequest) -> StopRules:
+    """Raises InvalidRequest."""
+    return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
 
 
 class Messages(Operation[MessagesRequest]):
@@ -54,3 +247,23 @@ class Messages(Operation[MessagesRequest]):
 
     def framing(self, body: MessagesRequest, started: Started) -> Framing:
         return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
+
+
+class TokenCountBody(Struct):
+    """The whole prompt, as the model's template renders it: messages, system and tools."""
+
+    input_tokens: int
+
+
+def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
+    """The handler of /v1/messages/count_tokens."""
+
+    @json_route("/v1/messages/count_tokens", "countMessageTokens", MessageErrorBody, CountTokensRequest)
+    async def count_tokens(body: CountTokensRequest, context: RequestContext) -> TokenCountBody:
+        model = ModelId(services.default_model if body.model is None else body.model)
+        prompt = await context.run(chat_prompt, body)
+        named = GenerationRequest(services.ids.request_id("count"), model, prompt)
+        (request,) = await context.admit([named], num_at_once=0)
+        return TokenCountBody(await services.tokenize.count(request))
+
+    return [count_tokens]

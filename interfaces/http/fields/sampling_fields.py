@@ -1,26 +1,34 @@
-"""Request fields that mean the same in every dialect, and how they become a request.
+"""Request fields that mean the same in several dialects, and their conversion into a request.
 
-Tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones every
-year, so that an unknown one is no error.
+Service tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones
+every year, so an unknown one is no error.
 
-Images, documents and sound are refused by name as long as nothing is lost by it: in a conversation that has no answer
-yet. Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and
-where a tool returned them it never could: the model reads that something was left out.
+Images, documents and sound are refused by name in a conversation that has no answer yet, where nothing is lost by it.
+Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and where a
+tool returned them it never could: the model reads that something was left out.
+
+`tool_choice` as chat completions and responses write it:
+
+    "auto", "none", "required"
+    {"type": "function", "function": {"name"}}       or with `name` beside `type`; `custom` likewise
+    {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}      or with both beside `type`
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from domain.errors import InvalidRequest, require
 from domain.ids import ModelId, RequestId
 from domain.priority import Priority
-from domain.request.chat import Json
+from domain.request.chat import CallMode, Json, ToolChoice, named_tool
 from domain.request.grammar import Grammar
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
+from domain.shown import shown
 from interfaces.http.fields.parameters import supported
+from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
@@ -133,3 +141,61 @@ def unseen(what: str, path: str, *, is_refused: bool) -> str:
     if is_refused:
         raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
     return f"[{what} left out: this model reads text only]"
+
+
+_MODES = {mode.value: mode for mode in CallMode}
+
+
+class _Name(Struct):
+    name: str
+
+
+class _Tool(Struct):
+    type: str = ""
+    name: str | None = None
+    function: _Name | None = None
+    custom: _Name | None = None
+
+    def named(self) -> str:
+        inner = self.function or self.custom
+        name = self.name if inner is None else inner.name
+        if name is None:
+            raise InvalidRequest("tool_choice must name a tool", param="tool_choice")
+        return name
+
+
+class _Allowed(Struct):
+    mode: str = "auto"
+    tools: list[_Tool] = field(default_factory=list[_Tool])
+
+
+class _Choice(_Tool):
+    mode: str = "auto"
+    tools: list[_Tool] = field(default_factory=list[_Tool])
+    allowed_tools: _Allowed | None = None
+
+
+def openai_tool_choice(choice: str | Mapping[str, Any] | None, *, one_call: bool) -> ToolChoice:
+    """`one_call`: the client takes no parallel calls. Raises InvalidRequest."""
+    if choice is None or isinstance(choice, str):
+        return ToolChoice(_mode(choice or "auto"), one_call=one_call)
+    told = converted(choice, _Choice, "tool_choice")
+    if told.type in ("function", "custom"):
+        return named_tool(told.named())
+    if told.type != "allowed_tools":
+        _refuse(told.type)
+    allowed = told.allowed_tools or told
+    if not allowed.tools:
+        raise InvalidRequest("tool_choice allows no tools; use none", param="tool_choice")
+    return ToolChoice(_mode(allowed.mode), tuple(tool.named() for tool in allowed.tools), one_call)
+
+
+def _mode(name: str) -> CallMode:
+    return _MODES[name] if name in _MODES else _refuse(name)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise InvalidRequest(
+        f"tool_choice {shown(what)!r} is not supported; it can be auto, none, required, a function or allowed_tools",
+        param="tool_choice",
+    )

@@ -37,7 +37,7 @@ from interfaces.http.front.connection_limits import (
     more_time_s,
     shared_address,
 )
-from interfaces.http.front.refusal import HealthOnly, Refusals
+from interfaces.http.front.guard import HealthOnly, Refusals
 
 PIECE_BYTES = 4096
 """Input parsed at once, beside what is known to belong to a body."""

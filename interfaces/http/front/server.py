@@ -13,7 +13,7 @@ from litestar import Litestar
 from application.settings import ServerSettings
 from interfaces.http.front.connection import BoundedConnection
 from interfaces.http.front.connection_limits import ConnectionLimits, Places
-from interfaces.http.front.refusal import Refusals
+from interfaces.http.front.guard import Refusals
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""

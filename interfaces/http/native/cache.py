@@ -20,9 +20,14 @@ from interfaces.http.answering.documented import errors
 from interfaces.http.errors import renamed
 from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
 from interfaces.http.incoming.request_context import GENERATES, RequestContext, admins_only
-from interfaces.http.operations.explanation_body import PromptExplanation, prompt_explanation
-from interfaces.http.operations.memory_body import MemoryBody, memory_body
-from interfaces.http.operations.tier_bodies import TiersBody, tiers_body
+from interfaces.http.native.bodies import (
+    MemoryBody,
+    PromptExplanation,
+    TiersBody,
+    memory_body,
+    prompt_explanation,
+    tiers_body,
+)
 from interfaces.http.services import Services
 
 
@@ -120,8 +125,7 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
     @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
     async def read_stats() -> CacheStatsBody:
         tiers = tiers_body(await services.cache_stats(), await _usage(services.documents))
-        memory = memory_body(services.engine_status()) if services.engine_status is not None else None
-        return CacheStatsBody(**asdict(tiers), memory=memory)
+        return CacheStatsBody(**asdict(tiers), memory=memory_body(services.engine_status))
 
     return [explain, warm, clear, read_stats]
 

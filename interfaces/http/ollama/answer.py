@@ -1,4 +1,11 @@
-"""Answers: one object, or a line a piece. The last line, and a whole answer, say why it ended and what it took."""
+"""Answers of Ollama's dialect: one object, or a line a piece, and errors. The last line, and a whole answer, report why
+it ended and what it took.
+
+    piece* (piece with done | error)
+
+Tool calls are sent whole, so each waits for its end. The keep-alive is an empty piece: clients wait for the next line,
+whatever is in it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,9 +16,34 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from application.ports.clock import Clock
+from application.services.text_side.answers.answer import Progress
+from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.request.request import FinishReason
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering.dialect import Started
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
+
+
+class OllamaError(Struct):
+    """`error` begins with the path of the offending field, where there is one."""
+
+    error: str
+    memory: MemoryNumbers | UnsetType = UNSET
+
+
+def ollama_error(problem: Problem) -> OllamaError:
+    message = problem.message
+    if problem.overflow is not None:
+        message += f"; {overflow_words(problem.overflow)}"
+    if problem.param is not None and problem.param not in message:
+        message = f"{problem.param}: {message}"
+    if isinstance(problem.overflow, PrefillMemoryExceeded):
+        message = f"{problem.code}: {message}"
+    return OllamaError(message, memory_numbers(problem))
+
+
+def error_line(error: DomainError) -> bytes:
+    return msgspec.json.encode(ollama_error(problem_of(error))) + b"\n"
 
 
 class CallFunction(Struct):
@@ -147,3 +179,64 @@ def _object_of(arguments: str) -> dict[str, Any] | None:
         return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (ValueError, RecursionError):
         return None
+
+
+MEDIA_TYPE = "application/x-ndjson"
+
+
+class LineFraming:
+    """A Framing for one choice."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._first_ns = 0
+        self._call: list[ToolCallDelta] = []
+        """The pieces of the call that has not ended yet."""
+
+    def begin(self) -> bytes:
+        return b""
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        match item:
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                return self._content(item)
+            case Finished():
+                return self._told(self._ended_call()) + _line(self._teller.last(Piece(), item, self._first_ns))
+            case _:
+                return b""
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        return _line(self._teller.piece(Piece()))
+
+    def end(self) -> bytes:
+        return b""
+
+    def fail(self, error: DomainError) -> bytes:
+        return error_line(error)
+
+    def _content(self, delta: ContentDelta) -> bytes:
+        self._first_ns = self._first_ns or self._teller.clock.now_ns()
+        if isinstance(delta, ToolCallDelta):
+            if self._call and self._call[0].merges_with(delta):
+                self._call.append(delta)
+                return b""
+            ended = self._ended_call()
+            self._call = [delta]
+            return self._told(ended)
+        piece = self._ended_call() if delta.text else Piece()
+        piece.add(delta)
+        return self._told(piece)
+
+    def _ended_call(self) -> Piece:
+        piece = Piece()
+        if self._call:
+            piece.add(self._call[0].merged(self._call[1:]))
+            self._call = []
+        return piece
+
+    def _told(self, piece: Piece) -> bytes:
+        return b"" if piece.is_empty else _line(self._teller.piece(piece))
+
+
+def _line(answer: Answer) -> bytes:
+    return msgspec.json.encode(answer) + b"\n"

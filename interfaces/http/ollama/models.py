@@ -20,8 +20,8 @@ from domain.shown import shown
 from interfaces.http.answering.answering import json_route, models_for
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import RequestContext, context_of
-from interfaces.http.ollama.errors import OllamaError
-from interfaces.http.ollama.prompt import model_id
+from interfaces.http.ollama.answer import OllamaError
+from interfaces.http.ollama.chat import model_id
 from interfaces.http.services import Services
 
 SPOKEN_VERSION = "0.12.6"
@@ -101,7 +101,7 @@ class EmbedRequest(Struct):
     """Whatever is in it: it is refused."""
 
 
-def model_routes(services: Services) -> list[HTTPRouteHandler]:
+def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
     @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))

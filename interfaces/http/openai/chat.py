@@ -1,14 +1,18 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions: the operation and its answer, one body or a stream of chunks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from domain.request.request import GenerationRequest
-from interfaces.http.answering.collected import Collected
+from msgspec import UNSET, Struct, UnsetType
+
+from domain.priority import Priority
+from domain.request.request import FinishReason, GenerationRequest
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from interfaces.http.answering.collected import Collected, visible_parts
 from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
 from interfaces.http.openai.chat_request import (
     ChatCompletionRequest,
     chat_prompt,
@@ -17,8 +21,221 @@ from interfaces.http.openai.chat_request import (
     reasoning_limit,
     wire_names,
 )
-from interfaces.http.openai.completion_fields import completion_request
-from interfaces.http.openai.unsupported_fields import IN_CHAT
+from interfaces.http.openai.logprobs import ChatLogprobs, PromptLogprobsBody, ScoredPrompt, Scores, chat_logprobs
+from interfaces.http.openai.shared import IN_CHAT, ChunkFraming, UsageBody, completion_request, plain_text, usage_body
+
+_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
+
+
+class AnsweredFunction(Struct):
+    name: str
+    arguments: str
+
+
+class AnsweredToolCall(Struct, tag_field="type", tag="function"):
+    id: str
+    function: AnsweredFunction
+
+
+class AnswerMessage(Struct, tag_field="role", tag="assistant"):
+    """`content` is null where there is none besides tool calls."""
+
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
+
+
+class ChatChoice(Struct):
+    index: int
+    message: AnswerMessage
+    finish_reason: str
+    logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CallProblemBody(Struct):
+    """`choice`: its index. `kind`: `unknown_tool`, `malformed_arguments` or `schema_mismatch`."""
+
+    choice: int
+    call_id: str
+    kind: str
+    detail: str
+
+
+class CairnBody(Struct):
+    """What Cairn tells beside OpenAI's fields, where there is something to tell."""
+
+    tool_call_problems: list[CallProblemBody]
+
+
+class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
+    """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them, `prompt_logprobs` when the
+    field of this name did. `service_tier`: where one was named, or the key's is another."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    x_cairn: CairnBody | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+
+
+class FunctionPiece(Struct):
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallPiece(Struct):
+    """Only the first piece of a call has `id`, `type` and the function's name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionPiece | UnsetType = UNSET
+
+
+class Delta(Struct):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPiece] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    x_cairn: CairnBody | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+
+
+def chat_completion(body: ChatCompletionRequest, started: Started, collected: Sequence[Collected]) -> ChatCompletion:
+    return ChatCompletion(
+        started.id,
+        started.created_s,
+        started.model,
+        [_choice(body, started, index, choice) for index, choice in enumerate(collected)],
+        usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
+        list(started.prompts[0]) if body.return_token_ids else UNSET,
+        _told_beside([(index, choice.finished) for index, choice in enumerate(collected)]),
+        _prompt_logprobs(body, started, collected[0].scores),
+        _service_tier(body, started),
+    )
+
+
+def _service_tier(body: ChatCompletionRequest, started: Started) -> str | UnsetType:
+    """Told where it was asked for, or is not what it would be."""
+    priority = started.requests[0].priority
+    is_plain = body.service_tier is None and priority is Priority.INTERACTIVE
+    return UNSET if is_plain else openai_tier(priority)
+
+
+def _told_beside(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:
+    problems = [
+        CallProblemBody(index, problem.call_id, problem.kind.value, problem.detail)
+        for index, choice in finished
+        for problem in choice.call_problems
+    ]
+    return CairnBody(problems) if problems else UNSET
+
+
+def _prompt_logprobs(body: ChatCompletionRequest, started: Started, scores: Scores) -> PromptLogprobsBody | UnsetType:
+    if body.prompt_logprobs is None:
+        return UNSET
+    return ScoredPrompt(started.prompts[0], started.tokenizer).listed(scores, body.prompt_logprobs)
+
+
+def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: Collected) -> ChatChoice:
+    logprobs = [entry for delta in choice.deltas for entry in delta.logprobs]
+    return ChatChoice(
+        index,
+        _message(choice),
+        _FINISH_REASONS[choice.finished.reason],
+        chat_logprobs(logprobs, started.tokenizer) if body.logprobs else None,
+        choice.token_ids if body.return_token_ids else UNSET,
+    )
+
+
+def _message(choice: Collected) -> AnswerMessage:
+    calls = [
+        AnsweredToolCall(part.id, AnsweredFunction(part.name, part.arguments))
+        for part in visible_parts(choice)
+        if isinstance(part, ToolCallDelta)
+    ]
+    content = choice.text or (None if calls else "")
+    return AnswerMessage(content, reasoning_content=choice.reasoning or UNSET, tool_calls=calls or UNSET)
+
+
+class ChatFraming(ChunkFraming[ChunkChoice]):
+    """A role chunk for each choice, its content, a finish chunk for each, with what is wrong with its calls."""
+
+    def __init__(self, body: ChatCompletionRequest, started: Started) -> None:
+        super().__init__(body, started)
+        self._body = body
+        self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
+        self._tier = _service_tier(body, started)
+        self._beside: CairnBody | UnsetType = UNSET
+        self._prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
+
+    def begin(self) -> bytes:
+        roles = [ChunkChoice(index, Delta("assistant", "")) for index in range(self._started.num_choices)]
+        opening = b"".join(self._encoded([role]) for role in roles)
+        self._prompt_ids = UNSET
+        return opening
+
+    def _scored(self, index: int, scores: Scores) -> bytes:
+        self._prompt_logprobs = _prompt_logprobs(self._body, self._started, scores)
+        chunk = self._encoded([])
+        self._prompt_logprobs = UNSET
+        return chunk
+
+    def _content(self, index: int, delta: ContentDelta) -> ChunkChoice | None:
+        choice = ChunkChoice(index, _delta(delta))
+        if self._body.logprobs and delta.logprobs:
+            choice.logprobs = chat_logprobs(delta.logprobs, self._started.tokenizer)
+        if self._body.return_token_ids and delta.token_ids:
+            choice.token_ids = list(delta.token_ids)
+        is_silent = not plain_text(delta) and choice.logprobs is None and choice.token_ids is UNSET
+        return None if is_silent else choice
+
+    def _last(self, index: int, finished: Finished) -> ChunkChoice:
+        self._beside = _told_beside([(index, finished)])
+        return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
+
+    def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
+        started = self._started
+        beside, self._beside = self._beside, UNSET
+        told = (self._prompt_ids, beside, self._prompt_logprobs, self._tier)
+        return ChatChunk(started.id, started.created_s, started.model, choices, usage, *told)
+
+
+def _delta(delta: ContentDelta) -> Delta:
+    match delta:
+        case TextDelta(text=text):
+            return Delta(content=text)
+        case ReasoningDelta(text=text):
+            return Delta(reasoning_content=text)
+        case ToolCallDelta(id="", arguments=arguments):
+            return Delta(tool_calls=[ToolCallPiece(delta.index, function=FunctionPiece(arguments=arguments))])
+        case ToolCallDelta():
+            function = FunctionPiece(delta.name, delta.arguments)
+            return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
 
 
 class ChatCompletions(Operation[ChatCompletionRequest]):

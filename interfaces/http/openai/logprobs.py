@@ -1,4 +1,8 @@
-"""Log probabilities in the two shapes OpenAI has for them."""
+"""Log probabilities of an answer in the two shapes that OpenAI has for them, and of a prompt in the two shapes that
+clients request: vLLM's list, and the echo of text completions.
+
+The scores of a prompt arrive a chunk at a time, in order, and are encoded as they arrive.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -8,7 +12,7 @@ from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
 from domain.request.stream import ContentDelta, TokenLogprob
-from interfaces.http.openai.chunk_framing import plain_text
+from interfaces.http.openai.shared import plain_text
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -106,3 +110,48 @@ def _chat_token(entry: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprobBody:
 def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
     text = tokenizer.decode((token_id,))
     return TopLogprob(text, max(logprob, LOWEST), None if "�" in text else list(text.encode()))
+
+
+Scores: TypeAlias = Sequence[TokenLogprob | None]
+
+
+class PromptLogprob(Struct):
+    """`rank`: 1 for the likeliest of all tokens."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobsBody: TypeAlias = list[dict[str, PromptLogprob] | None]
+"""An entry a prompt token, by token id: the token itself and the likeliest. Null for the first."""
+
+
+class ScoredPrompt:
+    """One prompt of a request."""
+
+    def __init__(self, token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
+        self._token_ids = token_ids
+        self._text_of = token_texts(tokenizer)
+        self._num_echoed = 0
+        self._num_chars = 0
+
+    def listed(self, scores: Scores, num_tops: int) -> PromptLogprobsBody:
+        return [None if score is None else self._ranked(score, num_tops) for score in scores]
+
+    def echoed(self, scores: Scores, num_tops: int) -> CompletionLogprobs:
+        """The next of its tokens, as part of a choice's text."""
+        body = CompletionLogprobs([], [], [], [])
+        ids = self._token_ids[self._num_echoed : self._num_echoed + len(scores)]
+        for token_id, score in zip(ids, scores, strict=True):
+            self._num_chars = body.add(self._text_of, token_id, score, num_tops, self._num_chars)
+        self._num_echoed += len(scores)
+        return body
+
+    def _ranked(self, score: TokenLogprob, num_tops: int) -> dict[str, PromptLogprob]:
+        entries = [(token_id, value, 1 + place) for place, (token_id, value) in enumerate(score.top[:num_tops])]
+        own = (score.token_id, score.logprob, score.rank)
+        return {
+            str(token_id): PromptLogprob(max(value, LOWEST), rank, self._text_of(token_id))
+            for token_id, value, rank in (own, *entries)
+        }

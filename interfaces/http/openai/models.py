@@ -15,8 +15,8 @@ from domain.models.model_card import ModelDescription
 from domain.shown import shown
 from interfaces.http.answering.answering import listing_models, models_for
 from interfaces.http.answering.documented import errors
+from interfaces.http.errors import ErrorBody
 from interfaces.http.incoming.request_context import context_of
-from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
 
 

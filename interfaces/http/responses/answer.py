@@ -1,28 +1,67 @@
-"""The answer to a response request: one body, which a stream repeats as far as it has come."""
+"""A response as an answer: one body, which the numbered events of a stream repeat up to the current state, and errors.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+    created in_progress+ (output_item.added ... output_item.done)* (completed | incomplete | failed)
+
+`in_progress` is also the keep-alive: codex counts every event, and no comment. There is no `[DONE]`.
+
+Agents compact a conversation on the code `context_length_exceeded` and "maximum context length is N tokens", codex on
+the code alone. So every overflow has that code here, and its own code begins the message. codex repeats a
+`server_error`, waits on a `rate_limit_exceeded` as long as the message says, and gives up on the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
-from domain.errors import DomainError
+from application.services.text_side.answers.answer import Progress
+from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
 from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
-from interfaces.http.answering.collected import Collected, num_reasoning_tokens, visible_parts
+from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.collected import Collected, num_reasoning_tokens, opening, shows_nothing, visible_parts
+from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
-from interfaces.http.responses.errors import ResponseError, response_error
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
     CustomCallOutput,
+    Event,
     FunctionCallOutput,
     MessageOutput,
     OutputItem,
     ReasoningOutput,
 )
 from interfaces.http.responses.request import ResponsesRequest
+
+
+class ResponseError(Struct):
+    code: str
+    message: str
+
+
+def responses_error(problem: Problem) -> ErrorBody:
+    """OpenAI's shape of an error; every overflow has the one code that agents act on."""
+    if problem.overflow is None or problem.code == ContextOverflow.code:
+        return openai_error(problem)
+    message = f"{problem.code}: {problem.message}"
+    return openai_error(replace(problem, code=ContextOverflow.code, message=message))
+
+
+def response_error(error: DomainError) -> ResponseError:
+    message = responses_error(problem_of(error)).error.message
+    match error:
+        case ContextOverflow():
+            return ResponseError(ContextOverflow.code, message)
+        case InvalidRequest():
+            return ResponseError("invalid_prompt", message)
+        case QueueFull(retry_after_s=wait_s):
+            return ResponseError("rate_limit_exceeded", f"{message}; try again in {wait_s}s")
+        case _:
+            return ResponseError("server_error", message)
 
 
 class CachedTokens(Struct):
@@ -165,3 +204,80 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
         ReasoningTokens(num_reasoning),
         usage.prompt_tokens + usage.completion_tokens,
     )
+
+
+class ResponseFraming:
+    """A Framing for one choice."""
+
+    def __init__(self, context: AnswerContext, keep: Callable[[ResponseBody], None]) -> None:
+        """`keep` is told the whole response, once it is."""
+        self._context = context
+        self._keep = keep
+        self._num_events = 0
+        self._open: tuple[ContentDelta, OutputItem] | None = None
+        """The part that is being told, and its item."""
+        self._output: list[dict[str, Any]] = []
+        self._num_reasoning = 0
+
+    def begin(self) -> bytes:
+        body = self._context.body("in_progress")
+        return self._response("created", body) + self._response("in_progress", body)
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        match item:
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                return self._content(item)
+            case Finished():
+                return self._finish(item)
+            case _:
+                return b""
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        body = self._context.body("in_progress", self._output)
+        return sse.comment(progress.text) + self._response("in_progress", body)
+
+    def end(self) -> bytes:
+        return b""
+
+    def fail(self, error: DomainError) -> bytes:
+        return self._response("failed", self._context.body("failed", self._output, error=error))
+
+    def _content(self, delta: ContentDelta) -> bytes:
+        if isinstance(delta, ReasoningDelta):
+            self._num_reasoning += len(delta.token_ids)
+        if shows_nothing(delta):
+            return b""
+        before = b""
+        if self._open is None or not self._open[0].merges_with(delta):
+            before = self._close(COMPLETED)
+            self._open = opening(delta), self._context.item(delta, len(self._output))
+            before += self._events(self._open[1].opening())
+        return before + self._events(self._open[1].feed(piece(delta)))
+
+    def _close(self, status: str) -> bytes:
+        """The item that is open, if one is."""
+        if self._open is None:
+            return b""
+        (_, item), self._open = self._open, None
+        closing = self._events(item.closing(status))
+        self._output.append(item.body(status))
+        return closing
+
+    def _finish(self, finished: Finished) -> bytes:
+        status = final_status(finished)
+        closing = self._close(status)
+        usage = usage_body(finished.usage, self._num_reasoning)
+        body = self._context.body(status, self._output, usage)
+        self._keep(body)
+        return closing + self._response(status, body)
+
+    def _response(self, what: str, body: ResponseBody) -> bytes:
+        return self._events([{"type": f"response.{what}", "response": body}])
+
+    def _events(self, events: list[Event]) -> bytes:
+        return b"".join(self._event(event) for event in events)
+
+    def _event(self, event: Event) -> bytes:
+        numbered = {**event, "sequence_number": self._num_events}
+        self._num_events += 1
+        return sse.event(msgspec.json.encode(numbered), event["type"])

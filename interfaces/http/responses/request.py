@@ -15,12 +15,10 @@ from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
 from interfaces.http.fields.grammar_fields import response_format_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import thinking_kwargs
-from interfaces.http.fields.tool_choices import openai_tool_choice
+from interfaces.http.fields.sampling_fields import openai_tool_choice, thinking_kwargs
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
-from interfaces.http.responses.conversation import conversation, tools_in
-from interfaces.http.responses.items import ItemReference, decoded, kind_of
+from interfaces.http.responses.conversation import ItemReference, conversation, decoded, kind_of, tools_in
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 

@@ -15,8 +15,7 @@ from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.fields.sampling_fields import tier_priority
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
-from interfaces.http.responses.framing import ResponseFraming
+from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming, response_body
 from interfaces.http.responses.request import (
     ResponsesRequest,
     chat_prompt,

@@ -15,9 +15,9 @@ from application.settings import ServerSettings
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
-from interfaces.http.admin.overview import OverviewBody
-from interfaces.http.admin.requests import RequestListBody
-from interfaces.http.operations.answers import body_of, data_of
+from interfaces.http.native.admin import OverviewBody
+from interfaces.http.native.bodies import body_of, data_of
+from interfaces.http.native.requests import RequestListBody
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.key_argument import key_argument
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from interfaces.http.responses.items import LEFT_OUT
+from interfaces.http.responses.conversation import LEFT_OUT
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.stores.kill_documents import open_documents
 

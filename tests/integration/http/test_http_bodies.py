@@ -1,6 +1,7 @@
 """Bodies that are small on the wire and large in memory."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
 from interfaces.http.responses import request, responses
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.fake_service import fake_service
-from tests.support.http.telegraph import PATH, Send, Telegram, Telegraph
+from tests.support.http.telegraph import PATH, TELEGRAPH, Send, Telegram
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/cache/explain", "/tokenize"])
@@ -51,10 +52,8 @@ def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
             threads.append(("convert", threading.current_thread()))
             return super().convert(body, context)
 
-    class Recording(Telegraph):
-        operations = (Recorded(),)
-
-    with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([Recording()])) as service:
+    recording = replace(TELEGRAPH, operations=(Recorded(),))
+    with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([recording])) as service:
         for padding, in_loop in (("", True), (" " * LARGE_BYTES, False)):
             body = '{"telegram": "x"}' + padding
             for path in (PATH, "/v1/cache/explain"):

@@ -10,16 +10,14 @@ from typing import Any, TypeAlias, get_args
 
 from msgspec import Struct
 
-from interfaces.http.anthropic.blocks import BLOCKS
-from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.anthropic.conversation import BLOCKS
+from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.fields.parameters import parameters
-from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
-from interfaces.http.ollama.options import Options
-from interfaces.http.openai.chat_messages import Part
-from interfaces.http.openai.chat_request import ChatCompletionRequest
-from interfaces.http.openai.completion_request import CompletionRequest
-from interfaces.http.openai.unsupported_fields import IN_CHAT, IN_COMPLETIONS
-from interfaces.http.responses.items import ITEMS, PARTS
+from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
+from interfaces.http.openai.chat_request import ChatCompletionRequest, Part
+from interfaces.http.openai.completions import CompletionRequest
+from interfaces.http.openai.shared import IN_CHAT, IN_COMPLETIONS
+from interfaces.http.responses.conversation import ITEMS, PARTS
 from interfaces.http.responses.request import ResponsesRequest
 
 Body: TypeAlias = tuple[type[Struct], Collection[str]]

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from adapters.fake.environment import FakeClock
 from interfaces.http.answering.dialect import Framing
-from interfaces.http.anthropic.framing import MessageFraming
-from interfaces.http.ollama.answer import Shape, Teller, chat_answer, generate_answer
-from interfaces.http.ollama.framing import LineFraming
-from interfaces.http.responses.answer import AnswerContext, ResponseBody
-from interfaces.http.responses.framing import ResponseFraming
+from interfaces.http.anthropic.answer import MessageFraming
+from interfaces.http.ollama.answer import LineFraming, Shape, Teller, chat_answer, generate_answer
+from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming
 from interfaces.http.responses.request import Reasoning, ResponsesRequest
 from tests.support.http.wire_scenarios import NUM_PROMPT, SCENARIOS, transcript
 

@@ -98,20 +98,19 @@ class Send(Operation[Telegram]):
         return Ticks(started)
 
 
-class Telegraph(Dialect):
-    paths = ("/telegraph",)
-    operations = (Send(),)
-    error_type = Wrong
+def telegraph_routes(services: Services) -> Sequence[HTTPRouteHandler]:
+    @get("/telegraph/operator", sync_to_thread=False)
+    def operator() -> str:
+        return services.default_model
 
-    def routes(self, services: Services) -> Sequence[HTTPRouteHandler]:
-        @get("/telegraph/operator", sync_to_thread=False)
-        def operator() -> str:
-            return services.default_model
+    return [operator]
 
-        return [operator]
 
-    def error_body(self, problem: Problem) -> Wrong:
-        return Wrong(problem.code, problem.message)
+def wrong(problem: Problem) -> Wrong:
+    return Wrong(problem.code, problem.message)
+
+
+TELEGRAPH = Dialect(("/telegraph",), (Send(),), Wrong, wrong, telegraph_routes)
 
 
 def _text(parts: Sequence[ContentDelta]) -> str:

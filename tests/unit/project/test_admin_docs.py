@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from interfaces.http.admin.figures_body import FiguresBody, HistoryBody, LatencyBody, ReuseBody
-from interfaces.http.admin.overview import HealthBody, OverviewBody, QueueCountsBody
-from interfaces.http.admin.request_body import EndBody, RequestBody
-from interfaces.http.admin.requests import RequestListBody
-from interfaces.http.admin.settings import SettingBody
+from interfaces.http.native.admin import (
+    FiguresBody,
+    HealthBody,
+    HistoryBody,
+    LatencyBody,
+    OverviewBody,
+    QueueCountsBody,
+    ReuseBody,
+)
+from interfaces.http.native.requests import EndBody, RequestBody, RequestListBody
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
 SECTION = PAGE.partition("## The server at work")[2].partition("\n## ")[0]
@@ -29,7 +34,6 @@ SECTION = PAGE.partition("## The server at work")[2].partition("\n## ")[0]
         RequestListBody,
         RequestBody,
         EndBody,
-        SettingBody,
     ],
 )
 def test_every_field_is_told_of(body: type[Struct]) -> None:

@@ -6,12 +6,11 @@ import pytest
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from interfaces.http.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from interfaces.http.anthropic.messages import CountTokensRequest, MessagesRequest
 from interfaces.http.fields.parameters import ignored, parameters, refuse_unsupported, refused, supported
-from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
-from interfaces.http.ollama.options import Options
+from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
 from interfaces.http.openai.chat_request import ChatCompletionRequest
-from interfaces.http.openai.completion_request import CompletionRequest
+from interfaces.http.openai.completions import CompletionRequest
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.dialect_docs import FOLDER, PAGES, page
 

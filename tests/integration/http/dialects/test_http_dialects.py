@@ -12,15 +12,15 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from interfaces.http.answering.dialect import Dialects
+from interfaces.http.dialects import OPENAI
 from interfaces.http.front.connection_limits import ConnectionLimits
-from interfaces.http.openai.dialect import OpenAi
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient
-from tests.support.http.telegraph import PATH, Telegraph
+from tests.support.http.telegraph import PATH, TELEGRAPH
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 
-BOTH = Dialects([OpenAi(), Telegraph()])
+BOTH = Dialects([OPENAI, TELEGRAPH])
 KEY = "k"
 WITH_KEY = {"x-api-key": KEY}
 SETTINGS = ServerSettings(port=0, api_key=KEY, max_body=ByteSize(num_bytes=10_000))

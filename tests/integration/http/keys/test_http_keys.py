@@ -11,11 +11,11 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.client import Client, KeyRing
 from interfaces.http.answering.dialect import Dialects
+from interfaces.http.dialects import OPENAI
 from interfaces.http.incoming.request_context import LARGE_BYTES
-from interfaces.http.openai.dialect import OpenAi
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.keyed_service import KEY, SETTINGS, headers, keyed_service
-from tests.support.http.telegraph import PATH, Telegraph
+from tests.support.http.telegraph import PATH, TELEGRAPH
 
 OPTIONS = FakeOptions(reply=reply_with("ok"))
 CLIENTS = (
@@ -30,7 +30,7 @@ PROMPT = {"prompt": "x"}
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
-    dialects = Dialects([OpenAi(), Telegraph()])
+    dialects = Dialects([OPENAI, TELEGRAPH])
     with keyed_service(*CLIENTS, options=OPTIONS, dialects=dialects) as running:
         yield running
 

@@ -9,8 +9,7 @@ from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
-from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import chat_prompt, reasoning_limit, stop_rules
+from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit, stop_rules
 from interfaces.http.incoming.json_body import body_decoder
 
 decode = body_decoder(MessagesRequest)

@@ -11,7 +11,7 @@ from domain.ids import RequestId
 from domain.request.request import TextPrompt
 from interfaces.http.fields.sampling_fields import generation_request
 from interfaces.http.incoming.json_body import body_decoder
-from interfaces.http.openai.completion_request import CompletionRequest, plain_prompts
+from interfaces.http.openai.completions import CompletionRequest, plain_prompts
 
 decode = body_decoder(CompletionRequest)
 

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.connection import BoundedConnection
 from interfaces.http.front.connection_limits import ConnectionLimits, Places
-from interfaces.http.front.refusal import Refusals
+from interfaces.http.front.guard import Refusals
 
 LIMITS = ConnectionLimits(header_timeout_s=10.0, body_timeout_s=20.0, write_timeout_s=100.0)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"

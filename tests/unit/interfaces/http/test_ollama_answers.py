@@ -10,9 +10,7 @@ import pytest
 from domain.request.chat import Role
 from domain.request.request import ChatPrompt
 from interfaces.http.ollama.answer import Shape, chat_answer, generate_answer
-from interfaces.http.ollama.bodies import ChatRequest
-from interfaces.http.ollama.operations import whole_answer
-from interfaces.http.ollama.prompt import chat_prompt
+from interfaces.http.ollama.chat import ChatRequest, chat_prompt, whole_answer
 from tests.support.http.golden import framings, ollama_teller
 from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
 

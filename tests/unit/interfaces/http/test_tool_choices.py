@@ -10,8 +10,8 @@ from domain.errors import ContextOverflow, InvalidRequest
 from domain.request.chat import CallMode, ToolChoice, named_tool
 from domain.request.grammar import Grammar, GrammarKind
 from domain.request.request import ChatPrompt
-from interfaces.http.anthropic import prompt as anthropic
-from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.anthropic import messages as anthropic
+from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.errors import renamed
 from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt
 from interfaces.http.responses import request as responses

@@ -54,14 +54,14 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
     )
     def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
         health = check_health()
-        tells_all = context_of(request.scope).client.is_admin
+        is_admin = context_of(request.scope).client.is_admin
         body = ReadyBody(
             "ready" if health.is_ready else "not ready",
-            health.problem if tells_all else health.problem.partition(":")[0],
+            health.problem if is_admin else health.problem.partition(":")[0],
             health.num_waiting,
             health.num_running,
             dict(health.waiting_for),
-            list(health.models) if tells_all else None,
+            list(health.models) if is_admin else None,
         )
         return Response(body, status_code=200 if health.is_ready else 503)
 
@@ -71,7 +71,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
     )
     def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
-        body = engine_body(check_health(), tells_all=context_of(request.scope).client.is_admin)
+        body = engine_body(check_health(), is_admin=context_of(request.scope).client.is_admin)
         return Response(body, status_code=200 if body.status == "ok" else 503)
 
     @get("/version", sync_to_thread=False)
@@ -106,8 +106,8 @@ class EngineBody(Struct):
     event_loop_lag_s: float
 
 
-def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
-    """`tells_all`: names requests."""
+def engine_body(health: Health, *, is_admin: bool) -> EngineBody:
+    """`is_admin`: names the requests that are stuck."""
     found = health.engine
     return EngineBody(
         status="stuck" if found.is_stuck else "ok" if health.is_running else "not running",
@@ -117,7 +117,7 @@ def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
         doing_s=round(health.doing_s, 3),
         stuck_in=found.stuck_in or None,
         stuck_s=round(health.stuck_s, 3),
-        requests=list(found.request_ids) if tells_all else None,
+        requests=list(found.request_ids) if is_admin else None,
         event_loop_lag_s=round(health.loop_lag_s, 3),
     )
 

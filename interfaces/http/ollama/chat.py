@@ -1,0 +1,346 @@
+"""POST /api/chat and POST /api/generate: their bodies and `options`, and the conversion of a body into a request.
+
+Unknown fields are ignored.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from domain.errors import InvalidRequest
+from domain.ids import ModelId
+from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
+from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
+from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
+from interfaces.http.fields.sampling_fields import thinking_kwargs
+from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.ollama.answer import (
+    MEDIA_TYPE,
+    Answer,
+    ChatAnswer,
+    GenerateAnswer,
+    LineFraming,
+    Piece,
+    Shape,
+    Teller,
+    chat_answer,
+    generate_answer,
+)
+
+_LOADING = "the server loads models its own way"
+
+
+class Options(Struct, kw_only=True):
+    """Null and absent mean the same for every field."""
+
+    num_predict: Annotated[
+        int | None, mapped("an upper bound; negative is none; with less room, the context is the bound")
+    ] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    top_k: Annotated[int | None, supported("0 or less is off, as by default")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1; 1 by default")] = None
+    min_p: Annotated[float | None, supported("0 to 1, 0 by default")] = None
+    seed: Annotated[int | None, supported("the randomness of the answer")] = None
+    stop: Annotated[str | list[str] | None, supported("up to 16; never part of the answer")] = None
+    repeat_penalty: Annotated[float | None, mapped("over the whole answer and prompt; 1 by default")] = None
+    presence_penalty: Annotated[float | None, supported("0 by default")] = None
+    frequency_penalty: Annotated[float | None, supported("0 by default")] = None
+    mirostat: Annotated[int | None, refused("there is no such sampler", 0)] = None
+    typical_p: Annotated[float | None, refused("there is no such sampler", 1.0)] = None
+    tfs_z: Annotated[float | None, refused("there is no such sampler", 1.0)] = None
+    num_ctx: Annotated[Any, ignored("the context is the model's, or `model.context_length`")] = None
+    num_keep: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
+    repeat_last_n: Annotated[Any, ignored("`repeat_penalty` looks at everything")] = None
+    mirostat_tau: Annotated[Any, ignored("it belongs to `mirostat`")] = None
+    mirostat_eta: Annotated[Any, ignored("it belongs to `mirostat`")] = None
+    penalize_newline: Annotated[Any, ignored("a line break is a token like any other")] = None
+    num_batch: Annotated[Any, ignored(_LOADING)] = None
+    num_gpu: Annotated[Any, ignored(_LOADING)] = None
+    main_gpu: Annotated[Any, ignored(_LOADING)] = None
+    low_vram: Annotated[Any, ignored(_LOADING)] = None
+    numa: Annotated[Any, ignored(_LOADING)] = None
+    use_mmap: Annotated[Any, ignored(_LOADING)] = None
+    use_mlock: Annotated[Any, ignored(_LOADING)] = None
+    num_thread: Annotated[Any, ignored(_LOADING)] = None
+
+
+WIRE_NAMES: Mapping[str, str] = {
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "grammar": "format",
+    **{name: f"options.{name}" for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
+    **{name: f"options.{name}" for name in ("presence_penalty", "frequency_penalty")},
+}
+"""The client's names for fields that the domain calls otherwise."""
+
+
+def sampling_params(options: Options) -> SamplingParams:
+    """Raises InvalidRequest."""
+    return SamplingParams.chosen(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=None if options.top_k is None else max(0, options.top_k),
+        min_p=options.min_p,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=options.seed,
+    )
+
+
+def stop_rules(options: Options) -> StopRules:
+    """Raises InvalidRequest."""
+    stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
+    limit = options.num_predict
+    return StopRules(None if limit is None or limit < 0 else limit, stop=tuple(stop), fits_room=True)
+
+
+class CalledFunction(Struct):
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class CalledTool(Struct):
+    function: CalledFunction
+    id: str = ""
+
+
+class Message(Struct):
+    """One of the conversation. `tool_name` or `tool_call_id`: whose result it is."""
+
+    role: str
+    content: str = ""
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class ToolFunction(Struct):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Struct):
+    function: ToolFunction
+    type: str = "function"
+
+
+class AnswerFields(Struct, kw_only=True):
+    """What both have; null and absent mean the same."""
+
+    model: Annotated[
+        str | None, supported("a `:latest` at its end is left out; without it, the default model answers")
+    ] = None
+    stream: Annotated[bool | None, supported("true by default: a JSON object a line (`application/x-ndjson`)")] = None
+    format: Annotated[str | dict[str, Any] | None, supported("`json` or a JSON schema: the answer is held to it")] = (
+        None
+    )
+    options: Annotated[Options | None, mapped("see below")] = None
+    think: Annotated[
+        bool | str | None,
+        mapped("true, false, `low`, `medium` or `high`, as far as the model's template knows it"),
+    ] = None
+    keep_alive: Annotated[Any, ignored("models stay loaded until another needs the room")] = None
+    logprobs: Annotated[bool | None, refused("log probabilities are in OpenAI's dialect", False)] = None
+    top_logprobs: Annotated[int | None, refused("log probabilities are in OpenAI's dialect", 0)] = None
+    truncate: Annotated[Any, ignored("what does not fit is refused")] = None
+    shift: Annotated[Any, ignored("what does not fit is refused")] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    store: Annotated[
+        bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
+    ] = None
+
+
+class ChatRequest(AnswerFields, kw_only=True):
+    """The body of POST /api/chat."""
+
+    messages: Annotated[
+        list[Message],
+        supported("roles `system`, `user`, `assistant` and `tool` anywhere, in place; `images` are refused"),
+    ]
+    tools: Annotated[list[Tool] | None, supported("functions")] = None
+
+
+class GenerateRequest(AnswerFields, kw_only=True):
+    """The body of POST /api/generate."""
+
+    prompt: Annotated[str | None, supported("a user's message, unless `raw`")] = None
+    system: Annotated[str | None, supported("a system message before it; not with `raw`")] = None
+    raw: Annotated[bool | None, supported("the prompt goes to the model without its template")] = None
+    suffix: Annotated[str | None, refused("nothing is filled in", "")] = None
+    template: Annotated[str | None, refused("the template is the model's", "")] = None
+    context: Annotated[list[int] | None, refused("conversations are in `/api/chat`", [])] = None
+    images: Annotated[list[Any] | None, refused("models read text only", [])] = None
+
+
+_ROLES = {role.value: role for role in Role}
+_LATEST = ":latest"
+
+
+def generation_request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
+    """Raises InvalidRequest for whatever the body asks for that cannot be had."""
+    options = body.options or Options()
+    refuse_unsupported(body)
+    refuse_unsupported(options)
+    return GenerationRequest(
+        context.services.ids.request_id("ollama"),
+        model_id(body.model, context.services.default_model),
+        prompt,
+        sampling=sampling_params(options),
+        stop=stop_rules(options),
+        cache_salt=body.cache_salt or "",
+        persist=body.store is not False,
+        trace_carrier=context.services.trace_context(),
+        grammar=_grammar(body.format),
+    )
+
+
+def model_id(name: str | None, default: str) -> ModelId:
+    return ModelId((name or default).removesuffix(_LATEST))
+
+
+def chat_prompt(body: ChatRequest) -> ChatPrompt:
+    """Raises InvalidRequest, naming `messages[i].field`."""
+    messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages))
+    tools = tuple(
+        ToolSpec(
+            tool.function.name,
+            tool.function.description or "",
+            cast("dict[str, Json]", tool.function.parameters or {}),
+        )
+        for tool in body.tools or ()
+    )
+    return ChatPrompt(_with_call_ids(messages), tools, _template_kwargs(body.think))
+
+
+def generate_prompt(body: GenerateRequest) -> Prompt:
+    """Raises InvalidRequest."""
+    if not body.prompt:
+        raise InvalidRequest("prompt must not be empty", param="prompt")
+    if body.raw:
+        if body.system:
+            raise InvalidRequest("system: a raw prompt has no messages", param="system")
+        return TextPrompt(body.prompt)
+    system = [ChatMessage(Role.SYSTEM, body.system)] if body.system else []
+    return ChatPrompt((*system, ChatMessage(Role.USER, body.prompt)), (), _template_kwargs(body.think))
+
+
+def _message(message: Message, path: str) -> ChatMessage:
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
+    if message.images:
+        raise InvalidRequest(f"{path}.images: images are not supported, only text", param=f"{path}.images")
+    calls = tuple(
+        ToolCall(call.id, call.function.name, msgspec.json.encode(call.function.arguments).decode())
+        for call in message.tool_calls or ()
+    )
+    return ChatMessage(
+        role, message.content, message.tool_name, message.thinking, calls, tool_call_id=message.tool_call_id
+    )
+
+
+def _with_call_ids(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Calls and results have no ids here: a template that wants one gets what both sides of a call can agree on."""
+    if any(call.id for message in messages for call in message.tool_calls):
+        return tuple(messages)
+    told: list[ChatMessage] = []
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        if message.tool_calls:
+            calls = [
+                ToolCall(f"call_{index}_{at}", call.name, call.arguments) for at, call in enumerate(message.tool_calls)
+            ]
+            waiting = [call.id for call in calls]
+            message = replace(message, tool_calls=tuple(calls))
+        elif message.role is Role.TOOL and message.tool_call_id is None and waiting:
+            message = replace(message, tool_call_id=waiting.pop(0))
+        told.append(message)
+    return tuple(told)
+
+
+def _grammar(format: str | dict[str, object] | None) -> Grammar | None:
+    if not format:
+        return None
+    if isinstance(format, dict):
+        return json_schema_grammar(cast("dict[str, Json]", format), "format")
+    if format != "json":
+        raise InvalidRequest("format must be json or a JSON schema", param="format")
+    return json_object_grammar()
+
+
+def _template_kwargs(think: bool | str | None) -> dict[str, Json]:
+    if think is None:
+        return {}
+    return thinking_kwargs(bool(think), think if isinstance(think, str) and think else None)
+
+
+AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)
+
+
+class _OllamaOperation(Operation[AnswerFieldsT]):
+    """`prompt` and `shape` are all that the two do each in its own way."""
+
+    stream_type = MEDIA_TYPE
+    names: Mapping[str, str] = WIRE_NAMES
+    prompt: Callable[[AnswerFieldsT], Prompt]
+    shape: Shape
+
+    def decode(self, raw: bytes) -> AnswerFieldsT:
+        """A stream unless the client says otherwise."""
+        body = super().decode(raw)
+        if body.stream is None:
+            body.stream = True
+        return body
+
+    def wire_names(self, body: AnswerFieldsT) -> Mapping[str, str]:
+        return self.names
+
+    def convert(self, body: AnswerFieldsT, context: RequestContext) -> list[GenerationRequest]:
+        return [generation_request(body, context, self.prompt(body))]
+
+    def answer(self, body: AnswerFieldsT, started: Started, choices: Sequence[Collected]) -> Answer:
+        return whole_answer(Teller.of(started, body.model, self.shape), choices[0])
+
+    def framing(self, body: AnswerFieldsT, started: Started) -> Framing:
+        return LineFraming(Teller.of(started, body.model, self.shape))
+
+
+class Chat(_OllamaOperation[ChatRequest]):
+    path = "/api/chat"
+    operation_id = "ollamaChat"
+    body_type = ChatRequest
+    answer_type = ChatAnswer
+    decoder = staticmethod(body_decoder(ChatRequest))
+    prompt = staticmethod(chat_prompt)
+    shape = staticmethod(chat_answer)
+
+
+class Generate(_OllamaOperation[GenerateRequest]):
+    path = "/api/generate"
+    operation_id = "ollamaGenerate"
+    body_type = GenerateRequest
+    answer_type = GenerateAnswer
+    decoder = staticmethod(body_decoder(GenerateRequest))
+    names = MappingProxyType({**WIRE_NAMES, "messages": "prompt"})
+    prompt = staticmethod(generate_prompt)
+    shape = staticmethod(generate_answer)
+
+
+def whole_answer(teller: Teller, choice: Collected) -> Answer:
+    piece = Piece()
+    for part in choice.parts():
+        piece.add(part)
+    return teller.last(piece, choice.finished, choice.first_ns)

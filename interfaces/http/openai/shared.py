@@ -1,0 +1,242 @@
+"""The parts that chat and text completions share: request fields, fields that are refused by name, token counts, and
+streams of chunks."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from application.services.text_side.answers.answer import Progress
+from domain.errors import DomainError
+from domain.ids import RequestId
+from domain.request.request import GenerationRequest, Prompt, Usage
+from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
+from interfaces.http.answering import sse
+from interfaces.http.answering.dialect import Framing, Started
+from interfaces.http.errors import openai_error, problem_of
+from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
+from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.sampling_fields import SamplingFields, generation_request, tier_priority
+from interfaces.http.incoming.json_body import RefusedFields
+from interfaces.http.incoming.request_context import RequestContext
+
+_REFUSED_IN_BOTH: RefusedFields = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": ("",),
+    "documents": ([],),
+    "dry_multiplier": (0,),
+    "grammar": ("",),
+    "include_stop_str_in_output": (False,),
+    "json_schema": (),
+    "logits_processors": ([],),
+    "mirostat": (0,),
+    "prompt_embeds": (),
+    "repeat_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "tfs_z": (1,),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "xtc_probability": (0,),
+}
+
+IN_CHAT: RefusedFields = {
+    **_REFUSED_IN_BOTH,
+    "add_special_tokens": (False,),
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"], []),
+    "web_search_options": (),
+}
+
+IN_COMPLETIONS: RefusedFields = {
+    **_REFUSED_IN_BOTH,
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "continue_final_message": (False,),
+    "reasoning_budget": (),
+    "suffix": ("",),
+    "thinking_budget": (),
+    "thinking_token_budget": (),
+}
+
+
+MAX_CHOICES = 128
+"""Bound on the completions of one HTTP request, over all its prompts."""
+
+
+class StreamOptions(Struct):
+    """`include_usage`: end the stream with a chunk that carries the token counts."""
+
+    include_usage: bool | None = None
+
+
+class CompletionFields(SamplingFields, kw_only=True):
+    """Null and absent mean the same for every field."""
+
+    stream_options: Annotated[StreamOptions | None, mapped("`include_usage`: a last chunk with the token counts")] = (
+        None
+    )
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None, supported(f"up to {MAX_CHOICES}, over all prompts")
+    ] = None
+    max_tokens: Annotated[
+        int | None, supported("by default a chat runs to the end of the context, a text completion for 16 tokens")
+    ] = None
+    prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens, with so many alternatives")] = None
+    stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
+    service_tier: Annotated[
+        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+    ] = None
+    return_token_ids: Annotated[
+        bool | None, supported("`token_ids` in every choice, `prompt_token_ids` beside or in them")
+    ] = None
+    store: Annotated[
+        bool | None, supported("false keeps what is computed for this request out of the prefix cache's store")
+    ] = None
+    response_format: Annotated[
+        dict[str, Any] | None, supported("`text`, `json_object`, `json_schema`, held to whether `strict` or not")
+    ] = None
+    structured_outputs: Annotated[
+        dict[str, Any] | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")
+    ] = None
+    guided_json: Annotated[
+        str | bool | dict[str, Any] | None, supported("as `structured_outputs.json`; a schema, or its JSON text")
+    ] = None
+    guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
+    guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
+    guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def grammar(self) -> FieldGrammar | None:
+        """Raises InvalidRequest."""
+        return grammar_of({name: getattr(self, name) for name in self._grammar_fields()})
+
+    @property
+    def grammar_names(self) -> dict[str, str]:
+        """The client's name for the domain's `grammar`, for `renamed`; without a field for one, tools are it."""
+        return {"grammar": next(iter(self._grammar_fields()), "tools")}
+
+    def _grammar_fields(self) -> list[str]:
+        """Those with a value; some clients send empty ones for none."""
+        return [name for name in GRAMMAR_FIELDS if getattr(self, name) not in (None, "", [])]
+
+
+def completion_request(
+    fields: CompletionFields,
+    context: RequestContext,
+    id: RequestId,
+    prompt: Prompt,
+    *,
+    max_tokens: int | None,
+    num_logprobs: int | None,
+    num_prompt_logprobs: int | None,
+) -> GenerationRequest:
+    """Raises InvalidRequest."""
+    found = fields.grammar
+    return generation_request(
+        fields,
+        context,
+        id,
+        prompt,
+        max_tokens=max_tokens,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        num_choices=fields.n or 1,
+        persist=fields.store is not False,
+        grammar=found.grammar if found is not None else None,
+        priority=tier_priority(fields.service_tier),
+    )
+
+
+class PromptTokensDetails(Struct):
+    """`cached_tokens`: prompt tokens that were reused and not computed."""
+
+    cached_tokens: int
+
+
+class UsageBody(Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
+    """`usages` in order of choice index."""
+    of_prompts = usages[::choices_per_prompt]
+    prompt_tokens = sum(usage.prompt_tokens for usage in of_prompts)
+    completion_tokens = sum(usage.completion_tokens for usage in usages)
+    cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts))
+    return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached)
+
+
+ChoiceT = TypeVar("ChoiceT")
+
+
+class ChunkFraming(Framing, Generic[ChoiceT]):
+    """A stream of chunks that ends with `[DONE]`. `usage` is null in every chunk but the last when it was requested,
+    else absent."""
+
+    def __init__(self, fields: CompletionFields, started: Started) -> None:
+        self._includes_usage = fields.includes_usage
+        self._started = started
+        self._encoder = msgspec.json.Encoder()
+        self._usages: dict[int, Usage] = {}
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        if isinstance(item, Finished):
+            self._usages[index] = item.usage
+            return self._encoded([self._last(index, item)])
+        if isinstance(item, PromptLogprobs):
+            return self._scored(index, item.scores)
+        choice = self._content(index, item) if isinstance(item, ContentDelta) else None
+        return self._encoded([choice]) if choice is not None else b""
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        return sse.comment(progress.text)
+
+    def end(self) -> bytes:
+        if not self._includes_usage:
+            return sse.DONE
+        usages = [self._usages[index] for index in range(self._started.num_choices)]
+        return self._encoded([], usage_body(usages, self._started.choices_per_prompt)) + sse.DONE
+
+    def fail(self, error: DomainError) -> bytes:
+        return sse.event(self._encoder.encode(openai_error(problem_of(error)))) + sse.DONE
+
+    def _encoded(self, choices: Sequence[ChoiceT], usage: UsageBody | None = None) -> bytes:
+        chunk = self._chunk(list(choices), usage if self._includes_usage else UNSET)
+        return sse.event(self._encoder.encode(chunk))
+
+    @abstractmethod
+    def _chunk(self, choices: list[ChoiceT], usage: UsageBody | UnsetType | None) -> Struct: ...
+
+    @abstractmethod
+    def _scored(self, index: int, scores: Sequence[TokenLogprob | None]) -> bytes:
+        """Log probabilities of the prompt whose first choice is `index`."""
+        ...
+
+    @abstractmethod
+    def _content(self, index: int, delta: ContentDelta) -> ChoiceT | None:
+        """None for a delta that shows nothing yet."""
+        ...
+
+    @abstractmethod
+    def _last(self, index: int, finished: Finished) -> ChoiceT: ...
+
+
+def plain_text(delta: ContentDelta) -> str:
+    """The text of a delta without the marks of its kind: reasoning as it is, a tool call as name and arguments."""
+    return delta.name + delta.arguments if isinstance(delta, ToolCallDelta) else delta.text

@@ -1,1 +1,0 @@
-"""Parts that operators' routes share: health, memory, tiers, explanations. Used by `admin`, `cache`, `native`."""
