@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 
 load_blas()
 

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
 
 load_blas()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
 
 load_blas()

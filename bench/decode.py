@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
 
 load_blas()

@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=3000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    from adapters.system.blas.openblas import load_blas
+    from adapters.system.blas import load_blas
 
     load_blas()
     log = EventLog()

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from adapters.system.blas.library import candidates
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import SYSTEM_LIBRARIES, load_blas
 from application.ports.event_sink import EventSink
 from application.settings import Settings
 from bench.process_tree import children, descendants
@@ -28,7 +27,8 @@ def shared_blas() -> dict[str, str]:
 
     The system's, or else what MLX brings: numpy's is in place in a Cairn's own process only. Before MLX is imported.
     """
-    path = load_blas(search=candidates(os.environ)).path
+    os.environ["CAIRN_BLAS"] = SYSTEM_LIBRARIES[-1]
+    path = load_blas().path
     os.environ["CAIRN_BLAS"] = path or "off"
     return {"LD_PRELOAD": path} if path else {}
 

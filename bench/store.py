@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
 
 load_blas()

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
 
 load_blas()

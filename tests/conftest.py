@@ -33,7 +33,7 @@ import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
 
 from adapters.llguidance import compiler
-from adapters.system.blas.openblas import load_blas
+from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
 from tests.support.mlx.plain_blas import load_plain_blas

@@ -1,6 +1,6 @@
-"""The process's own allocator. glibc keeps what small allocations freed, several times what is in use, and gives that
-back when it is asked to; and it keeps it apart for every few threads, so that what one freed no other can use. Other
-allocators do so by themselves, or cannot be asked."""
+"""The settings of glibc's allocator, which keeps freed memory, several times what is in use, until it is asked to
+return it, in arenas that a few threads share each. Other allocators return memory by themselves or have no such
+call."""
 
 import ctypes
 import os
@@ -8,28 +8,27 @@ import sys
 from typing import Any
 
 MAX_ARENAS = 2
-"""One for the thread that computes, as far as it comes first, and one for workers: what they allocate is large and
-rare, so they hardly wait for each other."""
+"""One for the compute thread and one for workers, whose allocations are large and rare, so that they seldom wait."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _ARENA_VARIABLES = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 _THRESHOLD_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 _TRIMMING_BYTES = 100 << 10
-"""Freeing so much has glibc look at the end of a heap, and it is less than what is never allocated there."""
+"""Freeing a block of this size makes glibc check the end of a heap; larger blocks are mapped instead."""
 
 _MMAP_BYTES = 32 << 20
 _HEAP_BYTES = 2 * _MMAP_BYTES
-"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and as much as the other may be free at
-its end. A thread's heap grows to as much, and then it gets another."""
+"""The limits of glibc's own adjustment: the largest block that is cut from a heap, and the most that may be free at a
+heap's end, which is also the most that a thread's heap grows to."""
 
 _KEPT_BYTES = 384 << 20
-"""More than the blocks of a GPU's chunk are (8 of 37.7 MB for a model of 4B). The first heap has no such bound."""
+"""More than the blocks of a GPU's chunk (8 of 37.7 MB for a model of 4B)."""
 
 
 def bound_arenas() -> None:
-    """Have threads share what they freed, unless somebody has set otherwise. Before they start: those that there are
-    keep to what they have."""
+    """Limits the number of arenas, unless the environment sets it. Call it before threads start: existing ones keep
+    their arena."""
     if sys.platform != "linux" or any(name in os.environ for name in _ARENA_VARIABLES):
         return
     libc = ctypes.CDLL(None)
@@ -38,18 +37,17 @@ def bound_arenas() -> None:
 
 
 def keep_freed() -> None:
-    """Have what threads free stay theirs until `trim_heap`, unless somebody has set otherwise. A transaction of the
-    store allocates all that it writes anew and frees it when it ends. Left to itself glibc gives that back each time,
-    one heap of 64 MiB after the other, so that every page that is stored takes a fault."""
+    """Keeps freed memory until `trim_heap`, unless the environment sets the thresholds. A transaction of the store
+    allocates all that it writes and frees it at its end. By default glibc returns that each time, so that every page
+    that is written takes a page fault."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt") and _may_set_thresholds():
         _set_thresholds(libc, _KEPT_BYTES, _HEAP_BYTES)
 
 
 def trim_heap() -> None:
-    """Give freed memory back to the system. Any thread; takes milliseconds for a heap of some hundred MiB.
+    """Returns freed memory to the system. Any thread; takes milliseconds for a heap of some hundred MiB.
 
-    `malloc_trim` leaves out the free end of every arena but the first, up to 64 MiB once large blocks were freed: the
-    calling thread's own is cut as well.
+    `malloc_trim` skips the free end, up to 64 MiB, of every arena but the first; the calling thread's is cut too.
     """
     if sys.platform != "linux":
         return
@@ -63,8 +61,8 @@ def trim_heap() -> None:
 
 
 def _cut_end(libc: Any) -> None:
-    """glibc cuts the end off when a large block is freed there and more than a threshold is at it. Setting that ends
-    its adjusting, so what it adjusts is left as `keep_freed` sets it."""
+    """Cuts the end of the calling thread's heap, which glibc does when a large block is freed and more than a threshold
+    is free. Setting the threshold ends glibc's adjustment, so all of them are set as in `keep_freed` afterwards."""
     libc.malloc.restype = ctypes.c_void_p
     _set_thresholds(libc, 0, 0)
     try:
@@ -78,8 +76,8 @@ def _may_set_thresholds() -> bool:
 
 
 def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int) -> None:
-    """`kept_bytes`: how much may be free at the end of a heap. `pad_bytes`: how much is left there when more is; where
-    that is as much as a thread's heap may have, all its heaps stay."""
+    """`kept_bytes`: the most that may be free at the end of a heap. `pad_bytes`: how much is left when it is cut; with
+    the most that a thread's heap may have, none of its heaps is returned."""
     libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(kept_bytes))
     libc.mallopt(ctypes.c_int(_M_TOP_PAD), ctypes.c_int(pad_bytes))
     libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))

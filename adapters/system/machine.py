@@ -1,4 +1,9 @@
-"""Facts of the machine that decide limits: processors this process may use, its memory, its open files."""
+"""The machine, or the container, that this process runs in: processors, open files, and memory.
+
+A container's limit counts before the machine's: cgroup version 2, then version 1, then /proc; on macOS sysconf. Held
+memory is anonymous and shared memory. Pages of files, those of the store's map included, are not counted: the kernel
+drops them before it refuses memory.
+"""
 
 import math
 import os
@@ -6,11 +11,14 @@ import resource
 import sys
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from domain.memory.ledger import MemoryReading
+
+_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+_NO_LIMIT = 2**60  # version 1 writes a huge number for "no limit"
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
-    """Processors this process may use: its affinity, cut by the container's quota. At least 1."""
+    """The number of processors this process may use: its affinity, cut by the container's quota. At least 1."""
     count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quota = _cpu_quota(cgroup)
     return max(1, count if quota is None else min(count, math.ceil(quota)))
@@ -24,19 +32,85 @@ def open_file_limits() -> tuple[int, int]:
 
 
 def _cpu_quota(cgroup: Path) -> float | None:
-    """CPUs' worth of time granted to the container, None without a limit."""
-    version_2 = _words(cgroup / "cpu.max")
+    """The processors' worth of time granted to the container; None without a limit."""
+    version_2 = _text(cgroup / "cpu.max").split()
     if len(version_2) == 2 and version_2[0] != "max":
         return int(version_2[0]) / int(version_2[1])
-    quota = _words(cgroup / "cpu" / "cpu.cfs_quota_us")
-    period = _words(cgroup / "cpu" / "cpu.cfs_period_us")
+    quota = _text(cgroup / "cpu" / "cpu.cfs_quota_us").split()
+    period = _text(cgroup / "cpu" / "cpu.cfs_period_us").split()
     if quota and period and int(quota[0]) > 0:
         return int(quota[0]) / int(period[0])
     return None
 
 
-def _words(file: Path) -> list[str]:
+class SystemMemory:
+    """A MemoryProbe of the host's memory. The roots are parameters for tests."""
+
+    def __init__(self, proc: Path = _PROC, cgroup: Path = _CGROUP) -> None:
+        self._proc = proc
+        self._cgroup = cgroup
+
+    def read(self) -> MemoryReading:
+        if sys.platform == "darwin":
+            # Only the peak of what is held can be read without calls into Mach.
+            return MemoryReading(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        machine = _sizes(self._proc / "meminfo")
+        total, available = machine.get("MemTotal"), machine.get("MemAvailable")
+        limits = self._containers()
+        lefts = [left for _, left in limits if left is not None]
+        total = min((size for size in (total, *(limit for limit, _ in limits)) if size is not None), default=None)
+        available = min((size for size in (available, *lefts) if size is not None), default=None)
+        return MemoryReading(total, available, self._held())
+
+    def _containers(self) -> list[tuple[int, int | None]]:
+        """The limit of each of this process's cgroups, the parents included, and what is left under it: a parent that
+        other processes fill may leave less than the group's own."""
+        found: list[tuple[int, int | None]] = []
+        for folder, limit_name, usage_name in self._cgroup_folders():
+            limit = _text(folder / limit_name).strip()
+            if limit.isdigit() and 0 < int(limit) < _NO_LIMIT:
+                usage = _text(folder / usage_name).strip()
+                used = max(0, int(usage) - _reclaimable(folder)) if usage.isdigit() else None
+                found.append((int(limit), None if used is None else max(0, int(limit) - used)))
+        return found
+
+    def _cgroup_folders(self) -> list[tuple[Path, str, str]]:
+        folders: list[tuple[Path, str, str]] = []
+        for line in _text(self._proc / "self" / "cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                root, names = self._cgroup, ("memory.max", "memory.current")
+            elif "memory" in controllers.split(","):
+                root, names = self._cgroup / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            else:
+                continue
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            folders += [(root.joinpath(*parts[:depth]), *names) for depth in range(len(parts) + 1)]
+        return folders
+
+    def _held(self) -> int | None:
+        found = _sizes(self._proc / "self" / "status")
+        return found["RssAnon"] + found.get("RssShmem", 0) if "RssAnon" in found else None
+
+
+def _sizes(file: Path) -> dict[str, int]:
+    """Bytes by name, from lines such as `RssAnon:  12 kB`."""
+    found: dict[str, int] = {}
+    for line in _text(file).splitlines():
+        name, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            found[name] = int(value.split()[0]) * 1024
+    return found
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of file pages. Version 1 counts those of the groups below as well, as `total_...`."""
+    stat = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+    return sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in ("active_file", "inactive_file"))
+
+
+def _text(file: Path) -> str:
     try:
-        return file.read_text().split()
+        return file.read_text(encoding="ascii", errors="replace")
     except OSError:
-        return []
+        return ""

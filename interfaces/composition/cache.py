@@ -6,7 +6,7 @@ Closing waits for nothing that hangs: threads in a call that does not return are
 import logging
 from concurrent.futures import wait
 
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock

@@ -1,6 +1,6 @@
 """What computes here, for the banner and for doctor. Imports MLX; loads the system BLAS before that."""
 
-from adapters.system.blas.openblas import BlasReport, load_blas
+from adapters.system.blas import BlasReport, load_blas
 from application.settings import Settings
 from interfaces.composition.backends import importing
 

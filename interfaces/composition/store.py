@@ -14,7 +14,7 @@ from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
 from adapters.lmdb.private_files import existing, read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.sqlite.document_store import SqliteDocumentStore
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError

@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from adapters.config.loader import config_file
 from adapters.system.key_file import KeyFile
-from adapters.system.machine import open_file_limits, usable_cpus
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory, open_file_limits, usable_cpus
 from application.settings import ANY, CacheSettings, Settings
 from domain.byte_size import format_bytes
 from domain.errors import InvalidKeys

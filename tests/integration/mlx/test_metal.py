@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.runtime.device import MlxMemory
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not mx.metal.is_available(), reason="MLX has no Metal here")

@@ -48,7 +48,7 @@ def fake_backend(_settings: Settings, pipe: Pipe) -> Backend:
 
 
 def mlx_backend(settings: Settings, pipe: Pipe) -> Backend:
-    from adapters.system.blas.openblas import load_blas
+    from adapters.system.blas import load_blas
 
     load_blas()
     from adapters.mlx.runtime.device import preferred_grid

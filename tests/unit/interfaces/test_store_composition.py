@@ -9,7 +9,7 @@ from adapters.decorators.awaited_store import MAX_RETRY_S
 from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from application.events import StoreFault, StoreOpened
 from application.ports.block_store import PutOutcome, StoreUsage
 from application.settings import StoreSettings

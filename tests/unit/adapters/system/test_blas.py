@@ -12,9 +12,16 @@ from tempfile import TemporaryDirectory
 import numpy
 import pytest
 
-from adapters.system.blas.library import UnusableLibrary, check_library, open_library
-from adapters.system.blas.numpy_wheel import forwarding_library
-from adapters.system.blas.openblas import MAX_THREADS, BlasReport, choose_num_threads, load_blas, remedy_for
+from adapters.system.blas import (
+    MAX_THREADS,
+    BlasReport,
+    UnusableLibrary,
+    check_library,
+    choose_num_threads,
+    forwarding_library,
+    load_blas,
+    open_library,
+)
 from adapters.system.machine import usable_cpus
 
 ROOT = Path(__file__).parents[4]
@@ -89,7 +96,7 @@ def build(tmp_path_factory: pytest.TempPathFactory):
     [
         ({"integer": "long"}, "64-bit integers"),
         ({"config": '"OpenBLAS 9.9 USE64BITINT"'}, "64-bit integers"),
-        ({"wrong": "1"}, "2x2 product wrongly"),
+        ({"wrong": "1"}, "2x2 product is wrong"),
     ],
 )
 def test_library_that_would_give_wrong_answers_is_refused(build, options: dict[str, str], reason: str):
@@ -104,7 +111,7 @@ def test_sound_library_is_accepted(build):
 
 
 @linux_only
-@pytest.mark.parametrize(("path", "reason"), [("/nowhere/libblas.so", "no such file"), ("libc.so.6", "C interface")])
+@pytest.mark.parametrize(("path", "reason"), [("/nowhere/libblas.so", "No such file"), ("libc.so.6", "C interface")])
 def test_what_is_no_blas_is_refused(path: str, reason: str):
     with pytest.raises(UnusableLibrary, match=reason):
         check_library(open_library(path))
@@ -118,45 +125,24 @@ def test_a_text_file_is_refused(tmp_path: Path):
 
 
 @needs_compiler
-def test_search_passes_over_the_bad_and_says_so(build):
-    lines = python(
-        f"""
-        from adapters.system.blas.openblas import load_blas
-        report = load_blas(search=[{build("wide", integer="long")!r}, "/nowhere/x.so", {build("good")!r}])
-        print(report.is_active, report.path.endswith("libgood.so"), report.version == "")
-        print(report.note)
-        print(load_blas().note)
-        """
-    )
-    assert lines[0] == "True True True"
-    assert "libwide.so: it is built for 64-bit integers" in lines[1]
-    assert "/nowhere" not in lines[1]
-    assert lines[2] == "was loaded already"
-
-
-@needs_compiler
 def test_named_library_is_the_only_one_tried(build):
     named = build("named", wrong="1")
-    (line,) = python("from adapters.system.blas.openblas import load_blas; print(load_blas())", CAIRN_BLAS=named)
+    (line,) = python("from adapters.system.blas import load_blas; print(load_blas())", CAIRN_BLAS=named)
     assert "is_active=False" in line
-    assert "2x2 product wrongly" in line
+    assert "2x2 product is wrong" in line
 
 
 @linux_only
 def test_can_be_switched_off():
-    (line,) = python(
-        "from adapters.system.blas.openblas import load_blas; print(load_blas().describe())", CAIRN_BLAS="off"
-    )
+    (line,) = python("from adapters.system.blas import load_blas; print(load_blas().describe())", CAIRN_BLAS="off")
     assert line == "none: switched off by CAIRN_BLAS=off"
 
 
 @linux_only
 def test_says_so_when_mlx_came_first():
     pytest.importorskip("mlx.core")
-    (line,) = python(
-        "import mlx.core; from adapters.system.blas.openblas import load_blas; print(load_blas().describe())"
-    )
-    assert "MLX was imported first" in line
+    (line,) = python("import mlx.core; from adapters.system.blas import load_blas; print(load_blas().describe())")
+    assert "MLX was imported before" in line
 
 
 @linux_only
@@ -164,7 +150,7 @@ def test_absence_is_told_the_same_once_mlx_was_imported():
     pytest.importorskip("mlx.core")
     first, again = python(
         """
-        from adapters.system.blas.openblas import load_blas
+        from adapters.system.blas import load_blas
         print(load_blas().describe())
         import mlx.core
         print(load_blas().describe())
@@ -173,23 +159,15 @@ def test_absence_is_told_the_same_once_mlx_was_imported():
     )
     assert again == first
     assert "10 times slower" in first
-
-
-@linux_only
-def test_absence_names_the_remedy():
-    report = python(
-        "from adapters.system.blas.openblas import load_blas; r = load_blas(search=[]); print(r.note); print(r.remedy)"
-    )
-    assert "no OpenBLAS found" in report[0]
-    assert report[1] == remedy_for()
+    assert "/nowhere/libblas.so: " in first
 
 
 @needs_compiler
 def test_mlx_multiplies_with_the_library_that_was_loaded(build):
     pytest.importorskip("mlx.core")
     code = f"""
-        from adapters.system.blas.openblas import load_blas
-        assert load_blas(search=[{build("counting")!r}]).is_active
+        from adapters.system.blas import load_blas
+        assert load_blas({{"CAIRN_BLAS": {build("counting")!r}}}).is_active
         import ctypes, mlx.core as mx
         count = ctypes.c_int.in_dll(ctypes.CDLL({build("counting")!r}), "num_products")
         before = count.value
@@ -202,7 +180,7 @@ def test_mlx_multiplies_with_the_library_that_was_loaded(build):
 @linux_only
 @needs_numpys
 def test_number_of_threads_is_the_users_when_given():
-    code = "from adapters.system.blas.openblas import load_blas; print(load_blas().num_threads)"
+    code = "from adapters.system.blas import load_blas; print(load_blas().num_threads)"
     assert python(code, OPENBLAS_NUM_THREADS="1") == ["1"]
     assert python(code) == [str(choose_num_threads(usable_cpus()))]
 
@@ -213,8 +191,8 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
     pytest.importorskip("mlx.core")
     code = """
         import os
-        from adapters.system.blas import openblas as blas
-        blas.candidates = lambda environ: ("/nowhere/libopenblas.so.0",)
+        from adapters.system import blas
+        blas.SYSTEM_LIBRARIES = ("/nowhere/libopenblas.so.0",)
         report = blas.load_blas()
         import mlx.core as mx, numpy as np
         left, right = np.random.default_rng(1).random((2, 257, 257), dtype=np.float32)
@@ -234,8 +212,8 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
 def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
     code = """
         import numpy
-        from adapters.system.blas import openblas as blas
-        blas.candidates = lambda environ: ()
+        from adapters.system import blas
+        blas.SYSTEM_LIBRARIES = ()
         print(blas.load_blas().num_threads)
         """
     assert python(code) == [str(choose_num_threads(usable_cpus()))]
@@ -247,13 +225,13 @@ def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
 @needs_numpys
 def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
     code = """
-        from adapters.system.blas import openblas as blas
-        blas.candidates = lambda environ: ()
+        from adapters.system import blas
+        blas.SYSTEM_LIBRARIES = ()
         report = blas.load_blas()
         print(report.is_active, report.note)
         """
     (none,) = python(code, PATH=str(tmp_path))
-    assert none.startswith("False numpy's OpenBLAS needs a C compiler (cc, gcc, clang);")
+    assert none.startswith("False numpy's OpenBLAS: it needs a C compiler (cc, gcc, clang);")
     (tmp_path / "cc").write_text("#!/bin/sh\necho first >&2\necho no headers here >&2\nexit 3\n")
     (tmp_path / "cc").chmod(0o755)
     (broken,) = python(code, PATH=str(tmp_path))
@@ -262,12 +240,12 @@ def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
 
 @linux_only
 def test_a_numpy_without_openblas_is_passed_over(tmp_path: Path):
-    with pytest.raises(UnusableLibrary, match="known here"), forwarding_library(1, tmp_path / "numpy"):
+    with pytest.raises(UnusableLibrary, match="known names"), forwarding_library(1, tmp_path / "numpy"):
         pass
     library = tmp_path / "numpy.libs" / "libscipy_openblas64_-1.so"
     library.parent.mkdir()
     library.write_text("not a library")
-    damaged = pytest.raises(UnusableLibrary, match=r"numpy's OpenBLAS: .*(invalid ELF header|file too short)")
+    damaged = pytest.raises(UnusableLibrary, match=r"invalid ELF header|file too short")
     with damaged, forwarding_library(1, tmp_path / "numpy"):
         pass
 
@@ -289,28 +267,13 @@ def test_cpu_quota_of_a_container_counts(tmp_path: Path):
     assert usable_cpus(tmp_path) == 1
 
 
-@pytest.mark.parametrize(
-    ("release", "command"),
-    [
-        ("ID=debian\n", "apt-get install libopenblas0-pthread"),
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt-get install libopenblas0-pthread"),
-        ("ID=fedora\n", "dnf install openblas-threads"),
-        ("ID=arch\n", "pacman -S openblas"),
-        ("ID=somethingelse\n", "install OpenBLAS, or name its file in CAIRN_BLAS"),
-    ],
-)
-def test_remedy_fits_the_distribution(tmp_path: Path, release: str, command: str):
-    (tmp_path / "os-release").write_text(release)
-    assert remedy_for(tmp_path / "os-release") == command
-
-
 @pytest.mark.skipif(IS_LINUX, reason="for other systems")
 def test_elsewhere_nothing_is_loaded():
     assert not load_blas({}).is_needed
 
 
 def test_whatever_may_round_otherwise_has_another_identity() -> None:
-    haswell = BlasReport(True, "/lib/libopenblas.so.0", "OpenBLAS 0.3.21", 4, build="OpenBLAS 0.3.21 Haswell")
+    haswell = BlasReport(True, "/lib/libopenblas.so.0", "OpenBLAS 0.3.21 Haswell", 4)
     others = [
         replace(haswell, build="OpenBLAS 0.3.21 SkylakeX"),
         replace(haswell, build="OpenBLAS 0.3.30 Haswell"),

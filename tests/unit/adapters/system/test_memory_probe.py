@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from domain.memory.ledger import MemoryReading
 
 GIB = 2**30

@@ -1,1 +1,0 @@
-"""The BLAS that MLX computes with on a Linux CPU: found, checked, loaded before MLX."""
