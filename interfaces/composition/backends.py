@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
-from adapters.system.blas.openblas import BlasReport, load_blas
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.blas import BlasReport, load_blas
+from adapters.system.machine import SystemMemory
 from application.ports.compute import ComputeEngine, MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.tokenizer import TokenizerLoader

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake.environment import FakeMemory
 from adapters.mlx.runtime.device import MlxMemory
-from adapters.system.memory_probe import SystemMemory
+from adapters.system.machine import SystemMemory
 from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryReading
 
