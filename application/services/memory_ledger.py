@@ -55,7 +55,7 @@ class Lease:
 
     @property
     def is_recalled(self) -> bool:
-        """Whether the holder has to end it: it was taken ahead of admission, and the share for that is gone."""
+        """The holder has to end it: it was taken ahead of admission, and the share for that is gone."""
         return self.purpose is Purpose.AHEAD and self._ledger.ahead_bytes == 0
 
     def resize(self, num_bytes: int) -> None:

@@ -173,7 +173,7 @@ class StepPlan:
 
     @property
     def only_decodes(self) -> bool:
-        """Whether it does nothing else and no sequence waits."""
+        """It does nothing else, and no sequence waits."""
         return not (self.admit or self.prefill or self.preempt or self.num_waited or self.is_held)
 
 

@@ -19,7 +19,6 @@ from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.store_tier import Land, StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
-from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
 from domain.memory.ledger import MemoryLimits
 from domain.prefix.prompt_content import BlockGrid
@@ -83,7 +82,6 @@ class CacheTiers:
         is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt)
-        self.access = CacheAccess(self.prefix_cache)
 
     def _live_fault(self, error: Exception) -> None:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))

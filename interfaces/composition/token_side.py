@@ -1,6 +1,6 @@
-"""The token side's objects: all that computes, and what it keeps. The text side knows nothing of it but the engine.
+"""The objects of the token side. The text side knows its engine only.
 
-They are made in the server's process, or in a child that makes nothing else (`interfaces/cli/engine_child`).
+They are made in the server's process, or in a child that makes nothing else (`interfaces/cli/server/engine_child`).
 """
 
 import sys
@@ -27,22 +27,22 @@ from interfaces.composition.supervision import stuck_after_s
 NUM_GRAMMAR_THREADS = 4
 
 SWITCH_INTERVAL_S = 0.0005
-"""The compute thread comes back from the device many times a step, and must not wait 5 ms each time for whoever holds
-the interpreter then: measured, 12 % of a small model's decode rate."""
+"""The interpreter's switch interval. The compute thread returns from the device many times a step, and would wait 5 ms
+each time for the thread that holds the interpreter: measured, 12 % of a small model's decode rate."""
 
 
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
-    """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
+    """Returns limits with one grid line of prefill a step: the longest that a stream waits for another prompt."""
     grid = settings.engine.prefill_grid or backend.default_grid
     return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
 
 
 def never() -> None:
-    """Whoever receives what this engine tells keeps up with it."""
+    """Holds no step: the receiver of this engine's batches keeps up."""
 
 
 def closing(cache: CacheTiers, grammar_lane: Lane) -> Callable[[], None]:
-    """What is to be closed once the engine has stopped."""
+    """Returns the function that closes everything after the engine stopped."""
 
     def close() -> None:
         grammar_lane.close()
@@ -90,8 +90,6 @@ class TokenSide(containers.DeclarativeContainer):
         EngineThread,
         loop,
         make_backend=backend.provided.engine_factory,
-        batcher=engine_events,
-        cache=cache.provided.access,
         close_cache=providers.Callable(closing, cache, grammar_lane),
         hold=hold,
         delivers_directly=delivers_directly,

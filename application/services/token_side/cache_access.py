@@ -1,4 +1,4 @@
-"""What the text side may ask of the prefix cache: what would be reused, what is stored, how full it is, to clear it."""
+"""The text side's access to the prefix cache: explain a prompt, count stored tokens, settle, read figures, clear."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,11 +13,10 @@ from domain.ids import ModelId
 from domain.prefix.explanation import Explanation
 
 CLEAR_TIMEOUT_S = 600.0
-"""Clearing may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
+"""Longest wait for clearing, which may have to copy a large store; afterwards the volume counts as hung."""
 
 POLL_S = 0.02
-"""How often the queue is looked at. No thread waits, so that any number of clients may, and a client that leaves is
-gone."""
+"""Seconds between two looks at the write queue. Polling occupies no thread, so any number of clients may wait."""
 
 
 class CacheAccess:

@@ -47,8 +47,8 @@ NO_RESULT = ComputeFailed("the model returned no result for this sequence")
 class EngineLoop:
     """The sequences of the engine, from submission to their end, and the models that compute them.
 
-    `models`: the loaded models and the loads under way. `activity`: what the loop does now. `waits`: what queued
-    sequences wait for. `is_held`: the next prefill turn waits until a shorter prompt is restored.
+    `models`: the loaded models and the loads under way. `activity`: the present work of the thread. `waits`: the
+    reasons why queued sequences wait. `is_held`: the next prefill turn waits until a shorter prompt is restored.
     """
 
     def __init__(
@@ -66,9 +66,8 @@ class EngineLoop:
         self.activity = ActivityTracker(batcher.now_ns)
         self.waits = waits or QueueWaits()
         self.is_held = False
+        self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
-        self._batcher = batcher
-        self._prefix_cache = prefix_cache
         self._constraints = constraints
         self._step_clock = StepClock()
         self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival
@@ -79,7 +78,7 @@ class EngineLoop:
     def wake_with(self, wake: Callable[[], None]) -> None:
         """Workers call `wake` when something that a sequence or a load waits for is ready."""
         self.models.wake = wake
-        self._prefix_cache.wake_with(wake)
+        self.prefix_cache.wake_with(wake)
         if self._constraints is not None:
             self._constraints.wake_with(wake)
 
@@ -100,7 +99,7 @@ class EngineLoop:
 
     def step(self) -> bool:
         """Plans and runs one step. Returns False when every sequence waits for work outside this thread."""
-        started_ns, num_before = self._batcher.now_ns(), len(self._runs)
+        started_ns, num_before = self.batcher.now_ns(), len(self._runs)
         num_restored = self._restore()
         plan = self._next_plan()
         for run in self._open(plan.admit):
@@ -111,12 +110,12 @@ class EngineLoop:
         num_decoded = self._decode(plan)
         self._preempt(leaving)
         if plan.prefill:
-            self._batcher.deliver()
+            self.batcher.deliver()
         num_prefilled = self._prefill(plan)
         num_looked_up = self._look_ahead()
         if not plan.is_empty:
             self._report_step(started_ns, num_prefilled, num_decoded)
-        self._batcher.deliver()
+        self.batcher.deliver()
         has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may go on
         return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
 
@@ -153,24 +152,26 @@ class EngineLoop:
             if num_tokens is not None:
                 del run.sequence.output_ids[num_tokens:]
             self._end(run, phase, Ended(run.usage(), why))
-        self._batcher.deliver()
+        self.batcher.deliver()
 
     def unload(self, id: ModelId) -> None:
         """Unloads a model; its open sequences end with ServerUnavailable."""
         if id in self.models:
-            self._fail_all(ServerUnavailable(f"model {id} was unloaded"), id)
+            self.fail_all(ServerUnavailable(f"model {id} was unloaded"), id)
         self.models.unload(id)
-        self._batcher.deliver()
+        self.batcher.deliver()
 
     def unload_all(self) -> None:
         """Unloads every model, while the backend still exists."""
         for id in self.models:
             self.unload(id)
 
-    def fail_all(self, error: DomainError) -> None:
-        """Ends every sequence with `error`."""
-        self._fail_all(error)
-        self._batcher.deliver()
+    def fail_all(self, error: DomainError, model: ModelId | None = None) -> None:
+        """Ends every sequence, or those of one model, with `error`."""
+        for run in tuple(self._runs.values()):
+            if model in (None, run.submission.model):
+                self._fail(run, error)
+        self.batcher.deliver()
 
     def rest(self) -> None:
         """Plans an empty step while no sequence is open: memory that the last ones held or waited for is counted no
@@ -183,7 +184,7 @@ class EngineLoop:
         """Restores every sequence whose prefix has arrived. Returns how many."""
         restoring = self._in_phase(Phase.RESTORING)
         self.activity.begin("restore", restoring)
-        if not {run.request_id for run in restoring} <= set(self._batcher.computing):
+        if not {run.request_id for run in restoring} <= set(self.batcher.computing):
             self._report_computing(())
         return sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
 
@@ -198,7 +199,7 @@ class EngineLoop:
     def _replan(self) -> StepPlan:
         """Plans a step from the sequences, the memory budget and the durations of the last steps. Ends sequences that
         have waited too long for memory."""
-        self._prefix_cache.tidy()
+        self.prefix_cache.tidy()
         for run in self._in_phase(*WAITING):
             self._guarded(run, run.look)
         found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values()) if run.leader is None]
@@ -208,7 +209,7 @@ class EngineLoop:
         budget = self.guard.budget(views, shapes)
         plan = plan_step(views, self.limits, budget, self._step_clock.pace)
         self._plan, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
-        self._prefix_cache.memory.promise(plan.admitted_bytes)
+        self.prefix_cache.memory.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self._queue = [view.id for view in admission_order(views, self.limits)]
@@ -222,7 +223,7 @@ class EngineLoop:
         """Runs one forward pass a model. Returns the number of tokens."""
         if not plan.decode:
             return 0
-        runs, num_tokens, started = self._open(plan.decode), 0, self._batcher.now_ns()
+        runs, num_tokens, started = self._open(plan.decode), 0, self.batcher.now_ns()
         self.activity.begin("decode", runs)
         self._report_computing(runs)
         for run, result in self._decode_by_model(runs):
@@ -234,7 +235,7 @@ class EngineLoop:
             num_tokens += len(run.sequence.output_ids) - num_before
             if ended is not None:
                 self._end(run, Phase.FINISHED, ended)
-        self._step_clock.decoded(self._batcher.now_ns() - started)
+        self._step_clock.decoded(self.batcher.now_ns() - started)
         return num_tokens
 
     def _decode_by_model(self, runs: Iterable[SequenceRun]) -> Iterator[tuple[SequenceRun, DecodeResult | Exception]]:
@@ -257,7 +258,7 @@ class EngineLoop:
         for run in leaving:
             self.activity.begin("preempt", (run,))
             if run.id in self._runs:
-                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
+                self._guarded(run, partial(run.preempt, self.prefix_cache, is_alone=self.num_running == 1))
             if run.id in self._runs:
                 self._guarded(run, partial(self._charge, run))
 
@@ -265,7 +266,7 @@ class EngineLoop:
         """Computes the chunks of one turn. Returns the number of tokens."""
         if not plan.prefill:
             return 0
-        num_tokens, started = 0, self._batcher.now_ns()
+        num_tokens, started = 0, self.batcher.now_ns()
         for chunk in plan.prefill:
             if (run := self._runs.get(chunk.id)) is None:  # an earlier chunk of this step failed
                 continue
@@ -276,14 +277,14 @@ class EngineLoop:
             num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
             if run.id in self._runs and (ended := run.end_of_prompt()) is not None:
                 self._end(run, Phase.FINISHED, ended)
-        self._step_clock.prefilled(self._batcher.now_ns() - started)
+        self._step_clock.prefilled(self.batcher.now_ns() - started)
         return num_tokens
 
     def _fork(self, leader: SequenceRun) -> None:
         """Continues the choices that wait for this one from its state, as far as batch and memory have room. The others
         are queued as requests of their own."""
         for run in self._followers(leader):
-            has_place, memory = self.num_running < self.limits.max_batch, self._prefix_cache.memory
+            has_place, memory = self.num_running < self.limits.max_batch, self.prefix_cache.memory
             if has_place and isinstance(memory.reserve(Purpose.SEQUENCES, run.charge_bytes), Lease):
                 self._guarded(run, partial(run.fork_from, leader))
             else:
@@ -299,27 +300,27 @@ class EngineLoop:
 
     def _report_computing(self, runs: Iterable[SequenceRun]) -> None:
         """Reports before they are computed which sequences may crash the engine: these, and those being restored."""
-        self._batcher.report_computing(tuple(run.request_id for run in (*runs, *self._in_phase(Phase.RESTORING))))
+        self.batcher.report_computing(tuple(run.request_id for run in (*runs, *self._in_phase(Phase.RESTORING))))
 
     def _report_waits(self, views: list[SequenceView], plan: StepPlan) -> None:
-        now = self._batcher.now_ns()
+        now = self.batcher.now_ns()
         waits = self.waits.look(views, self.limits, plan, now)
         for id, reason in waits.changed.items():
             if (run := self._runs.get(id)) is not None:
-                self._batcher.emit(RequestWaits(run.request_id, reason.value, now))
+                self.batcher.emit(RequestWaits(run.request_id, reason.value, now))
         for run in self._open(waits.overdue):
             self._fail(run, self.waits.error())
 
     def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self.num_running
-        self._batcher.emit(
+        self.batcher.emit(
             StepCompleted(
                 num_waiting=len(self._runs) - num_running,
                 num_running=num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,
-                at_ns=self._batcher.now_ns(),
+                at_ns=self.batcher.now_ns(),
             )
         )
 
@@ -341,7 +342,7 @@ class EngineLoop:
         when that failed and the choice has ended."""
         id, model = SequenceId(self._next_id), self.models.get(submission.model)
         self._next_id += 1
-        run = self._runs[id] = SequenceRun(id, submission, choice, model=model, batcher=self._batcher)
+        run = self._runs[id] = SequenceRun(id, submission, choice, model=model, batcher=self.batcher)
         self._guarded(run, partial(self._charge, run))
         if model is not None and id in self._runs:
             self._guarded(run, partial(self._constrain, run, model))
@@ -356,7 +357,7 @@ class EngineLoop:
             run.charge_bytes = self.guard.charge_bytes(shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
-        self._guarded(run, partial(run.queue_up, self._prefix_cache))
+        self._guarded(run, partial(run.queue_up, self.prefix_cache))
 
     def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
         """Runs one sequence's work. An exception ends that sequence and gives None."""
@@ -368,17 +369,12 @@ class EngineLoop:
 
     def _contain(self, run: SequenceRun, error: Exception) -> None:
         if not isinstance(error, DomainError):
-            self._batcher.fault("engine.sequence", error)
+            self.batcher.fault("engine.sequence", error)
             error = ComputeFailed(f"computing this request failed: {described(error)}")
         self._fail(run, error)
 
     def _fail(self, run: SequenceRun, error: DomainError) -> None:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
-
-    def _fail_all(self, error: DomainError, model: ModelId | None = None) -> None:
-        for run in tuple(self._runs.values()):
-            if model in (None, run.submission.model):
-                self._fail(run, error)
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
         """Ends a sequence; choices that waited for its state are queued as requests of their own."""
@@ -387,9 +383,9 @@ class EngineLoop:
         try:
             run.end(phase, item)
         except Exception as error:
-            self._batcher.fault("engine.end", error)
+            self.batcher.fault("engine.end", error)
             run.release()
             failure = ComputeFailed(f"ending this request failed: {described(error)}")
-            self._batcher.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
+            self.batcher.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
         for follower in self._followers(run):
             self._queue_up(follower)

@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from application.ports.compute import ComputeEngine
-from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission
 from application.services.faults import bare, described
+from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_loop import EngineLoop
-from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -33,7 +33,7 @@ from domain.request.request import FinishReason
 T = TypeVar("T")
 
 IDLE_WAKE_S = 1.0
-"""How often an idle engine wakes up: this shows that the thread is alive, and delivers the events of workers."""
+"""Seconds between two wake-ups of an idle engine, which show that it is alive and deliver the events of workers."""
 
 HELD_WAKE_S = 0.005
 """Longest wait for a call while a prefill turn is held for a lookup; the end of the lookup wakes the thread."""
@@ -67,21 +67,18 @@ class EngineThread:
         loop: EngineLoop,
         *,
         make_backend: Callable[[], ComputeEngine],
-        batcher: EventBatcher,
-        cache: EngineCache,
         close_cache: Callable[[], object] = lambda: None,
         hold: Callable[[], object] = lambda: None,
         delivers_directly: bool = False,
         computing: str = "",
         stuck_after_s: float | None = None,
     ) -> None:
-        """`make_backend`: runs on the compute thread. `batcher`: the one that `loop` emits to. `cache`: the text side's
-        access to the prefix cache. `close_cache`: called once, in a worker, after the thread ended. `hold`: called on
-        the compute thread before each step; it may block until the receiver keeps up, or the engine stops.
-        `delivers_directly`: `receive` is called on the compute thread instead of the event loop. `computing`,
+        """`make_backend`: runs on the compute thread. `close_cache`: called once, in a worker, after the thread ended.
+        `hold`: called on the compute thread before each step; it may block until the receiver keeps up, or the engine
+        stops. `delivers_directly`: `receive` is called on the compute thread instead of the event loop. `computing`,
         `stuck_after_s`: as in EngineStatus."""
-        self.cache = cache
-        self._loop, self._batcher = loop, batcher
+        self.cache = CacheAccess(loop.prefix_cache)
+        self._loop, self._batcher = loop, loop.batcher
         self._make_backend = make_backend
         self._close_cache = close_cache
         self._hold = hold

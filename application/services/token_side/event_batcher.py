@@ -101,8 +101,8 @@ class HasRequestId(Protocol):
 
 
 class ActivityTracker:
-    """What the compute thread does now, since when, and when it last completed something. Only the compute thread
-    writes; any thread may read, and sees a state that was true a moment ago.
+    """The present activity of the compute thread, and the times of its last progress. Only the compute thread writes;
+    any thread may read, and sees a state that was true a moment ago.
 
     `last_step_ns`: when a step, a call or a piece of a load last ended, or a call was taken up."""
 
@@ -114,7 +114,7 @@ class ActivityTracker:
 
     @property
     def last_progress_ns(self) -> int:
-        """When any activity last ended, including a wake-up of the idle thread."""
+        """The time at which any activity last ended, including a wake-up of the idle thread."""
         return self._current[1]
 
     @property

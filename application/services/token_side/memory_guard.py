@@ -38,7 +38,7 @@ STUCK_STEPS = 3
 admitted ones may be waiting for it."""
 
 MEASURE_EVERY_STEPS = 16
-"""How often the ledger is reported while nothing changes."""
+"""Number of steps after which the ledger is reported while nothing changes."""
 
 
 class MemoryGuard:

@@ -19,7 +19,6 @@ from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
-from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
@@ -75,8 +74,6 @@ class Bench:
         self.loop = EngineThread(
             EngineLoop(batcher=batcher, prefix_cache=cache, guard=UnboundedGuard(), limits=limits),
             make_backend=lambda: self.engine,
-            batcher=batcher,
-            cache=CacheAccess(cache),
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive

@@ -1,4 +1,7 @@
-"""A preempted stream only pauses: its tokens, its usage and its end are those of an undisturbed one."""
+"""A preempted stream only pauses, and one whose engine was lost continues in another engine.
+
+Its tokens, its usage and its end are those of an undisturbed one, and nothing is reported twice.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,19 +10,22 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
-from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
-from application.ports.engine import Ended, Tokens
+from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
+from application.ports.engine import Ended, EngineItem, Tokens
+from application.services.text_side.supervision.open_work import Work
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.ids import RequestId
+from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
 from domain.request.grammar import choice_grammar
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
-from domain.request.request import FinishReason
+from domain.request.request import FinishReason, choice_id
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
+from tests.support.engines.sync_engine import submission
 
 PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]
 WORN = SamplingParams(
@@ -75,7 +81,7 @@ def test_whatever_was_asked_goes_on_as_if_nothing_had_happened(
             )
             assert disturbed.end(id, choice).reason is calm.end(id, choice).reason
             check_told(disturbed, id, choice)
-            assert scores(disturbed, id, choice) == scores(calm, id, choice)
+            assert scores(disturbed.items(id, choice)) == scores(calm.items(id, choice))
 
 
 def check_told(engine: SteppedEngine, id: str, choice: int) -> None:
@@ -90,8 +96,7 @@ def check_told(engine: SteppedEngine, id: str, choice: int) -> None:
     assert places == sorted(places)
 
 
-def scores(engine: SteppedEngine, id: str, choice: int) -> list[Any]:
-    items = engine.items(id, choice)
+def scores(items: list[EngineItem]) -> list[Any]:
     return [score for item in items if isinstance(item, PromptLogprobs) for score in item.scores]
 
 
@@ -245,3 +250,82 @@ def test_a_failing_capture_costs_computing_it_again() -> None:
     engine.submit("0", PROMPTS[0], 8)
     engine.run()
     assert engine.tokens("0") == calm.tokens("0")[:8]
+
+
+# ---- engines that were lost ----------------------------------------------------------------------------------------
+
+
+def told(engine: SteppedEngine, work: Work) -> list[tuple[int, EngineItem]]:
+    """Everything that the engine has told so far, taken in by whoever follows it."""
+    found = [(choice, item) for batch in engine.batches for _, choice, item in batch.items]
+    admitted = {event.id for event in engine.events(RequestAdmitted)}
+    for choice in work.choices:
+        if choice_id(RequestId("a"), choice) in admitted:
+            work.left_queue(choice)
+    for choice, item in found:
+        work.took(choice, item)
+    return found
+
+
+RESUMED = {**ASKED, "nothing wanted": {"num_prompt_logprobs": 1, "num_tokens": 0}}
+
+
+@pytest.mark.parametrize("asked", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize("num_steps", [0, 1, 3, 5, 7, 11])
+def test_a_choice_continues_in_another_engine(asked: dict[str, Any], num_steps: int) -> None:
+    options = FakeOptions(eos_every=6, vocab_size=400)
+    asked = {"num_tokens": 12, **asked}
+    wanted = submission("a", MODEL, EncodedPrompt.of_text(PROMPTS[1]), **asked)
+    calm, first, second = (SteppedEngine(options) for _ in range(3))
+    calm.loop.add(wanted)
+    calm.run()
+    first.loop.add(wanted)
+    for _ in range(num_steps):
+        if first.loop.is_busy:
+            first.step()
+    work = Work(wanted)
+    items = told(first, work)
+    if work.choices:
+        second.loop.add(work.resumed())
+        second.run()
+        items += told(second, Work(wanted))
+    for choice in range(wanted.num_choices):
+        mine = [item for of, item in items if of == choice]
+        theirs = calm.items("a", choice)
+        assert tokens(mine) == tokens(theirs)
+        assert scores(mine) == scores(theirs)
+        assert [type(item) for item in mine if not isinstance(item, Tokens | PromptLogprobs)] == [
+            type(item) for item in theirs if not isinstance(item, Tokens | PromptLogprobs)
+        ]
+        end, expected = mine[-1], theirs[-1]
+        assert isinstance(end, Ended)
+        assert isinstance(expected, Ended)
+        assert (end.reason, end.usage.completion_tokens) == (expected.reason, expected.usage.completion_tokens)
+    num_left = sum(batch.num_left_queue for engine in (first, second) for batch in engine.batches)
+    assert num_left == wanted.num_choices
+    for choice in range(wanted.num_choices):
+        firsts = [event for engine in (first, second) for event in engine.events(FirstToken)]
+        assert sum(event.id == choice_id(RequestId("a"), choice) for event in firsts) <= 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_continues_in_another_engine(layout: str) -> None:
+    options = FakeOptions(LAYOUTS[layout], runs_ahead=True, tokens_per_step=3, eos_every=0)
+    wanted = submission("a", MODEL, EncodedPrompt.of_text(PROMPTS[1]), 30)
+    calm, first, second = (SteppedEngine(options) for _ in range(3))
+    for engine in (calm, first):
+        engine.loop.add(wanted)
+    calm.run()
+    while not first.events(DecodeStarted):
+        first.step()
+    first.step(3)
+    work = Work(wanted)
+    items = told(first, work)
+    assert tokens([item for _, item in items])
+    second.loop.add(work.resumed())
+    second.run()
+    assert tokens([item for _, item in items]) + second.tokens("a") == calm.tokens("a")
+
+
+def tokens(items: list[EngineItem]) -> list[int]:
+    return [token for item in items if isinstance(item, Tokens) for token in item.token_ids]

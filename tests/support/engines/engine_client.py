@@ -111,8 +111,6 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, delivers_di
     return EngineThread(
         EngineLoop(batcher=events, prefix_cache=tiers.prefix_cache, guard=UnboundedGuard(), limits=limits),
         make_backend=lambda: FakeEngine(OPTIONS),
-        batcher=events,
-        cache=tiers.access,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,
         delivers_directly=delivers_directly,

@@ -15,7 +15,6 @@ from application.ports.compute import ComputeEngine
 from application.ports.engine import Ended, EngineItem, EngineModel, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
-from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
@@ -93,8 +92,6 @@ class SyncEngine:
         self.engine = EngineThread(
             EngineLoop(batcher=batcher, prefix_cache=prefix_cache, guard=UnboundedGuard(), limits=limits),
             make_backend=make_backend,
-            batcher=batcher,
-            cache=CacheAccess(prefix_cache),
         )
 
     def start(self) -> None:

@@ -181,8 +181,6 @@ def fake_service(
             waits=waits,
         ),
         make_backend=lambda: engine,
-        batcher=engine_events,
-        cache=tiers.access,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
     requests = OpenRequests(loop, sinks, clock, max_queue, timelines.explained)
