@@ -8,20 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from domain.call_grammar.values import (
-    ANY_KEY,
-    LiteralRules,
-    listed_members,
-    members,
-    only,
-    refused,
-    string_term,
-)
+from domain.call_grammar.strings import only, refused, string_term
+from domain.call_grammar.values import ANY_KEY, LiteralRules, Rules, listed_members, members
 from domain.errors import InvalidRequest
 from domain.output.family import Values, WrittenParameters
 from domain.output.schema_check import STRING, types_in
 from domain.request.chat import Json
-from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, pieces, quoted, terms, until
+from domain.request.grammar import ANY_TEXT, Pieces, json_rule, pieces, quoted, terms, until
 from domain.request.json_schema import ANNOTATIONS
 from domain.shown import shown
 
@@ -29,7 +22,6 @@ _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?"
 _BARE_KEY = re.compile(r"[\w.-]+")
 _OBJECT = {"type", "properties", "required", "additionalProperties"}
 _WORDS = {"boolean": '"True" | "False"', "null": '"None"'}
-QUOTE = '"'
 _FIRST_CHARS = {"array": r"\[", "object": "{", "integer": r"0-9\-", "number": r"0-9\-"}
 """How the JSON of a type begins, inside brackets of a regular expression. `null`, `true` and `false` are themselves in
 raw text too."""
@@ -47,40 +39,38 @@ class ParameterRules:
         param: str,
         is_strict: bool,
     ) -> None:
-        self.rules: list[str] = []
         self._written = written
         self._special_tokens = special_tokens
         self._prefix = prefix
         self._param = param
         self._is_strict = is_strict
-        self._num_rules = 0
-        self._num_chars = 0
+        self._root: Mapping[str, Json] = {}
+        self._rules = Rules(prefix, param)
+
+    @property
+    def lines(self) -> list[str]:
+        return self._rules.lines
 
     def arguments(self, schema: Mapping[str, Json]) -> str:
-        """A term for what is written in place of an object that fits this schema. Raises InvalidRequest."""
+        """Return a term for arguments that fit this schema. Raises InvalidRequest."""
         try:
-            term = self._object(schema)
-            self._check_size()
+            return self._object(schema)
         except InvalidRequest:
             if self._is_strict:
                 raise
-        else:
-            return term
-        self.rules, self._num_chars = [], 0
+        self._rules = Rules(self._prefix, self._param)
         return self._object({})
 
-    def only_text(self, key: str, terminal: str) -> str:
-        """A term for one parameter, a string that matches a terminal, in JSON's quotes where strings have those."""
+    def only_text(self, key: str, regex: str) -> str:
+        """Return a term for one parameter, a string that matches a regular expression."""
+        name = quoted(key + self._written.before_value)
         match self._written.values:
             case Values.RAW:
-                return self._rule(self._raw_string(quoted(key), terminal))
+                return self._rules.add(self._raw_string(quoted(key), f"/{regex}/"))
             case Values.JSON:
-                return f"{quoted(key + self._written.before_value + QUOTE)} {terminal} {quoted(QUOTE)}"
+                return f"{name} {self._rules.add(json_rule({'type': 'string', 'pattern': f'^({regex})$'}))}"
             case Values.LITERAL:
-                literals = LiteralRules({}, self._pieces(self._written.quote), self._written.quote, self._param)
-                text, rules = literals.string(terminal, self._name("value"))
-                self._take(rules)
-                return f"{quoted(key + self._written.before_value)} {text}"
+                return f"{name} {self._literals().string(f'/{regex}/')}"
 
     def _object(self, schema: Mapping[str, Json]) -> str:
         only(schema, _OBJECT, self._param)
@@ -91,24 +81,26 @@ class ParameterRules:
         listed = listed_members(schema, self._param)
         if listed:
             written = [(self._parameter(key, one), must) for key, one, must in listed]
-            return members(written, between, self._rule)
+            return members(written, between, self._rules.add)
         others = schema.get("additionalProperties", not schema.get("properties"))
         if others is False:
             return ""
-        other = self._rule(self._free(others))
+        other = self._rules.add(self._free(others))
         return f"({other} ({between} {other})*)?"
 
     def _parameter(self, key: str, schema: Json) -> str:
         pattern = _KEYS.get(self._written.values, _BARE_KEY)
         if not pattern.fullmatch(key):
             raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
+        num_lines = len(self._rules.lines)
         try:
-            return self._rule(self._with_key(quoted(key), schema))
+            return self._rules.add(self._with_key(quoted(key), schema))
         except InvalidRequest:
             if self._is_strict:
                 raise
+        del self._rules.lines[num_lines:]
         types: list[Json] = [*sorted(types_in(schema))]
-        return self._rule(self._with_key(quoted(key), {"type": types} if types else True))
+        return self._rules.add(self._with_key(quoted(key), {"type": types} if types else True))
 
     def _free(self, schema: Json) -> str:
         """Any name. Its reader knows no type for it."""
@@ -140,8 +132,7 @@ class ParameterRules:
         written = self._written
         close = self._pieces(written.after_string or written.close)
         value, rest = until(term, written.stop, close)
-        name = self._name("text").upper()
-        self._take([f"{name}: {value}"])
+        name = self._rules.add_terminal(value)
         before = terms(self._pieces(written.before_string or written.before_value))
         return f"{terms(self._pieces(written.open))} {key} {before} {name} {rest}"
 
@@ -151,40 +142,21 @@ class ParameterRules:
         return f"{terms(self._pieces(written.open))} {key} {before} {self._value(schema)} {close}"
 
     def _value(self, schema: Json) -> str:
-        self._check_size()  # before each: what the parameters have in common is written with every one
         if self._written.values is Values.LITERAL:
-            literals = LiteralRules(self._root, self._pieces(self._written.quote), self._written.quote, self._param)
-            term, rules = literals.value(schema, self._name("value"))
-            self._take(rules)
-            return term
+            return self._literals().value(schema)
         inner = schema if isinstance(schema, dict) else {}
         if self._written.values is Values.JSON and inner.keys() <= ANNOTATIONS | {"type"}:
             word = _WORDS.get(str(inner.get("type")))
             if word is not None:
                 return f"({word})"
-        return self._rule(json_rule(_with_definitions(inner, self._root, self._param)))
+        return self._rules.add(json_rule(_with_definitions(inner, self._root, self._param)))
+
+    def _literals(self) -> LiteralRules:
+        quote = self._written.quote
+        return LiteralRules(self._rules, self._root, self._pieces(quote), quote, self._param)
 
     def _pieces(self, text: str) -> Pieces:
         return pieces(text, self._special_tokens)
-
-    def _rule(self, body: str) -> str:
-        name = self._name("part")
-        self._take([f"{name}: {body}"])
-        return name
-
-    def _take(self, rules: Sequence[str]) -> None:
-        self.rules += rules
-        self._num_chars += sum(map(len, rules))
-
-    def _check_size(self) -> None:
-        if self._num_chars > MAX_GRAMMAR_BYTES:
-            raise InvalidRequest(
-                f"{self._param} needs a grammar of more than {MAX_GRAMMAR_BYTES} bytes", param=self._param
-            )
-
-    def _name(self, what: str) -> str:
-        self._num_rules += 1
-        return f"{self._prefix}_{what}_{self._num_rules}"
 
 
 def _is_any(schema: Json) -> bool:

@@ -1,18 +1,18 @@
-"""Tool calls in a family's own format, as a grammar: arguments that fit each tool's schema, and no name but theirs.
+"""A Lark grammar of tool calls in a family's own format: known names, and arguments that fit each tool's schema.
 
     required, named    calls, and nothing else
-    strict             any text; where it begins a call, the call is held to the grammar
+    strict             any text; where it begins a call, the grammar constrains the call
 
-Written in Lark, with `%json` for arguments that are JSON. Text stands as a terminal, a special token as itself.
+Arguments that are JSON are `%json` rules. Text is a terminal, a special token is itself.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 
 from domain.call_grammar.parameters import ParameterRules
-from domain.call_grammar.text_grammar import text_parameter, text_terminal
+from domain.call_grammar.text_grammar import text_parameter, text_regex
 from domain.errors import InvalidRequest
-from domain.output.family import Values, WrittenCalls
+from domain.output.family import WrittenCalls
 from domain.request.chat import Json, ToolSpec
 from domain.request.grammar import (
     ANY_TEXT,
@@ -44,9 +44,9 @@ def tool_call_grammar(
 ) -> Grammar:
     """`must_call`: at least one call and no text beside it. `max_calls`: None for any number.
 
-    Arguments are held to the schemas of strict tools; if a call must be made, to those of the others too, as far as
-    they can be enforced; a tool's text is held to its own grammar, as far as that can. Raises InvalidRequest for
-    `tools`, naming a strict tool's keyword that cannot."""
+    The schemas of strict tools constrain their arguments; if a call must be made, those of other tools do too, where
+    they can be enforced. A tool's own grammar constrains its text where it is supported. Raises InvalidRequest for
+    `tools`, naming a strict tool's keyword that cannot be enforced."""
     format = _Format(written, special_tokens)
     rules, num_chars = list[str](), 0
     for number, tool in enumerate(tools):
@@ -96,23 +96,21 @@ def _call_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) ->
 
 
 def _arguments_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) -> tuple[str, list[str]]:
-    schema, parameters = _arguments(tool, must_call), format.written.parameters
-    is_quoted = parameters is None or parameters.values is Values.JSON
-    text = text_terminal(tool, f"TEXT_{number}", is_quoted=is_quoted)
+    parameters = format.written.parameters
+    schema: dict[str, Json] = {**_arguments(tool, must_call)}
+    text, key = text_regex(tool), text_parameter(tool)
     if parameters is not None:
         param, prefix = f"tools[{shown(tool.name)}]", f"arguments_{number}"
         found = ParameterRules(parameters, format.special_tokens, prefix=prefix, param=param, is_strict=tool.strict)
-        if text is not None:
-            return found.only_text(text_parameter(tool), text.start), [*found.rules, *text.rules]
-        return found.arguments(schema), found.rules
-    if text is not None:
-        before = f"{{{json.dumps(text_parameter(tool), ensure_ascii=False)}: "
-        return f"{quoted(before + chr(34))} {text.start} {quoted(chr(34) + '}')}", text.rules
+        return found.only_text(key, text) if text else found.arguments(schema), found.lines
+    if text:
+        text_schema: Json = {"type": "string", "pattern": f"^({text})$"}
+        schema = {"type": "object", "properties": {key: text_schema}, "required": [key], "additionalProperties": False}
     return json_rule(schema), []
 
 
 def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
-    """What they are held to."""
+    """Return the schema that constrains the arguments."""
     if not (tool.strict or must_call):
         return _ANY_ARGUMENTS
     try:
@@ -124,8 +122,8 @@ def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
 
 
 def _among_text(format: _Format, more: str, *, is_one: bool) -> list[str]:
-    """What ends the text is the first special token of what begins a call, with what stands before that, or all that
-    its first text is. Behind the only call nothing follows."""
+    """The text ends with the marks that begin a call, up to their first special token, or with their first text where
+    they have none. Nothing follows the only call."""
     begins = format.pieces("first", "mark")
     special = next((at for at, piece in enumerate(begins) if piece.token_id is not None), None)
     if special is None:

@@ -1,4 +1,4 @@
-"""Values in calls that are not plain JSON, as Lark terms: strings as they are, and literals with a family's own quotes.
+"""Literals with a family's own quotes, as Lark rules, and the parts that rules for arguments share.
 
     {"type": "object", "properties": {"city": {"type": "string"}}}        {city:<|"|>Bern<|"|>}
 
@@ -7,128 +7,17 @@ A keyword of a JSON schema that cannot be enforced is refused by name.
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 from urllib.parse import unquote
 
+from domain.call_grammar.strings import only, refused, string_term
 from domain.errors import InvalidRequest
 from domain.output.schema_check import first_misfit, types_in
 from domain.request.chat import Json
-from domain.request.grammar import ANY_TEXT, Pieces, between_slashes, json_rule, quoted, terms, until
-from domain.request.json_schema import ANNOTATIONS, DATE, DATE_TIME, TIME
+from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, quoted, terms, until
+from domain.request.json_schema import ANNOTATIONS
 from domain.shown import shown
-
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
-_HOST = rf"{_LABEL}(\.{_LABEL}){{0,5}}"
-_WORD = "[A-Za-z0-9._~-]*"
-FORMATS: Mapping[str, str] = {
-    "date": DATE,
-    "date-time": DATE_TIME,
-    "duration": "P([0-9]{1,9}[WDMY]|T[0-9]{1,9}[HMS])",
-    "email": rf"[A-Za-z0-9_+-]{{1,30}}(\.[A-Za-z0-9_+-]{{1,30}}){{0,2}}@{_HOST}",
-    "hostname": _HOST,
-    "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
-    "time": TIME,
-    "uri": rf"[A-Za-z][A-Za-z0-9+.-]{{0,20}}:\/\/{_HOST}(:[0-9]{{1,4}})?(\/{_WORD})*(\?[A-Za-z0-9._~=&-]*)?(#{_WORD})?",
-    "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-}
-"""Some of what each format allows: what people write."""
-
-MAX_PATTERN_CHARS = 2_000
-
-_SIZES = frozenset({"minLength", "maxLength"})
-_PART = re.compile(r"\\.|\(\?:?|\[\^?\]?(?:[^\]\\]|\\.)*\]|.", re.DOTALL)
-_CLASSES = {"\\d": "[0-9]", "\\w": "[A-Za-z0-9_]", "\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}
-_ELSEWHERE = re.compile(r"[\^$]$|\(\?$|\\[^\WdDwWsSnrtfv]|\[.*(\[|&&|--|~~|\\[^\WdwsSnrtfv]).*\]", re.DOTALL)
-"""What regular expressions know in some places and not in others."""
-
-
-def string_term(schema: Mapping[str, Json], param: str) -> str:
-    """Strings of a schema that allows nothing else. Raises InvalidRequest for `param`, naming the keyword."""
-    options, listed = schema.get("anyOf"), _listed(schema)
-    if isinstance(options, list) and all(isinstance(one, dict) for one in options):
-        only(schema, {"type", "anyOf"}, param)
-        return "(" + " | ".join(string_term(one, param) for one in options if isinstance(one, dict)) + ")"
-    if listed is not None:
-        only(schema, {"type", "enum", "const", *_SIZES}, param)
-        checked = {keyword: value for keyword, value in schema.items() if keyword in ("const", *_SIZES)}
-        fitting = [one for one in listed if isinstance(one, str) and first_misfit(one, checked) is None]
-        if not fitting:
-            raise refused("enum", "lists nothing that fits", param)
-        return "(" + " | ".join(quoted(one) for one in dict.fromkeys(fitting)) + ")"
-    only(schema, {"type", "pattern", "format", *_SIZES}, param)
-    parts = [f"/{part}/" for part in (_sized(schema), _pattern(schema, param), _format(schema, param)) if part]
-    return "(" + " & ".join(parts) + ")" if parts else ANY_TEXT
-
-
-def only(schema: Mapping[str, Json], known: Collection[str], param: str) -> None:
-    """Raises InvalidRequest for `param` where a keyword is none of these and no annotation."""
-    for keyword in schema:
-        if keyword not in known and keyword not in ANNOTATIONS:
-            raise refused(keyword, "cannot be enforced", param)
-
-
-def refused(keyword: str, why: str, param: str) -> InvalidRequest:
-    return InvalidRequest(f"{param}: the keyword {shown(keyword)} {why} in this model's form of calls", param=param)
-
-
-def _listed(schema: Mapping[str, Json]) -> list[Json] | None:
-    listed = schema.get("enum")
-    if isinstance(listed, list):
-        return listed
-    return [schema["const"]] if "const" in schema else None
-
-
-def _sized(schema: Mapping[str, Json]) -> str:
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f"(?s:.{{{least},{most}}})" if least or "maxLength" in schema else ""
-
-
-def _pattern(schema: Mapping[str, Json], param: str) -> str:
-    """A pattern is searched for, wherever nothing ties it to an end."""
-    pattern = schema.get("pattern")
-    if not isinstance(pattern, str):
-        return ""
-    if len(pattern) > MAX_PATTERN_CHARS:
-        raise refused("pattern", f"{shown(pattern)!r} is too long to be enforced", param)
-    parts: list[str] = []
-    for found in _PART.finditer(pattern):
-        if found[0] == "[":  # nothing closes it, and each further one would look for its end again
-            raise refused("pattern", f"{shown(pattern)!r} cannot be enforced", param)
-        parts.append(found[0])
-    before = "" if parts[:1] == ["^"] else "(?s:.*)"
-    after = "" if parts[-1:] == ["$"] else "(?s:.*)"
-    inner = parts[not before : len(parts) - (not after)]
-    is_split = _has_choices(inner) and not (before and after)  # an end may belong to one of them only
-    if is_split or any(map(_ELSEWHERE.match, inner)):
-        raise refused("pattern", f"{shown(pattern)!r} cannot be enforced", param)
-    return f"{before}({''.join(map(_rust, inner))}){after}"
-
-
-def _has_choices(parts: Sequence[str]) -> bool:
-    depth = 0
-    for part in parts:
-        depth += part.startswith("(") - (part == ")")
-        if part == "|" and depth == 0:
-            return True
-    return False
-
-
-def _rust(part: str) -> str:
-    if part.startswith("["):
-        part = part.replace("\\d", "0-9").replace("\\w", "A-Za-z0-9_")
-    return between_slashes(_CLASSES.get(part, part))
-
-
-def _format(schema: Mapping[str, Json], param: str) -> str:
-    format = schema.get("format")
-    if not isinstance(format, str):
-        return ""
-    if format not in FORMATS:
-        raise refused("format", f"{shown(format)!r} cannot be enforced", param)
-    return FORMATS[format]
-
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
@@ -182,34 +71,58 @@ _KEYWORDS: Mapping[str, frozenset[str]] = {
 """What is said of values of a type; nothing of those of others."""
 
 
-class LiteralRules:
-    """`root`: the schema that references point into. `quote`: as written, and in the tokenizer's pieces."""
+class Rules:
+    """The rules of one tool's arguments, while they are written. `prefix` begins their names."""
 
-    def __init__(self, root: Mapping[str, Json], pieces: Pieces, quote: str, param: str) -> None:
+    def __init__(self, prefix: str, param: str) -> None:
+        self.lines: list[str] = []
+        self._prefix = prefix
+        self._param = param
+        self._num_names = self._num_chars = 0
+
+    def add(self, body: str, name: str = "") -> str:
+        """Add a rule and return its name. Raises InvalidRequest where the grammar becomes too long."""
+        name = name or self.new_name()
+        self.lines.append(f"{name}: {body}")
+        self._num_chars += len(self.lines[-1])
+        if self._num_chars > MAX_GRAMMAR_BYTES:
+            raise InvalidRequest(
+                f"{self._param} needs a grammar of more than {MAX_GRAMMAR_BYTES} bytes", param=self._param
+            )
+        return name
+
+    def add_terminal(self, body: str) -> str:
+        return self.add(body, self.new_name().upper())
+
+    def new_name(self) -> str:
+        self._num_names += 1
+        return f"{self._prefix}_{self._num_names}"
+
+
+class LiteralRules:
+    """Rules for one value. `root`: the schema that references point into. `quote`: as written, and in the tokenizer's
+    pieces."""
+
+    def __init__(self, rules: Rules, root: Mapping[str, Json], pieces: Pieces, quote: str, param: str) -> None:
+        self._rules = rules
         self._root = root
         self._pieces = pieces
         self._quote = quote
         self._param = param
-        self._prefix = ""
-        self._rules: list[str] = []
         self._by_reference: dict[str, str] = {}
         self._any = ""
-        self._num_names = 0
 
-    def value(self, schema: Json, prefix: str) -> tuple[str, list[str]]:
-        """A term for the values that a schema accepts, and its rules, whose names begin with `prefix`.
-
-        Raises InvalidRequest."""
-        self._prefix = prefix
+    def value(self, schema: Json) -> str:
+        """Return a term for the values that a schema accepts. Raises InvalidRequest."""
         try:
-            return self._value(schema), self._rules
+            return self._value(schema)
         except RecursionError:
             raise refused("$ref", "leads too deep to be enforced", self._param) from None
 
-    def string(self, terminal: str, prefix: str) -> tuple[str, list[str]]:
-        """As `value`, for strings that match a terminal."""
-        self._prefix = prefix
-        return self._string(terminal), self._rules
+    def string(self, terminal: str) -> str:
+        """Return a term for strings that match a terminal."""
+        text, rest = until(terminal, self._quote, self._pieces)
+        return f"{terms(self._pieces)} {self._rules.add_terminal(text)} {rest}"
 
     def _value(self, schema: Json) -> str:
         if schema is False or not isinstance(schema, dict | bool):
@@ -232,16 +145,16 @@ class LiteralRules:
         only(told, {"type", *(one for some in _KEYWORDS.values() for one in some)}, self._param)
         types: Json = told.get("type", list(_TYPES))
         names = [one for one in (types if isinstance(types, list) else [types]) if isinstance(one, str)]
-        return self._rule(" | ".join(self._typed(name, told) for name in dict.fromkeys(names)))
+        return self._rules.add(" | ".join(self._typed(name, told) for name in dict.fromkeys(names)))
 
     def _typed(self, name: str, told: Mapping[str, Json]) -> str:
         match name:
             case "string":
                 known = _KEYWORDS["string"]
-                return self._string(string_term({key: one for key, one in told.items() if key in known}, self._param))
+                return self.string(string_term({key: one for key, one in told.items() if key in known}, self._param))
             case "number" | "integer":
                 known = _KEYWORDS["number"]
-                return self._rule(json_rule({"type": name, **{key: told[key] for key in told if key in known}}))
+                return self._rules.add(json_rule({"type": name, **{key: told[key] for key in told if key in known}}))
             case "boolean":
                 return '"true" | "false"'
             case "null":
@@ -252,12 +165,6 @@ class LiteralRules:
                 return self._object(told)
             case _:
                 raise refused("type", f"{shown(name)!r} cannot be enforced", self._param)
-
-    def _string(self, term: str) -> str:
-        text, rest = until(term, self._quote, self._pieces)
-        name = self._name().upper()
-        self._rules.append(f"{name}: {text}")
-        return f"{terms(self._pieces)} {name} {rest}"
 
     def _array(self, told: Mapping[str, Json]) -> str:
         first = told.get("prefixItems", [])
@@ -273,7 +180,7 @@ class LiteralRules:
                 raise refused("minItems", "asks for what nothing allows", self._param)
             return '"[" "]"'
         if fixed:
-            return f'"[" {members([(one, True) for one in fixed], _COMMA, self._rule)} "]"'
+            return f'"[" {members([(one, True) for one in fixed], _COMMA, self._rules.add)} "]"'
         item = self._value(items)
         more = f"({_COMMA} {item})" + _times(max(num_least - 1, 0), None if num_most is None else num_most - 1)
         return f'"[" {item} {more} "]"' if num_least else f'"[" ({item} {more})? "]"'
@@ -281,12 +188,12 @@ class LiteralRules:
     def _object(self, told: Mapping[str, Json]) -> str:
         listed = listed_members(told, self._param)
         if listed:
-            written = [(self._rule(f'{self._key(key)} ":" {self._value(one)}'), must) for key, one, must in listed]
-            return f'"{{" {members(written, _COMMA, self._rule)} "}}"'
+            written = [(self._rules.add(f'{self._key(key)} ":" {self._value(one)}'), must) for key, one, must in listed]
+            return f'"{{" {members(written, _COMMA, self._rules.add)} "}}"'
         others = told.get("additionalProperties", not told.get("properties"))
         if others is False:
             return '"{" "}"'
-        member = self._rule(f'{ANY_KEY} ":" {self._value(others)}')
+        member = self._rules.add(f'{ANY_KEY} ":" {self._value(others)}')
         return f'"{{" ({member} ({_COMMA} {member})*)? "}}"'
 
     def _key(self, key: str) -> str:
@@ -303,7 +210,7 @@ class LiteralRules:
         fitting = [one for one in listed if first_misfit(one, others) is None] if isinstance(listed, list) else []
         if not fitting:
             raise refused(keyword, "lists nothing that fits", self._param)
-        return self._rule(" | ".join(self._constant(one) for one in fitting))
+        return self._rules.add(" | ".join(self._constant(one) for one in fitting))
 
     def _constant(self, value: Json) -> str:
         if isinstance(value, str):
@@ -326,15 +233,14 @@ class LiteralRules:
             types = [one for option in options for one in types_in(self._resolved(option))]
             if len({"number" if one == "integer" else one for one in types}) < max(len(types), len(options)):
                 raise refused("oneOf", "whose choices are not of different types cannot be enforced", self._param)
-        return self._rule(" | ".join(map(self._value, options)))
+        return self._rules.add(" | ".join(map(self._value, options)))
 
     def _referred(self, reference: str) -> str:
         if reference in self._by_reference:
             return self._by_reference[reference]
-        name = self._by_reference[reference] = self._name()
+        name = self._by_reference[reference] = self._rules.new_name()
         value = self._resolved({"$ref": reference})
-        self._rules.append(f"{name}: {self._value(value)}")
-        return name
+        return self._rules.add(self._value(value), name)
 
     def _resolved(self, schema: Json) -> Json:
         """What it points to, if it does: one step."""
@@ -349,22 +255,13 @@ class LiteralRules:
 
     def _any_value(self) -> str:
         if not self._any:
-            name = self._any = self._name()
-            number, string = self._rule(json_rule({"type": "number"})), self._string(ANY_TEXT)
-            member = self._rule(f'{ANY_KEY} ":" {name}')
+            name = self._any = self._rules.new_name()
+            number, string = self._rules.add(json_rule({"type": "number"})), self.string(ANY_TEXT)
+            member = self._rules.add(f'{ANY_KEY} ":" {name}')
             inner = [f'"[" ({name} ({_COMMA} {name})*)? "]"', f'"{{" ({member} ({_COMMA} {member})*)? "}}"']
             words = ['"true"', '"false"', '"null"']
-            self._rules.append(f"{name}: {' | '.join([string, number, *words, *inner])}")
+            self._rules.add(" | ".join([string, number, *words, *inner]), name)
         return self._any
-
-    def _rule(self, body: str) -> str:
-        name = self._name()
-        self._rules.append(f"{name}: {body}")
-        return name
-
-    def _name(self) -> str:
-        self._num_names += 1
-        return f"{self._prefix}_{self._num_names}"
 
 
 _COMMA = '","'

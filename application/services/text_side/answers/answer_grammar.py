@@ -18,7 +18,7 @@ from typing import NoReturn
 from application.ports.token_constraint import GrammarChecker
 from application.ports.tokenizer import Tokenizer
 from application.services.lane import Lane
-from domain.call_grammar.text_grammar import has_held_text
+from domain.call_grammar.text_grammar import text_regex
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.models.model_card import ModelDescription
@@ -145,7 +145,7 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
         if not written.is_marked:
             _refuse("an answer in a given form needs tool_choice none or required, or no tools", tokenizer)
         return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
-    if choice.names or choice.one_call or any(tool.strict or has_held_text(tool) for tool in tools):
+    if choice.names or choice.one_call or any(tool.strict or text_regex(tool) for tool in tools):
         if written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
         if choice.names:
