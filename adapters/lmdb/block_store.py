@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 import lmdb
 
 from adapters.lmdb import faults
-from adapters.lmdb.compaction import erase, shrink
+from adapters.lmdb.compaction import Compaction
 from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
@@ -92,10 +92,12 @@ class LmdbBlockStore:
         self._uses = RecordUses()
         self._writer = Writer(self._environment, options.quota_bytes, self._uses, self._note_evicted)
         self._ages = AgeLimit(self._writer, clock, options.max_age_s) if options.max_age_s else None
+        self._compaction = Compaction(self._directory, self._environment, self._writer, self._faults)
         self._containment = Containment(
             self._directory,
             self._environment,
             self._writer,
+            self._compaction,
             self._faults,
             clock,
             read_only=options.read_only,
@@ -208,7 +210,7 @@ class LmdbBlockStore:
             try:
                 self._containment.repair()
                 before_bytes = self._directory.size_bytes
-                shrink(self._directory, self._environment, self._writer, always=True, advance=advance)
+                self._compaction.shrink(advance)
                 self._environment.sync()
                 return CompactReport(before_bytes, self._directory.size_bytes)
             except FAILURES as failure:
@@ -273,7 +275,7 @@ class LmdbBlockStore:
         with self._containment.lock:
             gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
             try:
-                report = erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+                report = self._compaction.erase(gone, is_everything=includes is None)
                 self._environment.sync()
                 return report
             finally:

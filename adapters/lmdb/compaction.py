@@ -8,7 +8,7 @@ not overwritten: a disk puts overwritten bytes elsewhere. Readers of other proce
 again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import lmdb
 
@@ -36,127 +36,116 @@ _MARGIN_BYTES = 1 << 20
 _COPY_BYTES = 32 << 20
 
 
-def compact(directory: StoreDirectory, environment: Environment, advance: Advance = nobody_looks) -> None:
-    """Copies what is live, then swaps the files; the store is as before when that fails or is interrupted. The caller
-    keeps other writers out.
+class Compaction:
+    """The caller keeps others from reopening the environment. Every method raises Damaged, lmdb.Error and OSError."""
 
-    Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
-    """
-    live_bytes = environment.used_pages() * environment.geometry.page_bytes
-    if free_bytes(directory.path) < live_bytes + _MARGIN_BYTES:
-        raise _no_room(directory, f"{live_bytes + _MARGIN_BYTES} bytes")
-    try:
-        _copy(directory, environment, 2 * live_bytes + _SPARE_BYTES, advance)
-    except BaseException as failure:
-        directory.copy.unlink(missing_ok=True)
-        if isinstance(failure, lmdb.Error | OSError) and _is_full(directory, failure):
-            raise _no_room(directory, str(failure)) from None
-        raise
-    environment.close()
-    try:
-        directory.swap_in_copy()
-    finally:
-        environment.open()
+    def __init__(self, directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
+        self._directory = directory
+        self._environment = environment
+        self._writer = writer
+        self._log = log
 
-
-def shrink(
-    directory: StoreDirectory,
-    environment: Environment,
-    writer: Writer,
-    *,
-    always: bool = False,
-    advance: Advance = nobody_looks,
-) -> None:
-    """Evicts down to the quota; compacts when the file is larger than that, or `always`. Evicted records stay evicted.
-
-    Raises StoreOpenError(VOLUME) without room for the copy, or Damaged, lmdb.Error, OSError.
-    """
-    with environment.exclusive:
-        environment.resize(_SPARE_BYTES)
+    def compact(self, advance: Advance = nobody_looks) -> None:
+        """Copies what is live, then swaps the files; the store is as before when that fails or is interrupted. The
+        caller keeps other writers out. Raises StoreOpenError(VOLUME) when there is no room for the copy."""
+        directory, environment = self._directory, self._environment
+        live_bytes = environment.used_pages() * environment.geometry.page_bytes
+        if free_bytes(directory.path) < live_bytes + _MARGIN_BYTES:
+            raise self._no_room(f"{live_bytes + _MARGIN_BYTES} bytes")
         try:
-            writer.shrink()
-            if always or environment.info()[0] > writer.quota.quota_bytes:
-                compact(directory, environment, advance)
-        except (lmdb.Error, OSError) as failure:
-            if _is_full(directory, failure):
-                raise _no_room(directory, str(failure)) from None
+            self._copy(2 * live_bytes + _SPARE_BYTES, advance)
+        except BaseException as failure:
+            directory.copy.unlink(missing_ok=True)
+            if isinstance(failure, lmdb.Error | OSError) and directory.is_full(failure):
+                raise self._no_room(str(failure)) from None
             raise
-        finally:
-            environment.resize()
+        self._replace(directory.swap_in_copy)
 
-
-def fit(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
-    """Gives space back after the quota was lowered, if the volume has room for the copy. Raises Damaged."""
-    quota = writer.quota
-    if environment.used_pages() <= quota.limit_pages and environment.info()[0] <= quota.quota_bytes:
-        return
-    try:
-        shrink(directory, environment, writer)
-    except (StoreOpenError, lmdb.Error, OSError) as failure:
-        if not isinstance(failure, StoreOpenError) and classify(failure) == faults.DAMAGED:
-            raise
-        limit = f"the file stays above the quota of {quota.quota_bytes} bytes"
-        log.note(faults.NO_ROOM, f"{failure}; {limit} until a start or compact has room")
-        if not environment.is_open:
-            environment.open()
-        return
-    if environment.info()[0] > quota.quota_bytes:
-        log.note(faults.NO_ROOM, f"{directory.path} does not fit its quota although all was evicted; starting empty")
-        _replace_by_empty(directory, environment)
-
-
-def erase(
-    directory: StoreDirectory,
-    environment: Environment,
-    writer: Writer,
-    gone: Sequence[NamespaceUsage],
-    *,
-    is_everything: bool,
-) -> EraseReport:
-    """Removes the namespaces `gone` for good. The caller keeps others from repairing and compacting. Raises lmdb.Error,
-    Damaged, OSError."""
-    num_bytes, problem = sum(space.stored_bytes for space in gone), ""
-    with environment.exclusive:
-        if is_everything:
-            num_records = sum(space.num_blocks + space.num_snapshots for space in gone)
-            _replace_by_empty(directory, environment)
-        else:
-            num_records = sum(writer.delete_namespace(space.info.namespace) for space in gone)
+    def shrink(self, advance: Advance = nobody_looks, *, always: bool = True) -> None:
+        """Evicts down to the quota; compacts when the file is larger than that, or `always`. Evicted records stay
+        evicted. Raises StoreOpenError(VOLUME) without room for the copy."""
+        environment = self._environment
+        with environment.exclusive:
+            environment.resize(_SPARE_BYTES)
             try:
-                compact(directory, environment)
-            except StoreOpenError as failure:
-                problem = f"the records are removed, but their bytes may be left in free pages of the file: {failure}"
-    return EraseReport(num_records, num_bytes, problem)
+                self._writer.shrink()
+                if always or environment.info()[0] > self._writer.quota_bytes:
+                    self.compact(advance)
+            except (lmdb.Error, OSError) as failure:
+                if self._directory.is_full(failure):
+                    raise self._no_room(str(failure)) from None
+                raise
+            finally:
+                environment.resize()
 
+    def fit(self) -> None:
+        """Gives space back after the quota was lowered, if the volume has room for the copy."""
+        writer, environment = self._writer, self._environment
+        if environment.used_pages() <= writer.limit_pages and environment.info()[0] <= writer.quota_bytes:
+            return
+        try:
+            self.shrink(always=False)
+        except (StoreOpenError, lmdb.Error, OSError) as failure:
+            if not isinstance(failure, StoreOpenError) and classify(failure) == faults.DAMAGED:
+                raise
+            limit = f"the file stays above the quota of {writer.quota_bytes} bytes"
+            self._log.note(faults.NO_ROOM, f"{failure}; {limit} until a start or compact has room")
+            if not environment.is_open:
+                environment.open()
+            return
+        if environment.info()[0] > writer.quota_bytes:
+            message = f"{self._directory.path} does not fit its quota although all was evicted; starting empty"
+            self._log.note(faults.NO_ROOM, message)
+            self._replace(self._directory.empty)
 
-def _replace_by_empty(directory: StoreDirectory, environment: Environment) -> None:
-    environment.close()
-    try:
-        directory.empty()
-    finally:
-        environment.open()
+    def erase(self, gone: Sequence[NamespaceUsage], *, is_everything: bool) -> EraseReport:
+        """Removes namespaces for good."""
+        num_bytes, problem = sum(space.stored_bytes for space in gone), ""
+        with self._environment.exclusive:
+            if is_everything:
+                num_records = sum(space.num_blocks + space.num_snapshots for space in gone)
+                self._replace(self._directory.empty)
+            else:
+                num_records = sum(self._writer.delete_namespace(space.info.namespace) for space in gone)
+                try:
+                    self.compact()
+                except StoreOpenError as failure:
+                    what = "the records are removed, but their bytes may be left in free pages of the file"
+                    problem = f"{what}: {failure}"
+        return EraseReport(num_records, num_bytes, problem)
 
+    def _replace(self, replace: Callable[[], None]) -> None:
+        self._environment.close()
+        try:
+            replace()
+        finally:
+            self._environment.open()
 
-def _copy(directory: StoreDirectory, environment: Environment, map_bytes: int, advance: Advance) -> None:
-    """No process opens the copy before it has its name: it needs no locks, and one sync at the end."""
-    directory.copy.unlink(missing_ok=True)
-    copy = lmdb.open(
-        str(directory.copy), subdir=False, map_size=map_bytes, max_dbs=len(TREES), mode=0o600, lock=False, sync=False,
-        lib_version=0,
-    )  # fmt: skip
-    try:
-        with environment.viewing() as txn:
-            for name, tree in zip(TREES, environment.trees, strict=True):
-                target = copy.open_db(name.encode())
-                entries = _pieces(txn, environment, advance) if name == "dat" else _entries(txn, tree)
-                while True:
-                    with copy.begin(write=True) as copying, copying.cursor(target) as cursor:
-                        consumed, _ = cursor.putmulti(_portion(entries), append=True)
-                    if not consumed:
-                        break
-        copy.sync(True)
-    finally:
-        copy.close()
+    def _copy(self, map_bytes: int, advance: Advance) -> None:
+        """No process opens the copy before it has its name: it needs no locks, and one sync at the end."""
+        path, environment = self._directory.copy, self._environment
+        path.unlink(missing_ok=True)
+        copy = lmdb.open(
+            str(path), subdir=False, map_size=map_bytes, max_dbs=len(TREES), mode=0o600, lock=False, sync=False,
+            lib_version=0,
+        )  # fmt: skip
+        try:
+            with environment.viewing() as txn:
+                for name, tree in zip(TREES, environment.trees, strict=True):
+                    target = copy.open_db(name.encode())
+                    entries = _pieces(txn, environment, advance) if name == "dat" else _entries(txn, tree)
+                    while True:
+                        with copy.begin(write=True) as copying, copying.cursor(target) as cursor:
+                            consumed, _ = cursor.putmulti(_portion(entries), append=True)
+                        if not consumed:
+                            break
+            copy.sync(True)
+        finally:
+            copy.close()
+
+    def _no_room(self, what: str) -> StoreOpenError:
+        message = f"{self._directory.path} has no room for a copy of what is live ({what})"
+        return StoreOpenError(OpenFailure.VOLUME, message)
 
 
 def _entries(txn: "lmdb.Transaction[memoryview]", tree: Tree) -> Iterator[tuple[bytes, memoryview]]:
@@ -191,13 +180,3 @@ def _portion(entries: Iterator[tuple[bytes, memoryview]]) -> Iterator[tuple[byte
         num_bytes += value.nbytes
         if num_bytes >= _COPY_BYTES:
             break
-
-
-def _is_full(directory: StoreDirectory, failure: Exception) -> bool:
-    """LMDB calls a write that was cut short an I/O error, whatever the reason."""
-    kind = classify(failure)
-    return kind == faults.DISK_FULL or (kind == faults.IO_ERROR and directory.is_volume_full())
-
-
-def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
-    return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")

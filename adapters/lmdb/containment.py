@@ -14,7 +14,7 @@ from typing import TypeVar
 import lmdb
 
 from adapters.lmdb import faults
-from adapters.lmdb.compaction import fit
+from adapters.lmdb.compaction import Compaction
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment, SamePidError
 from adapters.lmdb.faults import Damaged, FaultLog, classify
@@ -40,6 +40,7 @@ class Containment:
         directory: StoreDirectory,
         environment: Environment,
         writer: Writer,
+        compaction: Compaction,
         log: FaultLog,
         clock: Clock,
         *,
@@ -53,6 +54,7 @@ class Containment:
         self._directory = directory
         self._environment = environment
         self._writer = writer
+        self._compaction = compaction
         self._log = log
         self._clock = clock
         self._read_only = read_only
@@ -90,12 +92,10 @@ class Containment:
 
     def contain(self, failure: Exception) -> None:
         """Counts a failure and changes the state by its kind."""
-        if isinstance(failure, lmdb.MapResizedError):
-            return  # another process made the file larger; the next transaction sees it
-        kind = faults.VOLUME_GONE if isinstance(failure, StoreOpenError) else classify(failure)
-        # LMDB calls a write that was cut short an I/O error, whatever the reason.
-        if kind == faults.IO_ERROR and self._directory.is_volume_full():
-            kind = faults.DISK_FULL
+        if isinstance(failure, StoreOpenError):
+            kind = faults.VOLUME_GONE
+        else:
+            kind = faults.DISK_FULL if self._directory.is_full(failure) else classify(failure)
         self._log.note(kind, f"{self._directory.path}: {failure}")
         if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError):
             self.broken = kind
@@ -171,7 +171,7 @@ class Containment:
             for record_id in unreadable:
                 name = self._writer.quarantine(record_id)
                 log.note(faults.UNREADABLE, f"{directory.path}: {name} cannot be read from the disk")
-            fit(directory, environment, self._writer, log)
+            self._compaction.fit()
         except (Damaged, lmdb.Error) as failure:
             if classify(failure) != faults.DAMAGED:
                 raise

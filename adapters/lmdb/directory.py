@@ -7,6 +7,7 @@ from pathlib import Path
 from socket import gethostname
 from time import sleep
 
+from adapters.lmdb import faults
 from adapters.lmdb.private_files import (
     FILE_MODE,
     FOLDER_MODE,
@@ -176,9 +177,11 @@ class StoreDirectory:
         except OSError:
             return 0
 
-    def is_volume_full(self) -> bool:
+    def is_full(self, failure: Exception) -> bool:
+        """Returns whether a failure means a full volume: LMDB calls a write that was cut short an I/O error."""
+        kind = faults.classify(failure)
         try:
-            return free_bytes(self.path) < _FULL_BYTES
+            return kind == faults.DISK_FULL or (kind == faults.IO_ERROR and free_bytes(self.path) < _FULL_BYTES)
         except OSError:
             return False
 

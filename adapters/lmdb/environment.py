@@ -6,7 +6,7 @@ longer backs would kill the process. For the same reason the file's headers are 
 """
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
@@ -14,7 +14,7 @@ from pathlib import Path
 from struct import Struct
 from threading import Condition, RLock
 from time import monotonic, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -47,8 +47,6 @@ _LAST = Struct("<QQ")
 _META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS, _NO_FOLDER = 0x08, 0xBEEFC0DE, 1, 0x08, 0x4000
 _NO_ROOT = (1 << 64) - 1
 _MAX_DEPTH = 32
-
-T = TypeVar("T")
 
 Tree = Any  # lmdb's database handles have a private type
 
@@ -172,13 +170,13 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self.notes.of(READ), self._begin(env, env.begin) as txn:
+        with self._entered() as env, self.notes.of(READ), env.begin() as txn:
             yield txn
 
     @contextmanager
     def viewing(self) -> Generator["lmdb.Transaction[memoryview]"]:
         """A snapshot whose values are views into the map: they end with it."""
-        with self._entered() as env, self._begin(env, lambda: env.begin(buffers=True)) as txn:
+        with self._entered() as env, env.begin(buffers=True) as txn:
             yield txn
 
     @contextmanager
@@ -220,27 +218,6 @@ class Environment:
         """Returns the pages in use: those that a compact copy takes."""
         with self.reading() as txn:
             return self.trees.used_pages(txn)
-
-    def _begin(self, env: lmdb.Environment, begin: Callable[[], T]) -> T:
-        """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
-        try:
-            return begin()
-        except lmdb.MapResizedError:
-            self._adopt_map(env)
-            return begin()
-
-    def _adopt_map(self, env: lmdb.Environment) -> None:
-        """Steps out of `_entered` while it waits for the others: a map in use must not go. Raises ClosedError."""
-        with self._gate:
-            self._num_readers -= 1
-            self._gate.notify_all()
-            try:
-                if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is env:
-                    env.set_mapsize(0)
-            finally:
-                self._num_readers += 1
-            if self._env is not env:
-                raise ClosedError
 
     @contextmanager
     def _entered(self) -> Generator[lmdb.Environment]:

@@ -71,7 +71,6 @@ class EncodedRecord:
     """A record ready to be written: everything expensive is done, and no transaction is open yet."""
 
     record: Record
-    raw_bytes: int
     head: bytes
     stream: tuple[memoryview, ...]
 
@@ -92,7 +91,7 @@ def encode(record: Record, codec: StateCodec) -> EncodedRecord:
         spans.append(GroupSpan(group, offset, length, check_of(name, group, frame)))
         stream.extend(frame)
         offset += length
-    return EncodedRecord(record, record.raw_bytes, Head(record.key_ids, tuple(spans)).pack(name), tuple(stream))
+    return EncodedRecord(record, Head(record.key_ids, tuple(spans)).pack(name), tuple(stream))
 
 
 class GroupSpan(NamedTuple):

@@ -254,7 +254,7 @@ class WriteTransaction:
             id=record_id,
             clock=self._tick(),
             position=encoded.record.position,
-            raw_bytes=encoded.raw_bytes,
+            raw_bytes=encoded.record.raw_bytes,
             stream_bytes=encoded.stream_bytes,
             charged_bytes=self._geometry.charged_bytes(name, len(encoded.head), sizes),
             num_pieces=len(sizes),

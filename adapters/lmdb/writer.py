@@ -8,7 +8,6 @@ and the one before. Failures are not contained here: errors of LMDB and the volu
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
@@ -92,23 +91,6 @@ class RecordUses:
             return list(self._read)
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """`quota_bytes` in pages of the database."""
-
-    quota_bytes: int
-    page_bytes: int
-
-    @property
-    def reserve_pages(self) -> int:
-        return max(_MIN_RESERVE_PAGES, self.quota_bytes // self.page_bytes // _RESERVE_SHARE)
-
-    @property
-    def limit_pages(self) -> int:
-        """The most pages in use when a put has ended."""
-        return self.quota_bytes // self.page_bytes - self.reserve_pages
-
-
 class Writer:
     """`on_evicted` is called after each commit with how many records were evicted and why (as in RecordsEvicted), and
     `note_gone` with those that were removed, for any reason."""
@@ -117,14 +99,19 @@ class Writer:
         self, environment: Environment, quota_bytes: int, uses: RecordUses, on_evicted: Callable[[int, str], None]
     ) -> None:
         self._environment = environment
-        self._quota_bytes = quota_bytes
+        self.quota_bytes = quota_bytes
         self._uses = uses
         self._on_evicted = on_evicted
         self.note_gone: NoteGone = lambda _: None
 
     @property
-    def quota(self) -> Quota:
-        return Quota(self._quota_bytes, self._environment.geometry.page_bytes)
+    def limit_pages(self) -> int:
+        """The most pages in use when a put has ended."""
+        return self.quota_bytes // self._environment.geometry.page_bytes - self._reserve_pages
+
+    @property
+    def _reserve_pages(self) -> int:
+        return max(_MIN_RESERVE_PAGES, self.quota_bytes // self._environment.geometry.page_bytes // _RESERVE_SHARE)
 
     def put(self, records: Sequence[Record], encoded: Mapping[RecordKey, EncodedRecord]) -> PutOutcome:
         """Stores a batch. `encoded` has every record that is absent; the caller keeps other writers out.
@@ -132,7 +119,7 @@ class Writer:
         Raises MapFullError when even eviction and waiting did not help.
         """
         needed = _needed_pages(self._environment.geometry, encoded.values())
-        if needed > self.quota.limit_pages:
+        if needed > self.limit_pages:
             return PutOutcome.FULL
         touched = self._uses.take_touched()
         for rounds in range(_ROOM_ROUNDS):
@@ -148,7 +135,7 @@ class Writer:
 
     def shrink(self) -> None:
         """Evicts down to the limit."""
-        self._evict_to(self.quota.limit_pages, ())
+        self._evict_to(self.limit_pages, ())
 
     def touch(self) -> None:
         """Writes the uses that were noted."""
@@ -217,7 +204,7 @@ class Writer:
         touched: list[RecordKey],
     ) -> PutOutcome:
         """Empties `touched` as soon as it is written."""
-        max_used = self.quota.limit_pages - needed
+        max_used = self.limit_pages - needed
         while True:
             with self.transaction() as change:
                 for key in touched:
@@ -225,7 +212,7 @@ class Writer:
                 change.evict(self.kept(change, records), lambda _: change.used_pages > max_used)
                 fits = change.used_pages <= max_used
                 # So many freed pages have to be waited for before they can be used again.
-                waits = change.num_evicted > 0 and needed > self.quota.reserve_pages // 4
+                waits = change.num_evicted > 0 and needed > self._reserve_pages // 4
                 outcome = self._insert(change, records, encoded) if fits and not waits else PutOutcome.FULL
             touched.clear()
             if (fits and not waits) or not change.num_evicted:

@@ -83,7 +83,7 @@ def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monke
         raise StoreOpenError(OpenFailure.VOLUME, "there is no room for a copy")
 
     store = open_store(path)
-    monkeypatch.setattr("adapters.lmdb.compaction.compact", refuse)
+    monkeypatch.setattr("adapters.lmdb.compaction.Compaction.compact", refuse)
     report = store.erase(lambda info: info == ALICE)
     assert report.num_records == 120
     assert "may be left in free pages" in report.problem

@@ -79,36 +79,6 @@ def test_the_file_is_as_long_as_its_header_says_after_each_commit(path: Path) ->
     writer.close()
 
 
-def test_a_reader_follows_a_writer_with_a_larger_quota(path: Path) -> None:
-    few, many = chain(INFO, 4, size_bytes=50_000), chain(INFO, 30, seed=1, size_bytes=300_000)
-    writer = open_store(path, quota_bytes=SMALL_BYTES)
-    assert writer.put(few) is PutOutcome.STORED
-    program = """
-events = EventList()
-reader = open_store(path, events, read_only=True)
-few, many = chain(INFO, 4, size_bytes=50_000), chain(INFO, 30, seed=1, size_bytes=300_000)
-assert all(map(same, reader.get(keys_of(few)), few))
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(3):
-    assert all(map(same, reader.get(keys_of(many)), many))
-assert reader.check_integrity(payloads=True).problems == ()
-assert all(map(same, reader.get(keys_of(few)), few))
-assert events.of(StoreFault) == []
-reader.close()
-"""
-    reader = start("-c", PRELUDE + program, str(path), stdin=True)
-    expect(reader, "ready")
-    writer.close()
-    writer = open_store(path)
-    for block in many:
-        assert writer.put([block]) is PutOutcome.STORED
-    assert (path / "data.mdb").stat().st_size > SMALL_BYTES
-    tell(reader, "go")
-    finish(reader, 60)
-    writer.close()
-
-
 def test_a_store_without_a_database_yet_is_not_damaged(path: Path) -> None:
     open_store(path).close()
     for content in (b"", None):
