@@ -1,4 +1,4 @@
-"""Where documents are kept: few, small, whole.
+"""A store of documents: few, small, read and written whole.
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller for its own I/O: never call it on an event loop.
@@ -37,7 +37,7 @@ class DocumentUsage:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What went. `problem`: why something may be left in the files all the same; empty when nothing is."""
+    """The removed documents. `problem`: the reason why bytes may be left in the files; empty when none are."""
 
     num_documents: int
     num_bytes: int
@@ -48,21 +48,21 @@ class DocumentStore(Protocol):
     """See the module docstring for the contract that holds for every method."""
 
     def put(self, documents: Sequence[Document]) -> bool:
-        """All or none, those excepted that a clear covers: False when they cannot be kept. `is_fleeting` of one holds
-        for all."""
+        """Stores all or none, except those that a clear covers; False when they cannot be stored. `is_fleeting` of one
+        holds for all."""
         ...
 
     def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
-        """In the order asked; None for a miss."""
+        """Returns documents in the order of `keys`, None for a miss."""
         ...
 
     def delete(self, keys: Sequence[DocumentKey]) -> int:
-        """How many of them were there."""
+        """Removes documents; returns how many were there."""
         ...
 
     def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:
-        """Remove those of a model, of a tenant, or all, for good: no file of the store holds any of them afterwards.
-        The digits of a namespace choose no document."""
+        """Removes the documents of a model, of a tenant, or all, for good: no file of the store holds any of them
+        afterwards. The digits of a namespace choose no document."""
         ...
 
     def usage(self) -> DocumentUsage: ...

@@ -1,8 +1,7 @@
 """Documents for an event loop: their store is opened, read and written in a lane of its own.
 
-The lane does one thing after the other, so a document that is kept is found by every later call, and no answer waits
-for the write. While the store hangs, reads are refused, at once after the first, and what is to be kept is lost and
-counted.
+The lane runs one call after the other, so every later call finds a document that was kept, and no answer waits for the
+write. While the store hangs, reads are refused, at once after the first, and documents to keep are dropped and counted.
 """
 
 import asyncio
@@ -24,10 +23,10 @@ T = TypeVar("T")
 
 MAX_PENDING = 64
 MAX_PENDING_BYTES = 64 << 20
-"""Of bodies that wait to be written."""
+"""The limit on bodies that wait to be written."""
 
 MAX_FOUND_BYTES = 16 << 20
-"""Of bodies that are found together."""
+"""The limit on bodies that one `find` returns."""
 
 FOUND_AT_ONCE = 8
 
@@ -36,7 +35,7 @@ ERASE_TIMEOUT_S = 600.0
 
 
 class Documents:
-    """Event loop only, but for what it says. `opens` runs in the lane, at the first use; it never raises. `salt`: the
+    """Event loop only, but for `close`. `opens` runs in the lane, at the first use; it never raises. `salt`: the
     server's own."""
 
     def __init__(
@@ -53,35 +52,35 @@ class Documents:
         self._pending_bytes = 0
 
     def owner(self, requested_salt: str, key_name: str = "") -> Owner:
-        """Of what a request leaves."""
+        """Returns the owner of a request's documents."""
         return Owner.of(self._salt, requested_salt, key_name)
 
     def keep(
         self, bodies: Mapping[DocumentKey, bytes], model: str, asked_ns: int, *, is_fleeting: bool = False
     ) -> None:
-        """Keep all or none; returns at once. `asked_ns`: when the request that they are of arrived, by the monotonic
-        clock: a clear that came later covers them. `is_fleeting`: in memory only."""
+        """Stores all or none; returns at once. `asked_ns`: the arrival of their request by the monotonic clock: a clear
+        that came later covers them. `is_fleeting`: in memory only."""
         num_bytes = sum(map(len, bodies.values()))
         if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
-            return self._lost(f"{self._pending_bytes} bytes wait to be written already")
+            return self._drop(f"{self._pending_bytes} bytes wait to be written already")
         began_ns = self._clock.unix_ns() - (self._clock.now_ns() - asked_ns)
         documents = [Document(key, body, model, began_ns, is_fleeting) for key, body in bodies.items()]
         try:
             future = self._lane.submit(lambda: self._store().put(documents))
         except ServerUnavailable as error:
-            return self._lost(error.message)
+            return self._drop(error.message)
         self._pending_bytes += num_bytes
         loop = asyncio.get_running_loop()
-        future.add_done_callback(partial(_tell, loop, partial(self._kept, num_bytes, future)))
+        future.add_done_callback(partial(_call_soon, loop, partial(self._kept, num_bytes, future)))
         return None
 
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]:
-        """In the order asked, and no more than the first of MAX_FOUND_BYTES or a few beyond. Raises StoreUnresponsive
-        while the store hangs."""
+        """Returns documents in the order of `keys`, None for a miss; it ends soon after MAX_FOUND_BYTES. Raises
+        StoreUnresponsive while the store hangs."""
         return await self.ask(partial(_first_of, keys), timeout_s)
 
     async def ask(self, work: Callable[[DocumentStore], T], timeout_s: float | None = None) -> T:
-        """What `work` finds out in the lane. Raises StoreUnresponsive."""
+        """Returns the result of `work`, run in the lane. Raises StoreUnresponsive."""
         if self._late is not None and not self._late.done():
             raise StoreUnresponsive("the documents' store hangs or is slow")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -97,7 +96,7 @@ class Documents:
             raise StoreUnresponsive(f"the documents' store has not answered within {timeout_s:g} s") from None
 
     async def erase(self, model: str | None, salt: str | None) -> Erased:
-        """Of one model and one `cache_salt`, or of any (None), whatever key they came with. Raises
+        """Removes the documents of a model and a `cache_salt`, or of any (None), with any API key. Raises
         StoreUnresponsive."""
         choice = NamespaceChoice.of(model, salt, self._salt)
         return await self.ask(lambda store: store.erase(choice), ERASE_TIMEOUT_S)
@@ -107,7 +106,7 @@ class Documents:
         return await self.ask(lambda store: store.usage())
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits and close, for at most so long; a store that hangs is left behind. Any thread; blocks."""
+        """Writes what waits and closes, within `timeout_s`; a store that hangs is left behind. Any thread; blocks."""
         try:
             closing = self._lane.submit(self._close)
         except ServerUnavailable:
@@ -115,10 +114,10 @@ class Documents:
         is_late = bool(wait([closing], timeout_s).not_done)
         self._lane.close()
         if is_late:
-            self._note("documents.store", "the documents' volume hangs: what was under way is left behind")
+            self._note("documents.store", "the documents' volume hangs: unfinished writes are left behind")
 
     def _store(self) -> DocumentStore:
-        """In the lane."""
+        """The store, opened at the first call; lane only."""
         if self._opened is None:
             self._opened = self._opens()
         return self._opened
@@ -132,12 +131,12 @@ class Documents:
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
-            self._lost(f"{type(error).__name__}: {error}")
+            self._drop(f"{type(error).__name__}: {error}")
         elif not future.result():
-            self._lost("the store did not take it")
+            self._drop("the store did not take it")
 
-    def _lost(self, why: str) -> None:
-        self._note("documents.store", f"a document is not kept: {why}")
+    def _drop(self, why: str) -> None:
+        self._note("documents.store", f"a document is not stored: {why}")
 
     def _note(self, where: str, message: str) -> None:
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
@@ -153,7 +152,7 @@ def _first_of(keys: Sequence[DocumentKey], store: DocumentStore) -> list[Documen
     return found
 
 
-def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:
-    """From the lane to the event loop, unless that is over."""
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None], _future: "Future[bool]") -> None:
+    """Runs `call` on the event loop, unless that is closed. Any thread."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(call)

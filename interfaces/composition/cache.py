@@ -26,14 +26,14 @@ from domain.scheduling.step_values import StepLimits
 from interfaces.composition.store import READ_TIMEOUT_S
 
 FLUSH_TIMEOUT_S = 25.0
-"""How long shutting down may write captured state that still waits for the store."""
+"""The limit on writing captured state that still waits for the store when the server shuts down."""
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long closing waits for reads, and then, if they hang, for the store to close."""
+"""The limit on waiting for reads at closing, and then, if they hang, for the store to close."""
 
 QUEUE_SHARE = 0.1
-"""Share of memory, a device's or the host's if that has less, that captured state waiting for the store may take; it is
-in the hot tier as well, mostly."""
+"""The share of memory, a device's or the host's if that has less, for captured state that waits for the store; most of
+it is in the hot tier as well."""
 
 _logger = logging.getLogger("cairn")
 
@@ -54,8 +54,8 @@ class CacheTiers:
         lands_on_compute_thread: bool = False,
         read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        """`land`, `lands_on_compute_thread`: as in Backend. `memory`: what shares of memory are shares of; None: all of
-        the host's. `read_timeout_s`: how long one read of some records may take before prompts are computed without the
+        """`land`, `lands_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of the
+        host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
         store."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
@@ -87,11 +87,11 @@ class CacheTiers:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
 
     def queued_bytes(self) -> int:
-        """Captured state that waits for the store, with what was made of it for that."""
+        """Returns the bytes of captured state that waits for the store, encoded copies included."""
         return self.writer.held_bytes if self.writer is not None else 0
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
+        """Writes what is queued for at most `timeout_s`, then releases everything. After the engine stopped.
 
         A store whose reads return has what is left of that to close, because what it holds back may be much. All of it
         takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
@@ -105,7 +105,7 @@ class CacheTiers:
         left_s = timeout_s - (self._clock.now_ns() - began_ns) / 1e9
         is_closed = self.store is None or _closes(self.store, max(patience_s, left_s) if are_done else patience_s)
         if not (are_done and is_closed):
-            message = "the store's volume hangs: what was under way is left behind"
+            message = "the store's volume hangs: unfinished reads and writes are left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))
         self.hot.resize(0)  # its arrays must be gone before the backend's library is torn down
         if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
@@ -113,5 +113,5 @@ class CacheTiers:
 
 
 def _closes(store: BlockStore, timeout_s: float) -> bool:
-    """Close what may hang; False when it takes longer, and then it is left alone."""
+    """Closes a store that may hang; False when it takes longer, and then it is left alone."""
     return not wait([Lane("store-end", 1).submit(store.close)], timeout_s).not_done

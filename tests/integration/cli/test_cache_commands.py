@@ -12,8 +12,9 @@ from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from interfaces.cli.commands.cache import cache_app
 from tests.support.engines.two_models import ONE, TWO
-from tests.support.processes.cache_cli import isolate, make_store, open_store, run
+from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, empty, keys_of, snapshot
 
 

@@ -11,7 +11,8 @@ import pytest
 from interfaces.cli.commands import cache
 from interfaces.cli.terminal.progress import Unit
 from tests.support.engines.two_models import ONE, TWO
-from tests.support.processes.cache_cli import isolate, make_store, open_store, run
+from tests.support.processes.cache_cli import isolate, make_store, run
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, keys_of, same
 
 

@@ -13,21 +13,17 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
-from application.events import StoreFault
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
 from tests.support.stores.kill_documents import numbered, open_documents
+from tests.support.stores.lmdb_store import faults
 from tests.support.stores.store_records import EventList
 from tests.support.stores.volumes import leave_free, small_volume
 
 SECRET = b"the answer to the question about the treasure"
 BEGAN_NS = 1_700_000_000 * 10**9
 NUM_KILLS = 6
-
-
-def faults(events: EventList) -> list[str]:
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
 def secret(name: str = "a", tenant: str = "") -> Document:

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.fake import ATTENTION, HYBRID, FakeOptions
 from adapters.lmdb.rows import Row
-from adapters.zstd.codec import ZstdStateCodec
 from domain.models.state_layout import StateLayout
 from tests.support.stores.cache_driver import VOCAB, CacheDriver
-from tests.support.stores.store_records import EventList
+from tests.support.stores.lmdb_store import open_store
 
 PROMPT = list(range(100, 740))
-
-
-def open_store(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
 
 
 @pytest.mark.parametrize("layout", [ATTENTION, HYBRID], ids=["attention", "hybrid"])

@@ -84,15 +84,6 @@ def test_what_was_not_used_goes_and_what_was_used_stays(tried: Tried) -> None:
     assert dict(tried.store.usage().faults) == {}
 
 
-def test_a_day_less_is_not_long_enough(tried: Tried) -> None:
-    tried.store.flush()
-    records = tried.put(chain(INFO, 2))
-    tried.days(29.5)
-    assert tried.present(records) == 2
-    tried.days(1)
-    assert tried.present(records) == 0
-
-
 def test_age_counts_over_restarts(tried: Tried) -> None:
     tried.store.flush()
     records = tried.put(chain(INFO, 2))

@@ -9,14 +9,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder, finish, start
 from tests.support.stores.bit_flips import make, sample
+from tests.support.stores.lmdb_store import faults, open_store
 from tests.support.stores.store_records import EventList, chain, held, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
@@ -29,20 +26,11 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
-    chosen = LmdbOptions(**{"quota_bytes": 4 << 20, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
-
-
 def filled(path: Path) -> list[bytes]:
     store = open_store(path)
     assert store.put(chain(INFO, 4, size_bytes=50_000)) is PutOutcome.STORED
     store.close()
     return [path.read_bytes() for path in (path / "data.mdb",)]
-
-
-def faults(events: EventList) -> list[str]:
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
 @pytest.mark.slow

@@ -5,20 +5,14 @@ from struct import pack
 
 import pytest
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import NamespaceInfo, Record
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.lmdb_store import open_store
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 ALICE, BOB = namespace_of("org/one?salt=alice"), namespace_of("org/one?salt=bob")
 QUOTA_BYTES = 16 << 20
-
-
-def open_store(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock())
 
 
 def content(info: NamespaceInfo) -> list[Record]:

@@ -7,15 +7,12 @@ from shutil import rmtree
 
 import pytest
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
 from tests.support.processes.processes import fast_folder, finish, start
 from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.power_cuts import cut_often
-from tests.support.stores.store_records import EventList, namespace_of
+from tests.support.stores.store_records import namespace_of
 
 INFO = namespace_of("one")
 
@@ -25,15 +22,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="cairn-power-", dir=fast_folder(tmp_path)))
     yield folder
     rmtree(folder, ignore_errors=True)
-
-
-def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
-    chosen = LmdbOptions(**{"quota_bytes": 4 << 20, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
-
-
-def faults(events: EventList) -> list[str]:
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from stat import S_IMODE
 import pytest
 
 from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from interfaces.composition.store import open_lmdb_store, quota_bytes
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
@@ -26,11 +25,6 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
     os.umask(before)
-
-
-def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
-    chosen = LmdbOptions(**{"quota_bytes": 4 << 20, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
 
 
 def faults(events: EventList) -> list[tuple[str, str]]:

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.events import StoreFault
+from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store, quota_bytes
+from tests.support.stores.lmdb_store import faults, open_store
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
 from tests.support.stores.volumes import leave_free, small_volume
 
@@ -28,10 +27,6 @@ LARGE_BYTES, SMALL_BYTES = 16 * MIB, 4 * MIB
 def volume(tmp_path: Path) -> Iterator[Path]:
     with small_volume(tmp_path / "volume", 40 * MIB) as folder:
         yield folder
-
-
-def open_store(path: Path, quota: int, events: EventList | None = None) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(quota), ZstdStateCodec(), events or EventList(), FakeClock())
 
 
 def open_default(path: Path, events: EventList | None = None, quota: ByteSize | None = None) -> LmdbBlockStore:
@@ -47,7 +42,7 @@ def quota_of(path: Path, quota: ByteSize | None = None) -> int:
 
 def fill(path: Path, quota: int) -> list[Record]:
     """More than fits, the oldest first."""
-    store = open_store(path, quota)
+    store = open_store(path, quota_bytes=quota)
     records = [record for seed in range(80) for record in chain(INFO, 1, seed=seed, size_bytes=150_000)]
     for record in records:
         assert store.put([record]) is PutOutcome.STORED
@@ -61,10 +56,6 @@ def num_there(store: LmdbBlockStore, records: list[Record]) -> int:
     assert there == sorted(there), "not the oldest went first"
     assert all(record is None or same(record, put) for record, put in zip(found, records, strict=True))
     return sum(there)
-
-
-def faults(events: EventList) -> list[str]:
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
 def file_bytes(path: Path) -> int:
@@ -106,12 +97,12 @@ def test_a_quota_beyond_the_volume_is_the_volume(volume: Path) -> None:
 @pytest.mark.parametrize("quota", [-1, 0, (1 << 20) - 1, 1 << 47, 1 << 62, 1 << 64, 10**30])
 def test_a_quota_of_nonsense_is_an_error_that_names_it(tmp_path: Path, quota: int) -> None:
     with pytest.raises(StoreOpenError, match=f"quota of {quota} bytes"):
-        open_store(tmp_path / "store", quota)
+        open_store(tmp_path / "store", quota_bytes=quota)
 
 
 def test_a_quota_need_not_be_whole_pages(tmp_path: Path) -> None:
     fill(tmp_path / "store", SMALL_BYTES + 4097 + 3)
-    store = open_store(tmp_path / "store", SMALL_BYTES + 4097 + 3)
+    store = open_store(tmp_path / "store", quota_bytes=SMALL_BYTES + 4097 + 3)
     assert store.check_integrity(payloads=True).problems == ()
     assert file_bytes(tmp_path / "store") <= SMALL_BYTES + 4097 + 3
     store.close()
@@ -121,7 +112,7 @@ def test_shrinking_needs_room_for_what_stays(volume: Path) -> None:
     path, events = volume / "store", EventList()
     records = fill(path, LARGE_BYTES)
     leave_free(volume, SMALL_BYTES + 2 * MIB)
-    store = open_store(path, SMALL_BYTES, events)
+    store = open_store(path, events, quota_bytes=SMALL_BYTES)
     assert file_bytes(path) <= SMALL_BYTES
     assert num_there(store, records) > 10
     assert store.check_integrity(payloads=True).problems == ()
@@ -135,7 +126,7 @@ def test_without_room_for_a_copy_the_old_file_goes_on(volume: Path, free_bytes: 
     records = fill(path, LARGE_BYTES)
     before_bytes = file_bytes(path)
     leave_free(volume, free_bytes)
-    store = open_store(path, SMALL_BYTES, events)
+    store = open_store(path, events, quota_bytes=SMALL_BYTES)
     assert faults(events) == ["no_room"]
     assert num_there(store, records) > 10
     # Evicting may add some pages to a file without a free one, where the volume has them.
@@ -165,10 +156,10 @@ def test_the_next_start_with_room_shrinks(volume: Path) -> None:
     path, events = volume / "store", EventList()
     records = fill(path, LARGE_BYTES)
     leave_free(volume, 0)
-    open_store(path, SMALL_BYTES).close()
+    open_store(path, quota_bytes=SMALL_BYTES).close()
     assert file_bytes(path) > SMALL_BYTES
     leave_free(volume, 10 * MIB)
-    store = open_store(path, SMALL_BYTES, events)
+    store = open_store(path, events, quota_bytes=SMALL_BYTES)
     assert file_bytes(path) <= SMALL_BYTES
     assert num_there(store, records) > 10
     assert faults(events) == []
@@ -177,12 +168,12 @@ def test_the_next_start_with_room_shrinks(volume: Path) -> None:
 
 def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) -> None:
     path, events = tmp_path / "store", EventList()
-    store = open_store(path, SMALL_BYTES)
+    store = open_store(path, quota_bytes=SMALL_BYTES)
     for seed in range(20):
         assert store.put(chain(INFO, 3, seed=seed, size_bytes=20_000)) is PutOutcome.STORED
     store.close()
     quota = file_bytes(path)
-    store = open_store(path, quota, events)
+    store = open_store(path, events, quota_bytes=quota)
     for seed in range(100, 110):
         assert store.put(chain(INFO, 3, seed=seed, size_bytes=40_000)) is PutOutcome.STORED
     assert file_bytes(path) <= quota
@@ -192,9 +183,9 @@ def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) ->
 
 def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    open_store(path, SMALL_BYTES).close()
+    open_store(path, quota_bytes=SMALL_BYTES).close()
     (path / "data.compact").write_bytes(bytes(1000))
-    open_store(path, SMALL_BYTES).close()
+    open_store(path, quota_bytes=SMALL_BYTES).close()
     assert not (path / "data.compact").exists()
 
 
@@ -207,7 +198,7 @@ def test_damage_found_while_shrinking_empties(tmp_path: Path) -> None:
     for at in leaves:
         data[at + 12] ^= 0x40
     (path / "data.mdb").write_bytes(data)
-    store = open_store(path, SMALL_BYTES, events)
+    store = open_store(path, events, quota_bytes=SMALL_BYTES)
     assert faults(events) == ["damaged"]
     assert store.put(chain(INFO, 1)) is PutOutcome.STORED
     store.close()

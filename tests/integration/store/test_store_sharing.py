@@ -7,22 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from adapters.fake.environment import FakeClock
 from adapters.lmdb import environment
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
-from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.processes.processes import finish, start
-from tests.support.stores.store_records import EventList, chain, namespace_of
+from tests.support.stores.lmdb_store import open_store
+from tests.support.stores.store_records import chain, namespace_of
 
 INFO = namespace_of("one")
 SMALL_BYTES, LARGE_BYTES = 2 << 20, 32 << 20
-
-
-def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
-    chosen = LmdbOptions(**{"quota_bytes": LARGE_BYTES, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
 
 
 def expect(process: Popen[str], line: str) -> None:

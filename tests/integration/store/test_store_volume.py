@@ -13,9 +13,7 @@ import pytest
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
 from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.events import StoreFault
+from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
@@ -24,22 +22,11 @@ from interfaces.composition.store import build_store
 from tests.support.engines.two_models import ONE
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
+from tests.support.stores.lmdb_store import PAUSE_S, faults, open_store
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
 from tests.support.stores.volumes import leave_free, small_volume
 
 INFO = namespace_of("one")
-PAUSE_S = 60.0
-
-
-def open_store(
-    path: Path, events: EventList | None = None, clock: FakeClock | None = None, **options: object
-) -> LmdbBlockStore:
-    chosen = LmdbOptions(**{"quota_bytes": 32 << 20, "pause_s": PAUSE_S, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), clock or FakeClock())
-
-
-def faults(events: EventList) -> list[str]:
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
 def put_until_refused(store: LmdbBlockStore) -> list[Record]:
@@ -337,26 +324,3 @@ def test_a_write_that_finds_the_file_full_holds_no_other_up(tmp_path: Path) -> N
     assert faults(events) == ["map_full"]
     assert store.put(chain(INFO, 1)) is PutOutcome.STORED
     store.close()
-
-
-def test_a_lowered_quota_is_kept_from_the_start(tmp_path: Path) -> None:
-    path, events = tmp_path / "store", EventList()
-    store = open_store(path, quota_bytes=16 << 20)
-    records = [record for seed in range(60) for record in chain(INFO, 1, seed=seed, size_bytes=150_000)]
-    for record in records:
-        assert store.put([record]) is PutOutcome.STORED
-    store.close()
-    smaller = open_store(path, events, quota_bytes=4 << 20)
-    assert (path / "data.mdb").stat().st_size <= 4 << 20
-    assert smaller.usage().stored_bytes <= 4 << 20
-    assert smaller.check_integrity(payloads=True).problems == ()
-    there = [record is not None for record in smaller.get(keys_of(records))]
-    assert there == sorted(there)
-    assert there.count(True) > 10
-    smaller.close()
-    assert faults(events) == []
-
-
-def test_a_quota_below_the_least_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreOpenError, match="too small"):
-        open_store(tmp_path / "store", quota_bytes=1000)

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from interfaces.cli.commands.cache import cache_app
 from tests.support.engines.two_models import ONE, TWO
-from tests.support.stores.store_records import EventList
+from tests.support.stores.lmdb_store import open_store
 
 
 def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,14 +20,9 @@ def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAIRN_STORE__QUOTA", "64MiB")
 
 
-def open_store(path: Path, *, read_only: bool = False) -> LmdbBlockStore:
-    options = LmdbOptions(64 << 20, read_only=read_only)
-    return LmdbBlockStore(path, options, ZstdStateCodec(), EventList(), FakeClock())
-
-
 def make_store(path: Path, records: Sequence[Record]) -> Path:
     """A store on disk that holds these records of ONE and TWO."""
-    store = open_store(path)
+    store = open_store(path, quota_bytes=64 << 20)
     store.open_namespace(ONE)
     store.open_namespace(TWO)
     assert store.put(records) is PutOutcome.STORED

@@ -17,11 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 QUOTA_BYTES = 4 << 20
@@ -40,13 +38,9 @@ def sample() -> list[Record]:
     return records
 
 
-def open_store(path: Path, events: EventList | None = None) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), events or EventList(), FakeClock())
-
-
 def make(path: Path) -> None:
     """A store whose file also has freed pages with old content, as a used one has."""
-    store = open_store(path)
+    store = open_store(path, quota_bytes=QUOTA_BYTES)
     old = chain(INFO, 20, seed=9, size_bytes=6000)
     assert store.put(old) is PutOutcome.STORED
     assert store.put(sample()) is PutOutcome.STORED
@@ -57,7 +51,7 @@ def make(path: Path) -> None:
 def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
     """Read, write, delete; returns the worst that happened. Raises AssertionError for a wrong byte."""
     events = EventList()
-    store = open_store(path, events)
+    store = open_store(path, events, quota_bytes=QUOTA_BYTES)
     try:
         missing = 0
         for record in records:

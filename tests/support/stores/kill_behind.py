@@ -20,13 +20,12 @@ from select import select
 from struct import Struct
 
 from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.events import Event, RecordsPersisted
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
 from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
+from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("killed")
@@ -54,15 +53,15 @@ class Acknowledging(EventList):
             os.write(self._pipe, TOLD.pack(STORED, int(event.id), event.num_records))
 
 
-def open_store(path: Path, events: EventList) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), events, FakeClock())
-
-
 def prefill(path: Path, first: int, pipe: int) -> None:
     """Offer prompt after prompt, a few blocks at a time, until killed."""
     events = Acknowledging(pipe)
     writer = WriteBehind(
-        open_store(path, events), events, FakeClock(tick_ns=10_000_000), max_bytes=QUEUE_BYTES, batch_bytes=BATCH_BYTES
+        open_store(path, events, quota_bytes=QUOTA_BYTES),
+        events,
+        FakeClock(tick_ns=10_000_000),
+        max_bytes=QUEUE_BYTES,
+        batch_bytes=BATCH_BYTES,
     )
     for number in range(first, first + 1_000_000):
         records, step = prompt(number), Random(number).randint(1, 4)
@@ -102,7 +101,7 @@ def kill_once(path: Path, first: int, random: Random) -> tuple[dict[int, int], d
 def check(path: Path, computed: dict[int, int], stored: dict[int, int]) -> int:
     """Returns how many blocks are there that nobody was told of."""
     events = EventList()
-    store = open_store(path, events)
+    store = open_store(path, events, quota_bytes=QUOTA_BYTES)
     try:
         report = store.check_integrity(payloads=True)
         assert report.problems == (), report.problems[:5]

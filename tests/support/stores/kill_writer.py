@@ -17,13 +17,11 @@ from random import Random
 from select import select
 from time import perf_counter, sleep
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.lmdb_store import open_store
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 INFO = namespace_of("killed")
 ROOMY_BYTES, TIGHT_BYTES = 256 << 20, 3 << 20
@@ -40,13 +38,9 @@ def group(number: int) -> list[Record]:
     return [*blocks, snapshot(blocks[1], [number % 1000], size_bytes=size_bytes // 2)]
 
 
-def open_store(path: Path, quota_bytes: int) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(quota_bytes), ZstdStateCodec(), EventList(), FakeClock())
-
-
 def write(path: Path, quota_bytes: int, first: int, acknowledge: int) -> None:
     """Put groups until killed; each number goes into the pipe once its put has returned."""
-    store = open_store(path, quota_bytes)
+    store = open_store(path, quota_bytes=quota_bytes)
     random = Random(first)
     for number in range(first, first + 1_000_000):
         if store.put(group(number)) is not PutOutcome.STORED:
@@ -84,7 +78,7 @@ def kill_once(path: Path, quota_bytes: int, first: int, random: Random) -> list[
 
 def check(path: Path, quota_bytes: int, acknowledged: Sequence[int], next_number: int) -> int:
     """Returns how many groups beyond the acknowledged ones are there (at most the one in flight)."""
-    store = open_store(path, quota_bytes)
+    store = open_store(path, quota_bytes=quota_bytes)
     try:
         assert "damaged" not in store.usage().faults, "the database was refused"
         report = store.check_integrity(payloads=True)
@@ -123,7 +117,7 @@ def main(path: Path, kills: int, seed: int) -> None:
         except AssertionError as failure:
             raise SystemExit(f"kill {kill} of seed {seed}: {failure}") from failure
         started = perf_counter()
-        open_store(store, quota_bytes).close()
+        open_store(store, quota_bytes=quota_bytes).close()
         open_s = max(open_s, perf_counter() - started)
         number += 1
     summary = {"kills": kills, "acknowledged": total, "in_flight_kept": unacknowledged, "open_s": open_s}

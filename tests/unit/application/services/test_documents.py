@@ -114,7 +114,7 @@ def test_what_the_store_does_not_take_is_counted(bench: Bench) -> None:
         assert [await bench.body(name) for name in ("large", "b")] == [None, b"x"]
 
     asyncio.run(run())
-    assert bench.lost() == ["a document is not kept: the store did not take it"]
+    assert bench.lost() == ["a document is not stored: the store did not take it"]
 
 
 def test_a_hung_store_is_a_refusal_at_once_after_the_first() -> None:

@@ -1,15 +1,18 @@
-"""A namespace lives as long as its records: thousands of tenants that came once leave nothing behind."""
+"""Eviction and deletion: records that are being read stay, and namespaces without records leave nothing behind."""
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 
+import lmdb
 import pytest
 
 from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.environment import Environment
 from adapters.lmdb.writer import RecordUses
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
@@ -106,6 +109,73 @@ def test_a_namespace_emptied_by_the_eviction_for_its_own_record_stays(path: Path
         assert [space.info for space in store.usage().namespaces] == [KEPT]
         check(store)
     store.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbBlockStore]:
+    store = LmdbBlockStore(tmp_path / "store", LmdbOptions(2 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    yield store
+    assert store.check_integrity(payloads=True).problems == ()
+    store.close()
+
+
+def fill(store: LmdbBlockStore, seeds: range) -> list[Record]:
+    records = [chain(KEPT, 1, seed=seed, size_bytes=100_000)[0] for seed in seeds]
+    for record in records:
+        assert store.put([record]) is PutOutcome.STORED
+    return records
+
+
+def present(store: LmdbBlockStore, records: list[Record]) -> list[bool]:
+    return [record is not None for record in store.get(keys_of(records))]
+
+
+def test_what_is_being_read_is_not_evicted(store: LmdbBlockStore) -> None:
+    kept = fill(store, range(3))
+    with store._uses.reading(keys_of(kept)):
+        with store._uses.reading(keys_of(kept[:1])):
+            fill(store, range(10, 30))
+            assert present(store, kept) == [True] * 3
+        fill(store, range(100, 120))
+        assert present(store, kept) == [True] * 3
+    fill(store, range(200, 220))
+    assert present(store, kept) == [False] * 3
+
+
+def test_full_of_what_is_being_read_is_full(store: LmdbBlockStore) -> None:
+    kept: list[Record] = []
+    outcome = PutOutcome.STORED
+    with ExitStack() as reads:
+        while outcome is PutOutcome.STORED:
+            record = chain(KEPT, 1, seed=len(kept), size_bytes=100_000)
+            outcome = store.put(record)
+            if outcome is PutOutcome.STORED:
+                kept += record
+                reads.enter_context(store._uses.reading(keys_of(record)))
+            assert len(kept) < 100
+        assert outcome is PutOutcome.FULL
+        assert all(present(store, kept))
+    assert store.put(chain(KEPT, 1, seed=999, size_bytes=100_000)) is PutOutcome.STORED
+
+
+def test_who_reads_while_a_copy_takes_the_files_place_finds_nothing_wrong(
+    store: LmdbBlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gets in before it is known which file is open: to them it would be a stranger's."""
+    kept = fill(store, range(3))
+    num_read, note_file = [0], Environment._note_file
+
+    def read_first(environment: Environment, *arguments: lmdb.Environment) -> None:
+        num_read[0] += 1
+        present(store, kept)
+        note_file(environment, *arguments)
+
+    with monkeypatch.context() as opening:
+        opening.setattr(Environment, "_note_file", read_first)
+        store.compact()
+    assert num_read[0]
+    assert not store.usage().faults
+    assert present(store, kept) == [True] * 3
 
 
 def test_announced_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
