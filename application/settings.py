@@ -10,7 +10,7 @@ from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
-from domain.models.model_alias import parsed_alias
+from domain.models.model_card import parsed_alias
 
 FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets: constants, which only code that makes its own settings may

@@ -9,9 +9,8 @@ from application.services.text_side.models.model_finder import ModelStanding, Se
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.models.model_alias import answering_model
-from domain.models.model_card import ModelDescription, ModelSource
-from domain.models.model_turns import LoadRoom, Residence
+from domain.models.model_card import ModelDescription, ModelSource, answering_model
+from domain.models.residency import LoadRoom, Residence
 from domain.request.request import GenerationRequest
 from domain.request.sampling import SamplingDefaults
 from domain.shown import shown
@@ -39,7 +38,7 @@ class Models:
     """Event loop only. Loading raises as `ModelPool.acquire` does."""
 
     def __init__(self, pool: ModelPool, repository: ModelRepository, aliases: Mapping[str, str], default: str) -> None:
-        """`aliases`: patterns of names, each with a model, as in `domain/models/model_alias`."""
+        """`aliases`: patterns of names, each with a model, as in `domain/models/model_card`."""
         self._pool = pool
         self._repository = repository
         self._aliases = aliases

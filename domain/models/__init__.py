@@ -1,1 +1,1 @@
-"""A model before and after loading, its state layout, and whose turn it is to be loaded. Uses `memory`."""
+"""A model before and after loading, its state layout, and which models are resident. Uses `memory`."""

@@ -1,8 +1,9 @@
-"""What is known of a model before and after it is loaded."""
+"""A model before and after it is loaded: its source, vocabulary, load options, description, and its aliases."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
@@ -10,7 +11,8 @@ from domain.models.state_layout import StateLayout
 
 
 class DecodeMode(Enum):
-    """BATCHED: many sequences in one forward pass. SINGLE: the load-time probe found batching wrong or unsupported."""
+    """The way a model decodes. BATCHED: many sequences in one forward pass. SINGLE: one, since the probe at load found
+    batching wrong or unsupported."""
 
     BATCHED = "batched"
     SINGLE = "single"
@@ -18,9 +20,9 @@ class DecodeMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's). `file_bytes`:
-    length of the weight files. `adapter`: folder of a LoRA adapter that is laid over the weights; empty for none.
-    `note`: what people should know of it before they ask it anything; empty for models that somebody chose."""
+    """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
+    the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
+    embedded model's limits; usually empty."""
 
     id: ModelId
     path: str
@@ -33,8 +35,8 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A model's tokens. `tokens`: the bytes of each by id, empty for an id without text. `special`: the names of those
-    that no text spells, by id. `eos_token_ids`: those that end an answer."""
+    """A model's tokens. `tokens`: the bytes of each by id, empty for an id without text. `special`: the names of
+    special tokens by id. `eos_token_ids`: the tokens that end an answer."""
 
     tokens: tuple[bytes, ...]
     special: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -43,11 +45,11 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a model is to be loaded. `dtype`: what to compute in, `float32`, `bfloat16` or `float16`; `auto` leaves that
-    to the engine. `salt`: the model's own, which enters its prefixes beside the server's and a request's.
-    `weight_bytes`: what its weights are expected to take; 0 where nobody knows. `room_bytes`: what measuring it may
-    take beyond them; None: any amount. `note`: a warning of the text side that the report of the load repeats.
-    `vocabulary`: None where answers cannot be held to a grammar."""
+    """The options of a load. `dtype`: of the computation, `float32`, `bfloat16`, `float16`, or `auto` for the engine's
+    choice. `salt`: of the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected
+    size of the weights; 0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a
+    warning of the text side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained
+    by a grammar."""
 
     dtype: str = "auto"
     salt: str = ""
@@ -59,14 +61,14 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """A loaded model, as the rest of the server needs to know it.
+    """A loaded model.
 
     `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
-    together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
-    SINGLE. `weights_digest` identifies weights, config and quantisation by content, and `adapter_digest` what is laid
-    over them, empty for nothing. `runtime`: what computes it, to the minor version (`mlx-lm 0.32`); states of different
-    runtimes are not shared. `arithmetic`: what rounds, the device and the library of its matrix products as they were
-    found; states that must agree to the bit are not shared between different ones. `memory`: what it takes of it.
+    together. `weight_bytes`: resident bytes. `dtype`: of activations. `decode_note`: why decode is SINGLE.
+    `weights_digest`: identifies weights, config and quantisation by content; `adapter_digest`: the adapter, empty for
+    none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
+    `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
+    between different ones. `memory`: the memory that it needs.
     """
 
     id: ModelId
@@ -86,7 +88,33 @@ class ModelDescription:
     memory: MemoryShape = MemoryShape()
 
     def capped(self, context_length: int | None) -> "ModelDescription":
-        """The same model, served with at most so many tokens; None leaves it as it is."""
+        """The same model with at most `context_length` tokens; None for no change."""
         if context_length is None or context_length >= self.context_length:
             return self
         return replace(self, context_length=context_length)
+
+
+# ---- aliases ---------------------------------------------------------------------------------------------------------
+
+DEFAULT = ""
+"""The target of an alias that stands for the server's default model."""
+
+
+def parsed_alias(text: str) -> tuple[str, str]:
+    """Splits `PATTERN=MODEL` into pattern and model; `PATTERN` alone stands for the default model."""
+    pattern, _, model = text.partition("=")
+    return pattern.strip(), model.strip()
+
+
+def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collection[str], default: str) -> str:
+    """The model that serves requests for `asked`. `aliases`: patterns of names (`*`, `?`, `[...]`), each with a model;
+    the first match counts. A served model's own name comes first, and a name without a match is unchanged.
+
+    Agents ask for models by their vendor's names, some of them despite their configuration: Claude Code's subagents
+    want `claude-haiku-...`."""
+    if asked in served:
+        return asked
+    target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), None)
+    if target is None:
+        return asked
+    return default if target == DEFAULT else target

@@ -1,7 +1,7 @@
-"""What a loaded model's cache consists of, and what must be present before a position can be resumed.
+"""The state of a loaded model by layer, and the records that resuming at a position needs.
 
-A layer is described by inspecting its cache object (the compute adapter does that); layers of one kind and window
-form a state group. The hit policy follows from the kind alone:
+The compute adapter describes each layer by inspecting its cache object; layers of one kind and window form a state
+group. The hit policy follows from the kind:
 
     kind        restorable from                                       hit policy
     SLICED      slices of the token axis, every block up to p         ALL
@@ -22,6 +22,8 @@ from domain.ids import GroupIndex
 
 
 class StateKind(Enum):
+    """The kind of a layer's state; see the module docstring."""
+
     SLICED = "sliced"
     WINDOWED = "windowed"
     RECURRENT = "recurrent"
@@ -30,6 +32,8 @@ class StateKind(Enum):
 
 
 class HitPolicy(Enum):
+    """The blocks or the snapshot that a state group needs at a position."""
+
     ALL = "all"
     TRAILING = "trailing"
     SNAPSHOT = "snapshot"
@@ -47,7 +51,8 @@ LeafPath: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """One cache object. `window` is in tokens (WINDOWED only). `label` names the class, for people and fingerprints."""
+    """The state of one layer. `window`: in tokens, WINDOWED only. `label`: the cache class, for logs and
+    fingerprints."""
 
     kind: StateKind
     label: str
@@ -57,7 +62,7 @@ class LayerState:
 
 @dataclass(frozen=True, slots=True)
 class StateGroup:
-    """Leaves that share a kind and a window, in layout order: the unit of storing and of hit policy."""
+    """The leaves of one kind and window, in layout order: the unit of storing and of the hit policy."""
 
     index: GroupIndex
     policy: HitPolicy
@@ -72,7 +77,7 @@ class StateLayout:
     layers: tuple[LayerState, ...]
 
     def leaves(self) -> Iterator[tuple[LeafPath, LayerState]]:
-        """Every non-composite layer with its path, depth first."""
+        """Every layer that is not a composite with its path, depth first."""
         yield from _leaves((), self.layers)
 
     @cached_property
@@ -91,26 +96,27 @@ class StateLayout:
 
     @cached_property
     def unsupported(self) -> tuple[str, ...]:
-        """Labels of the cache classes that cannot be captured; empty when the model takes part in prefix reuse."""
+        """The cache classes that cannot be captured; empty if prefixes of the model can be reused."""
         labels = {layer.label for _, layer in self.leaves() if layer.kind is StateKind.UNSUPPORTED}
         return tuple(sorted(labels))
 
     @property
     def num_layers(self) -> Mapping[tuple[StateKind, int | None], int]:
-        """How many leaves there are of each kind and window, in the order in which they first appear."""
+        """The number of leaves of each kind and window, in the order of their first leaf."""
         return Counter((layer.kind, layer.window) for _, layer in self.leaves())
 
     @property
     def is_reusable(self) -> bool:
+        """Whether state can be captured and restored."""
         return not self.unsupported and bool(self.groups)
 
     @property
     def needs_snapshots(self) -> bool:
-        """True for recurrent and hybrid models: blocks alone cannot resume them."""
+        """Whether resuming needs a snapshot, as for recurrent and hybrid models."""
         return any(group.policy is HitPolicy.SNAPSHOT for group in self.groups)
 
     def describe(self) -> str:
-        """Canonical text of the layout; part of the fingerprint, and readable in `doctor` and `explain`."""
+        """The canonical text of the layout; part of the fingerprint, shown by `doctor` and `explain`."""
         return ";".join(_describe(layer) for layer in self.layers)
 
 

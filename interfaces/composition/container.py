@@ -28,7 +28,7 @@ from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
-from domain.models.model_turns import LoadRoom
+from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys

@@ -24,7 +24,7 @@ from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
-from domain.models.model_turns import LoadRoom
+from domain.models.residency import LoadRoom
 from tests.support.effort import scaled
 from tests.support.engines.virtual_time import run_in_virtual_time
 from tests.support.processes.lanes import InlineLane

@@ -28,7 +28,7 @@ from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.models.model_turns import LoadRoom
+from domain.models.residency import LoadRoom
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished

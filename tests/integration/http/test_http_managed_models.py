@@ -8,7 +8,7 @@ from adapters.fake.options import FakeOptions
 from application.model_table import ModelTable
 from application.ports.model_repository import ModelPreview
 from domain.client import Client
-from domain.models.model_turns import LoadRoom
+from domain.models.residency import LoadRoom
 from domain.request.sampling import SamplingDefaults
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.keyed_service import headers, keyed_service

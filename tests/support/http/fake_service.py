@@ -46,7 +46,7 @@ from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
-from domain.models.model_turns import LoadRoom
+from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.models.model_alias import DEFAULT, answering_model
+from domain.models.model_card import DEFAULT, answering_model
 
 ALIASES = {"claude-haiku-*": "small", "claude-*": DEFAULT, "gpt-?": "big"}
 

@@ -17,7 +17,7 @@ from application.settings import ModelSettings
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
-from domain.models.model_turns import Residence
+from domain.models.residency import Residence
 from domain.request.sampling import SamplingDefaults
 from domain.shown import shown
 

@@ -1,7 +1,7 @@
 """The models being served: loaded on first use, shared, and unloaded when idle: for another that needs the room, the
 least recently used first, or after a time without a request.
 
-A lease (`acquire` to `release`) keeps a model loaded; `domain/model_turns` decides who gets one, and who makes room.
+A lease (`acquire` to `release`) keeps a model loaded; `domain/models/residency` decides who gets one, and who makes room.
 Nothing is unloaded for a model before its files, its tokenizer and what can be told without reading its weights were
 found sound, before it is known that it fits at all, and before it is known not to have failed a moment ago.
 """
@@ -31,7 +31,7 @@ from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.models.model_turns import LoadModel, LoadRoom, ModelTurns, UnloadModel
+from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
 
 
 class IdleTimers:
@@ -111,11 +111,11 @@ class ModelPool:
         self._room = room
         self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
         self.workers = self._finder.workers
-        self._turns = ModelTurns()
+        self._residency = ModelResidency()
         self._look()
         for name, table in self._tables.items():
             if table.pin:
-                self._turns.pin(ModelId(name))
+                self._residency.pin(ModelId(name))
         self._served: dict[ModelId, ServedModel] = {}  # in order of last use
         self._found: dict[ModelId, FoundModel] = {}  # of models somebody waits for
         self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
@@ -136,7 +136,7 @@ class ModelPool:
 
     def standing(self, id: ModelId) -> ModelStanding:
         """Of any name, also one that nobody serves."""
-        turns, ttl_s = self._turns, self._ttl_s(id)
+        turns, ttl_s = self._residency, self._ttl_s(id)
         return ModelStanding(turns.residence(id), turns.num_leases(id), turns.is_pinned(id), ttl_s)
 
     @property
@@ -147,28 +147,28 @@ class ModelPool:
     async def pin(self, id: ModelId) -> None:
         """Load it, and keep it loaded. Raises as `acquire`; then it is not pinned."""
         served = await self.acquire(id)
-        self._turns.pin(id)
+        self._residency.pin(id)
         self.release(served)
 
     def unpin(self, id: ModelId) -> None:
         """From now on it makes room like any other."""
-        self._turns.unpin(id)
+        self._residency.unpin(id)
         self._move()
 
     def let_go(self, id: ModelId) -> None:
         """Unload it once nobody has a lease on it, pinned or not; who asks for it from now on has it loaded again."""
-        self._turns.let_go(id)
+        self._residency.unload_when_idle(id)
         self._move()
 
     def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
-        """Weights beside which a request of `id` must fit: see `ModelTurns`."""
-        return self._turns.fixed_bytes(id, with_leased=with_leased)
+        """Weights beside which a request of `id` must fit: see `ModelResidency`."""
+        return self._residency.fixed_bytes(id, with_leased=with_leased)
 
     async def make_room(self, most_bytes: int) -> None:
         """Unload idle models until the weights of the others are at most `most_bytes`, or no idle one is left."""
-        going = self._turns.make_room(most_bytes)
+        going = self._residency.make_room(most_bytes)
         self._move()
-        while any(map(self._turns.is_leaving, going)):
+        while any(map(self._residency.is_unloading, going)):
             self._moved.clear()
             await self._moved.wait()
 
@@ -181,7 +181,7 @@ class ModelPool:
         self._waiting[ticket] = id, granted
         try:
             num_bytes = 0 if id in self._served else await self._find(id)
-            self._turns.ask(id, ticket, num_bytes)
+            self._residency.request(id, ticket, num_bytes)
             self._move()
             patience = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
             try:
@@ -190,8 +190,8 @@ class ModelPool:
                 patience.cancel()
         except BaseException:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self._turns.release(id)  # cancelled in the moment it was served
-            self._turns.withdraw(id, ticket)
+                self._residency.release(id)  # cancelled in the moment it was served
+            self._residency.withdraw(id, ticket)
             self._move()
             raise
         finally:
@@ -211,11 +211,11 @@ class ModelPool:
     def share(self, served: ServedModel) -> bool:
         """One more lease, at once, for what belongs to a lease on this model; False if nobody has one any more."""
         id = served.source.id
-        return self._served.get(id) is served and self._turns.share(id)
+        return self._served.get(id) is served and self._residency.add_lease(id)
 
     def release(self, served: ServedModel) -> None:
         """Give a lease back, once."""
-        self._turns.release(served.source.id)
+        self._residency.release(served.source.id)
         self._move()
 
     @property
@@ -225,7 +225,7 @@ class ModelPool:
 
     def num_leases(self, id: ModelId) -> int:
         """For leak checks."""
-        return self._turns.num_leases(id)
+        return self._residency.num_leases(id)
 
     def close(self) -> None:
         """Look for no more models; a download under way is not waited for."""
@@ -248,39 +248,39 @@ class ModelPool:
         """After anything changed: hand out what was granted, and begin what is to be done next."""
         self._moved.set()
         self._look()
-        for ticket in self._turns.take_granted():
+        for ticket in self._residency.take_granted():
             id, granted = self._waiting[ticket]
             if granted.done():  # its client has just left
-                self._turns.release(id)
+                self._residency.release(id)
             else:
                 granted.set_result(None)
-        match self._turns.next_move():
+        match self._residency.next_move():
             case LoadModel(id):
                 self._begin(self._load(self._found.pop(id)))
             case UnloadModel(id):
                 self._begin(self._unload(id))
             case None:
                 pass
-        for id in [id for id in self._found if not self._turns.is_wanted(id)]:
+        for id in [id for id in self._found if not self._residency.is_wanted(id)]:
             del self._found[id]
-        self._idle.follow(id for id in self._served if not self._turns.num_leases(id))
+        self._idle.follow(id for id in self._served if not self._residency.num_leases(id))
         if self._found and self._second_look is None:
             self._second_look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
 
     def _look(self) -> None:
-        self._turns.room = self._room()
-        is_measured = self._turns.room.limit_bytes is not None
-        self._turns.max_loaded = self._max_loaded or (None if is_measured else MAX_UNMEASURED)
+        self._residency.room = self._room()
+        is_measured = self._residency.room.limit_bytes is not None
+        self._residency.max_loaded = self._max_loaded or (None if is_measured else MAX_UNMEASURED)
 
     def _look_again(self) -> None:
         self._second_look = None
         self._move()
 
     def _refuse_too_large(self, id: ModelId, num_bytes: int) -> None:
-        available = self._turns.never_fits(id, num_bytes)
+        available = self._residency.never_fits(id, num_bytes)
         if available is None:
             return
-        limit = self._turns.room.limit_bytes
+        limit = self._residency.room.limit_bytes
         raise ModelExceedsMemory(
             f"{id} does not fit: its weights need {format_bytes(num_bytes)}, and {format_bytes(available)} are"
             f" available at most, of a limit of {format_bytes(limit or 0)}: {format_bytes(num_bytes - available)} too"
@@ -292,7 +292,7 @@ class ModelPool:
         )
 
     def _expire(self, id: ModelId) -> None:
-        if not self._turns.is_pinned(id):
+        if not self._residency.is_pinned(id):
             self.let_go(id)
 
     def _ttl_s(self, id: ModelId) -> int | None:
@@ -324,29 +324,29 @@ class ModelPool:
             self._finder.forget_failure(id)
             capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
             self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note, found.sampling)
-            self._turns.loaded(id, model.description.weight_bytes or found.weight_bytes)
+            self._residency.loaded(id, model.description.weight_bytes or found.weight_bytes)
         self._move()
 
     async def _unload(self, id: ModelId) -> None:
         gone = self._served.pop(id)
-        if self._turns.is_wanted(id):  # they asked while it made way
+        if self._residency.is_wanted(id):  # they asked while it made way
             self._found[id] = self._finder.again(gone)
         # What goes wrong is counted by the engine. Either way the model serves nobody any more.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
-        self._turns.unloaded(id)
+        self._residency.unloaded(id)
         self._move()
 
     def _end_waiting(self, id: ModelId, error: Exception) -> None:
-        for ticket in self._turns.failed(id):
+        for ticket in self._residency.failed(id):
             _, granted = self._waiting[ticket]
             if not granted.done():
                 granted.set_exception(error)
 
     def _refuse(self, id: ModelId, ticket: int) -> None:
         """The time is up for one that waits; not for one whose model is being loaded."""
-        if not self._turns.waits_for_room(id, ticket):
+        if not self._residency.waits_for_room(id, ticket):
             return
-        self._turns.withdraw(id, ticket)
+        self._residency.withdraw(id, ticket)
         _, granted = self._waiting[ticket]
         if not granted.done():
             granted.set_exception(
@@ -360,11 +360,11 @@ class ModelPool:
         """Names no other model: who asks may not know of it."""
         num_loaded = len(self.loaded())
         busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
-        room, reasons = self._turns.room, list[str]()
+        room, reasons = self._residency.room, list[str]()
         if room.limit_bytes is not None and id in self._found:
             held = sum(model.description.weight_bytes for model in self.loaded()) + room.fixed_bytes + room.busy_bytes
             needed = format_bytes(self._found[id].weight_bytes)
             reasons.append(f"it needs {needed}, and {format_bytes(held)} of {format_bytes(room.limit_bytes)} are held")
-        if (max_loaded := self._turns.max_loaded) is not None:
+        if (max_loaded := self._residency.max_loaded) is not None:
             reasons.append(f"{max_loaded} may be loaded at once")
         return f"{busy} in use, and {', '.join(reasons)}"

@@ -4,14 +4,14 @@ import pytest
 
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.models.model_turns import LoadModel, LoadRoom, ModelTurns, Residence, UnloadModel
+from domain.models.residency import LoadModel, LoadRoom, ModelResidency, Residence, UnloadModel
 
 A, B, C, D = (ModelId(name) for name in "abcd")
 
 
-def turns_with(limit_bytes: int, *loaded: tuple[ModelId, int], max_loaded: int | None = None) -> ModelTurns:
+def turns_with(limit_bytes: int, *loaded: tuple[ModelId, int], max_loaded: int | None = None) -> ModelResidency:
     """Models that are loaded and idle, the first least recently used."""
-    turns = ModelTurns(max_loaded, LoadRoom(limit_bytes))
+    turns = ModelResidency(max_loaded, LoadRoom(limit_bytes))
     for number, (id, num_bytes) in enumerate(loaded):
         turns.ask(id, 1000 + number, num_bytes)
         assert turns.next_move() == LoadModel(id)
@@ -21,7 +21,7 @@ def turns_with(limit_bytes: int, *loaded: tuple[ModelId, int], max_loaded: int |
     return turns
 
 
-def moves(turns: ModelTurns) -> list[LoadModel | UnloadModel]:
+def moves(turns: ModelResidency) -> list[LoadModel | UnloadModel]:
     """Every move until there is none, each carried out at once."""
     done: list[LoadModel | UnloadModel] = []
     while (move := turns.next_move()) is not None:

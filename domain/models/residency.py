@@ -1,21 +1,20 @@
-"""Which models are loaded, who holds a lease on which, and whose turn it is when not all that are wanted fit.
+"""The models that are loaded, the leases on them, and the order of loads when not all wanted models fit.
 
     absent ──Load──► loading ──loaded──► loaded ──Unload──► unloading ──unloaded──► absent
                         └──failed──► absent
 
-A *lease* keeps a model loaded. Whoever waits for a model has its lease in the moment in which the model is loaded, so
-that nothing is loaded and evicted again before it was used. Models that need room get it in the order in which they
-were first asked for, but for those that would not fit now though all others made way.
+A *lease* keeps a model loaded. A request that waits for a model gets its lease at the moment in which the model is
+loaded, so a model is never evicted before it was used. Models that need room get it in the order of their first
+request, except those that would not fit even if all others were evicted.
 
-While one waits for room, others *make way* for it: as few as it takes, idle ones first, then those whose last lease is
-the oldest. They give no new leases, so that they are idle once those they gave are back; who asks for one meanwhile
-stands in line like everybody else. So neither of two models that are always wanted can keep the other out. They are
-unloaded when the last of them is idle, and no sooner: none goes in vain. A *pinned* model makes no way. A model that is
-*let go of* makes way for nobody in particular.
+While a model waits for room, others are *evictees*: as few as possible, idle ones first, then those with the oldest
+last lease. They give no new leases, so that they become idle once their leases are released; a new request for one
+waits in the queue. So two models that are always wanted cannot starve each other. Evictees are unloaded when the last
+of them is idle. A *pinned* model is never an evictee.
 
-Invariants: at most `max_loaded` models take room; a load begins only for somebody who waits, and only where its weights
-fit beside those that are loaded and what requests hold; a model with a lease, or pinned, is never unloaded for another;
-one move is under way at a time.
+Invariants: at most `max_loaded` models are resident; a load begins only for a request that waits, and only if the
+weights fit beside loaded models and running requests; a model with a lease, or pinned, is never unloaded for another;
+one load or unload is under way at a time.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,11 +27,9 @@ from domain.memory.ledger import MemoryLimits, MemoryUse
 
 @dataclass(frozen=True, slots=True)
 class LoadRoom:
-    """How much room there is for weights, in bytes. `limit_bytes`: what the computing process may hold; None: nothing
-    bounds it. `fixed_bytes`: what it holds whatever is loaded. `busy_bytes`: what running requests hold and still
-    grow into; it becomes free when they end.
-
-    What is kept to be used again (the hot tier, freed buffers) is no use: it gives way to weights.
+    """The room for weights, in bytes. `limit_bytes`: the most that the computing process may hold; None for no limit.
+    `fixed_bytes`: held whatever is loaded. `busy_bytes`: held by running requests, their growth included; free once
+    they end. The hot tier and freed buffers are not counted: they are evicted for weights.
     """
 
     limit_bytes: int | None = None
@@ -41,36 +38,38 @@ class LoadRoom:
 
     @classmethod
     def of(cls, limits: MemoryLimits | None, ledger: MemoryUse | None) -> "LoadRoom":
-        """As the engine tells them."""
+        """The room by the engine's limits and its ledger."""
         if limits is None or ledger is None:
             return cls(None if limits is None else limits.hard_bytes)
         busy = ledger.state_bytes + ledger.flight_bytes + ledger.growth_bytes + ledger.transient_bytes
         return cls(limits.hard_bytes, ledger.other_bytes, busy)
 
     def available_bytes(self, weight_bytes: int) -> int | None:
-        """Beside so many of weights, once no request runs. None: no bound."""
+        """The room beside `weight_bytes` once no request runs; None for no limit."""
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self.fixed_bytes - weight_bytes)
 
     def fits_now(self, weight_bytes: int) -> bool:
-        """Whether so many bytes of weights in all may be held beside the requests that run."""
+        """Whether `weight_bytes` of weights in all may be held beside the running requests."""
         return self.limit_bytes is None or self.fixed_bytes + self.busy_bytes + weight_bytes <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """To be answered by `loaded` or `failed`."""
+    """A load that has begun; the caller reports `loaded` or `failed`."""
 
     id: ModelId
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """To be answered by `unloaded`."""
+    """An unload that has begun; the caller reports `unloaded`."""
 
     id: ModelId
 
 
 class Residence(Enum):
+    """Where a model is between its files and memory."""
+
     ABSENT = "absent"
     LOADING = "loading"
     LOADED = "loaded"
@@ -79,48 +78,49 @@ class Residence(Enum):
 
 @dataclass(slots=True)
 class _Model:
-    """`waiting`: tickets in order of arrival. `num_bytes`: of its weights. `leaves`: it was let go of."""
+    """A model that is wanted or resident. `waiting`: tickets in order of arrival. `num_bytes`: of its weights.
+    `unloads_when_idle`: its unload was requested."""
 
     residence: Residence = Residence.ABSENT
     num_leases: int = 0
     waiting: dict[int, None] = field(default_factory=dict[int, None])
     num_bytes: int = 0
-    leaves: bool = False
+    unloads_when_idle: bool = False
 
 
-class ModelTurns:
-    """Decides and does nothing itself: the caller carries out `next_move` and reports how it went. `room` and
-    `max_loaded` (None: no bound) may change. Not thread-safe."""
+class ModelResidency:
+    """The state machine of resident models: the caller carries out `next_move` and reports the result. `room` and
+    `max_loaded` (None for no limit) may change. Not thread-safe."""
 
     def __init__(self, max_loaded: int | None = None, room: LoadRoom | None = None) -> None:
         self.room = room or LoadRoom()
         self.max_loaded = max_loaded
-        self._models: dict[ModelId, _Model] = {}  # the one whose last lease is the oldest first
-        self._line: dict[ModelId, None] = {}  # models somebody waits for, and that are not being loaded
+        self._models: dict[ModelId, _Model] = {}  # by the time of the last lease, the oldest first
+        self._queue: dict[ModelId, None] = {}  # wanted models that are not being loaded
         self._granted: list[int] = []
         self._pinned: set[ModelId] = set()
 
-    def ask(self, id: ModelId, ticket: int, num_bytes: int = 0) -> None:
-        """Somebody wants a lease; `take_granted` names the ticket when it has it. `num_bytes`: what its weights will
-        take; of a model that is loaded, what is known."""
+    def request(self, id: ModelId, ticket: int, num_bytes: int = 0) -> None:
+        """Requests a lease; `take_granted` returns the ticket once it is granted. `num_bytes`: of the weights, by their
+        files; ignored if the model is resident."""
         model = self._models.setdefault(id, _Model())
         model.waiting[ticket] = None
         if model.residence is Residence.ABSENT:
             model.num_bytes = num_bytes
         if model.residence is not Residence.LOADING:
-            self._line.setdefault(id)
+            self._queue.setdefault(id)
         self._grant()
 
     def withdraw(self, id: ModelId, ticket: int) -> None:
-        """Nobody waits with this ticket any more. One that was granted is unknown here: its lease is to be released."""
+        """Withdraws a ticket that was not granted yet. A granted one is ignored: its lease has to be released."""
         model = self._models.get(id)
         if model is not None and ticket in model.waiting:
             del model.waiting[ticket]
             self._tidy(id, model)
             self._grant()
 
-    def share(self, id: ModelId) -> bool:
-        """One more lease for somebody who belongs to a lease that is held, whoever waits. False if there is none."""
+    def add_lease(self, id: ModelId) -> bool:
+        """Adds a lease on behalf of one that is held, before all that wait. Returns False if there is none."""
         model = self._models.get(id)
         if model is None or not model.num_leases:
             return False
@@ -128,30 +128,31 @@ class ModelTurns:
         return True
 
     def release(self, id: ModelId) -> None:
-        """A lease is over."""
+        """Ends a lease. Raises ValueError if there is none."""
         model = self._models[id]
         if not model.num_leases:
-            raise ValueError(f"nobody has a lease on {id}")
+            raise ValueError(f"there is no lease on model {id}")
         model.num_leases -= 1
         self._grant()
 
     def pin(self, id: ModelId) -> None:
-        """From now on it makes no way for others, once it is loaded."""
+        """Excludes a model from eviction, once it is loaded."""
         self._pinned.add(id)
         self._grant()
 
     def unpin(self, id: ModelId) -> None:
+        """Allows the eviction of a model again."""
         self._pinned.discard(id)
 
-    def let_go(self, id: ModelId) -> None:
-        """Unload it, pinned or not, once its leases are back. Nothing for a model that is not loaded."""
+    def unload_when_idle(self, id: ModelId) -> None:
+        """Requests the unload of a loaded model, pinned or not, once its leases have ended."""
         model = self._models.get(id)
         if model is not None and model.residence is Residence.LOADED:
-            model.leaves = True
+            model.unloads_when_idle = True
 
     def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
-        """Weights that a request of `id` cannot displace: its own model's, those of pinned models, and `with_leased`
-        those that other requests use or wait for at present."""
+        """The weights that a request of `id` cannot evict: its own model's, those of pinned models, and `with_leased`
+        those that other requests use or wait for."""
         return sum(
             model.num_bytes
             for other, model in self._models.items()
@@ -160,43 +161,43 @@ class ModelTurns:
         )
 
     def make_room(self, most_bytes: int) -> Sequence[ModelId]:
-        """Let go of idle models, the least recently used first, until the weights of the rest are at most
-        `most_bytes`. Returns those that have to be unloaded before that is true."""
+        """Requests the unload of idle models, the least recently used first, until the weights of the rest are at most
+        `most_bytes`. Returns their ids."""
         held = sum(model.num_bytes for model in self._models.values() if model.residence is not Residence.ABSENT)
         going: list[ModelId] = []
         for id in self._loaded():
             model = self._models[id]
-            if held > most_bytes and (model.leaves or not self._is_used(model)) and id not in self._pinned:
-                model.leaves = True
+            if held > most_bytes and (model.unloads_when_idle or not self._is_used(model)) and id not in self._pinned:
+                model.unloads_when_idle = True
                 held -= model.num_bytes
                 going.append(id)
         return going
 
-    def is_leaving(self, id: ModelId) -> bool:
-        """Whether it was let go of and is not unloaded yet."""
-        return id in self._models and self._models[id].leaves
+    def is_unloading(self, id: ModelId) -> bool:
+        """Whether a model's unload was requested and is not done."""
+        return id in self._models and self._models[id].unloads_when_idle
 
     def next_move(self) -> LoadModel | UnloadModel | None:
-        """What to do now, if anything; it has begun when this returns."""
+        """The next load or unload, which counts as begun; None if there is nothing to do."""
         if self._is_moving():
             return None
-        left = next((id for id in self._loaded() if self._models[id].leaves and not self._models[id].num_leases), None)
-        if left is not None:
-            return self._unload(left)
+        for id in self._loaded():
+            if self._models[id].unloads_when_idle and not self._models[id].num_leases:
+                return self._unload(id)
         head = self._head()
         if head is None:
             return None
         if self._fits(head, without=()):
-            del self._line[head]
+            del self._queue[head]
             self._models[head].residence = Residence.LOADING
             return LoadModel(head)
-        making_way = self._making_way()
-        if any(self._models[id].num_leases for id in making_way):
+        evictees = self._evictees()
+        if any(self._models[id].num_leases for id in evictees):
             return None
-        return self._unload(making_way[0])
+        return self._unload(evictees[0])
 
     def loaded(self, id: ModelId, num_bytes: int | None = None) -> None:
-        """`num_bytes`: what its weights take in fact."""
+        """Reports a load that succeeded. `num_bytes`: of the weights in memory."""
         model = self._models[id]
         model.residence = Residence.LOADED
         if num_bytes is not None:
@@ -205,37 +206,39 @@ class ModelTurns:
         self._grant()
 
     def failed(self, id: ModelId) -> Sequence[int]:
-        """The load came to nothing. Returns the tickets of those who waited for it, and forgets them."""
+        """Reports a load that failed. Returns the tickets that waited for it, which are dropped."""
         model = self._models.pop(id)
         self._grant()
         return tuple(model.waiting)
 
     def unloaded(self, id: ModelId) -> None:
+        """Reports an unload that is done."""
         model = self._models[id]
-        model.residence, model.leaves = Residence.ABSENT, False
+        model.residence, model.unloads_when_idle = Residence.ABSENT, False
         self._tidy(id, model)
         self._grant()
 
     def take_granted(self) -> Sequence[int]:
-        """Tickets that became leases since the last call."""
+        """Returns the tickets that became leases since the last call."""
         granted, self._granted = self._granted, []
         return granted
 
     def waits_for_room(self, id: ModelId, ticket: int) -> bool:
-        """Whether the ticket waits, and not just for a load that is under way or that follows an unload under way."""
-        if id not in self._line or ticket not in self._models[id].waiting:
+        """Whether a ticket waits for more than a load that is under way, or that follows an unload under way."""
+        if id not in self._queue or ticket not in self._models[id].waiting:
             return False
-        are_idle = not any(self._models[other].num_leases for other in self._making_way())
+        are_idle = not any(self._models[other].num_leases for other in self._evictees())
         return not (id == self._head() and self._is_unloading() and are_idle)
 
     def never_fits(self, id: ModelId, num_bytes: int) -> int | None:
-        """How much it could have at most, where that is less than it needs: pinned models stay. None: it may fit."""
+        """The most room in bytes that a model could get, if that is less than it needs; None if it may fit. Pinned
+        models are not evicted."""
         pinned = sum(self._models[other].num_bytes for other in self._pinned - {id} if other in self._models)
         available = self.room.available_bytes(pinned)
         return available if available is not None and num_bytes > available else None
 
     def is_wanted(self, id: ModelId) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a request waits for a model."""
         return id in self._models and bool(self._models[id].waiting)
 
     def is_pinned(self, id: ModelId) -> bool:
@@ -248,12 +251,12 @@ class ModelTurns:
         return self._models[id].num_leases if id in self._models else 0
 
     def _grant(self) -> None:
-        """Give leases on loaded models, but on those that make way."""
-        making_way = self._making_way()
-        for id in tuple(self._line):
+        """Grants leases on loaded models that are not evictees."""
+        evictees = self._evictees()
+        for id in tuple(self._queue):
             model = self._models[id]
-            if model.residence is Residence.LOADED and id not in making_way and not model.leaves:
-                del self._line[id]
+            if model.residence is Residence.LOADED and id not in evictees and not model.unloads_when_idle:
+                del self._queue[id]
                 self._lease_all(id, model)
 
     def _lease_all(self, id: ModelId, model: _Model) -> None:
@@ -267,36 +270,36 @@ class ModelTurns:
         self._grant()
         return UnloadModel(id)
 
-    def _making_way(self) -> Sequence[ModelId]:
-        """For the head of the line, beside what is being unloaded already; idle ones first."""
+    def _evictees(self) -> Sequence[ModelId]:
+        """The models to evict for the head of the queue, beside those being unloaded; idle ones first."""
         head = self._head()
         if head is None:
             return ()
         going = [id for id, model in self._models.items() if model.residence is Residence.UNLOADING]
         chosen: list[ModelId] = []
-        for id in self._may_go():
+        for id in self._evictable():
             if self._fits(head, without=(*going, *chosen)):
                 break
             chosen.append(id)
-        for id in tuple(chosen):  # what a later one made superfluous
+        for id in tuple(chosen):  # a later evictee may make an earlier one unnecessary
             others = [other for other in chosen if other != id]
             if self._fits(head, without=(*going, *others)):
                 chosen = others
         return chosen
 
-    def _may_go(self) -> list[ModelId]:
-        loaded = [id for id in self._loaded() if id not in self._pinned or self._models[id].leaves]
+    def _evictable(self) -> list[ModelId]:
+        loaded = [id for id in self._loaded() if id not in self._pinned or self._models[id].unloads_when_idle]
         return sorted(loaded, key=lambda id: self._models[id].num_leases > 0)
 
     def _head(self) -> ModelId | None:
-        """The model whose turn it is to get room: the first that fits once others have made way."""
+        """The first model of the queue that fits once all evictable models are unloaded."""
         going = [id for id, model in self._models.items() if model.residence is Residence.UNLOADING]
-        without = (*going, *self._may_go())
-        absent = (id for id in self._line if self._models[id].residence is not Residence.LOADED)
+        without = (*going, *self._evictable())
+        absent = (id for id in self._queue if self._models[id].residence is not Residence.LOADED)
         return next((id for id in absent if self._fits(id, without=without)), None)
 
     def _fits(self, id: ModelId, without: Collection[ModelId]) -> bool:
-        """Whether it could be loaded if these were gone; one that is being unloaded comes back after it is gone."""
+        """Whether a model could be loaded if `without` were not resident."""
         beside = [
             other
             for other, model in self._models.items()
@@ -321,6 +324,6 @@ class ModelTurns:
 
     def _tidy(self, id: ModelId, model: _Model) -> None:
         if not model.waiting:
-            self._line.pop(id, None)
+            self._queue.pop(id, None)
             if model.residence is Residence.ABSENT:
                 del self._models[id]
