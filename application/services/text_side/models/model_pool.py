@@ -1,7 +1,7 @@
 """The models being served: loaded on first use, shared, and unloaded when idle: for another that needs the room, the
 least recently used first, or after a time without a request.
 
-A lease (`acquire` to `release`) keeps a model loaded; `domain/models/residency` decides who gets one, and who makes room.
+A lease (`acquire` to `release`) keeps a model loaded; `domain/models/residency` decides which model gets room.
 Nothing is unloaded for a model before its files, its tokenizer and what can be told without reading its weights were
 found sound, before it is known that it fits at all, and before it is known not to have failed a moment ago.
 """
