@@ -1,11 +1,10 @@
-"""A block store that cannot be opened yet, because another process has it or its volume failed: absent until it can be
-opened, tried again now and then, and then that store.
+"""A block store that cannot be opened yet, because another process uses it or its volume failed. Opening is retried.
 
     absent ──usage(), and RETRY_S have passed since it was tried──► opened ──close──► closed
        └──────────────────────────close─────────────────────────────────────────────────┘
 
-Until then nothing is in it and nothing can be put into it; clearing everything removes its files. Only `usage` tries,
-which a server asks for every few seconds, so that no lookup waits for an opening.
+Until then it is empty and refuses every put; clearing everything removes its files. Only `usage`, which a server calls
+every few seconds, tries to open it, so no lookup waits for an opening.
 """
 
 from collections import OrderedDict
@@ -27,7 +26,7 @@ from application.ports.block_store import (
     PutOutcome,
     StoreOpenError,
     StoreUsage,
-    nobody_looks,
+    no_progress,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -36,10 +35,10 @@ from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 
 RETRY_S, MAX_RETRY_S = 5.0, 60.0
-"""After the first try, and at most; each time twice as long."""
+"""Seconds until the second try, and at most between tries; each pause is twice the last."""
 
 MAX_NAMESPACES = 4096
-"""That are remembered to be named in the store; the oldest go, which costs their names."""
+"""Namespaces remembered until the store can be opened; of more the oldest lose their names."""
 
 
 class AwaitedStore(ForwardingStore):
@@ -61,7 +60,7 @@ class AwaitedStore(ForwardingStore):
         self._events = events
         self._clock = clock
         self._namespaces: OrderedDict[Namespace, NamespaceInfo] = OrderedDict()
-        self._trying, self._lock = Lock(), Lock()  # nobody but a second try waits for an opening
+        self._trying, self._lock = Lock(), Lock()  # only a second try waits for an opening
         self._note_gone: NoteGone = lambda _: None
         self._is_over = False
         self._began_ns = clock.now_ns()
@@ -88,7 +87,7 @@ class AwaitedStore(ForwardingStore):
     def usage(self) -> StoreUsage:
         if self._is_due() and self._trying.acquire(blocking=False):
             try:
-                if self._is_due():  # nobody has just tried
+                if self._is_due():  # no other thread has just tried
                     self._try()
             finally:
                 self._trying.release()
@@ -177,15 +176,15 @@ class _AbsentStore:
         return EraseReport(0, 0)
 
     def usage(self) -> StoreUsage:
-        """A quota of nothing: it is nobody's to use here."""
+        """Reports a quota of 0 while the store is absent."""
         return StoreUsage(
             quota_bytes=0, stored_bytes=0, namespaces=(), faults={f"open_{self._failure.failure.value}": 1}
         )
 
-    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
         return IntegrityReport(0, (str(self._failure),))
 
-    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+    def compact(self, advance: Advance = no_progress) -> CompactReport:
         raise self._failure
 
     def close(self) -> None:

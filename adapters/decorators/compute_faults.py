@@ -1,4 +1,4 @@
-"""A compute engine that raises where it is told to: before an operation is done, or after it.
+"""A compute engine that raises on request: before an operation is done, or after it.
 
 The port's contract allows some of these (a sequence's ComputeFailed) and forbids others (a `close` that raises); who
 calls the port must survive both.
@@ -46,7 +46,7 @@ class _Fault:
 
 
 class ComputeFaults:
-    """What is to fail. `strikes`: how often each operation did."""
+    """The operations that fail. `strikes`: times that each one did."""
 
     def __init__(self, chance: Callable[[str], Exception | None] | None = None) -> None:
         """`chance` is asked before every operation for an error to raise."""
@@ -73,7 +73,7 @@ class ComputeFaults:
         return found
 
     def around_pieces(self, operation: str, pieces: Generator[Y, None, T]) -> Generator[Y, None, T]:
-        """As `around`, of work that is done piece by piece."""
+        """The form of `around` for work that is done piece by piece."""
         afterwards = self._strike(operation)
         found = yield from pieces
         if afterwards is not None:

@@ -1,4 +1,4 @@
-"""A block store that fails as often as it is told, in every way the contract allows and in no other.
+"""A block store that fails with given probabilities, in every way the contract allows and in no other.
 
 Reads may miss what is there, writes may be refused; nothing wrong is ever returned and nothing refused is stored. The
 draws come from a seed, so a failing run replays.
@@ -43,7 +43,7 @@ class FaultInjectingBlockStore(ForwardingStore):
 
     @is_down.setter
     def is_down(self, value: bool) -> None:
-        """As a volume that goes, and comes back."""
+        """Simulate a volume that disappears, or returns."""
         self._is_down = value
         self._note_gone(None)
 

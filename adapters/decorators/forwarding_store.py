@@ -13,7 +13,7 @@ from application.ports.block_store import (
     PreparedPut,
     PutOutcome,
     StoreUsage,
-    nobody_looks,
+    no_progress,
 )
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -65,10 +65,10 @@ class ForwardingStore:
     def usage(self) -> StoreUsage:
         return self._store.usage()
 
-    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
         return self._store.check_integrity(payloads=payloads, advance=advance)
 
-    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+    def compact(self, advance: Advance = no_progress) -> CompactReport:
         return self._store.compact(advance)
 
     def close(self) -> None:

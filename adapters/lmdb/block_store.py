@@ -35,7 +35,7 @@ from application.ports.block_store import (
     PutOutcome,
     StoreOpenError,
     StoreUsage,
-    nobody_looks,
+    no_progress,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -172,13 +172,13 @@ class LmdbBlockStore:
         nothing = StoreUsage(quota_bytes=self._options.quota_bytes, stored_bytes=0, namespaces=())
         return replace(self._read(self._usage, nothing), evicted=self._evicted, faults=self._faults.counts())
 
-    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
         check = IntegrityCheck(self._environment, quota_bytes, advance, payloads=payloads)
         problems = () if self._containment.is_closed else (f"cannot be read: {self._containment.broken}",)
         return self._read(check.run, IntegrityReport(0, problems))
 
-    def check_payloads(self, advance: Advance = nobody_looks) -> Sequence[str]:
+    def check_payloads(self, advance: Advance = no_progress) -> Sequence[str]:
         """Checks every payload in a process that may die of it; returns one line for each problem."""
         try:
             return verify_payloads(self._directory.path, advance)
@@ -202,7 +202,7 @@ class LmdbBlockStore:
         self._environment.notes.close()
         self._directory.release()
 
-    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+    def compact(self, advance: Advance = no_progress) -> CompactReport:
         """Raises StoreOpenError as well when the store is closed or read-only."""
         with self._containment.lock:
             if not self._containment.can_write:

@@ -25,7 +25,7 @@ from application.ports.block_store import (
     NamespaceUsage,
     OpenFailure,
     StoreOpenError,
-    nobody_looks,
+    no_progress,
 )
 
 # The room that evicting may add to a full file before its pages can be given back.
@@ -45,7 +45,7 @@ class Compaction:
         self._writer = writer
         self._log = log
 
-    def compact(self, advance: Advance = nobody_looks) -> None:
+    def compact(self, advance: Advance = no_progress) -> None:
         """Copies what is live, then swaps the files; the store is as before when that fails or is interrupted. The
         caller keeps other writers out. Raises StoreOpenError(VOLUME) when there is no room for the copy."""
         directory, environment = self._directory, self._environment
@@ -61,7 +61,7 @@ class Compaction:
             raise
         self._replace(directory.swap_in_copy)
 
-    def shrink(self, advance: Advance = nobody_looks, *, always: bool = True) -> None:
+    def shrink(self, advance: Advance = no_progress, *, always: bool = True) -> None:
         """Evicts down to the quota; compacts when the file is larger than that, or `always`. Evicted records stay
         evicted. Raises StoreOpenError(VOLUME) without room for the copy."""
         environment = self._environment

@@ -21,7 +21,7 @@ from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, classify
 from adapters.lmdb.reading import verify
 from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, space_of
 from application.installation import child_environment
-from application.ports.block_store import Advance, nobody_looks
+from application.ports.block_store import Advance, no_progress
 from domain.prefix.record import Namespace
 
 UNREADABLE = "cannot be read from the disk"
@@ -47,7 +47,7 @@ def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
     return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
 
 
-def verify_payloads(path: Path, advance: Advance = nobody_looks) -> list[str]:
+def verify_payloads(path: Path, advance: Advance = no_progress) -> list[str]:
     """Checks every payload of a store; returns one line for each problem. `advance` is called with each record's bytes.
     Raises Damaged when the index cannot be read."""
     problems: list[str] = []

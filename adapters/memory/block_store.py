@@ -19,7 +19,7 @@ from application.ports.block_store import (
     PreparedPut,
     PutOutcome,
     StoreUsage,
-    nobody_looks,
+    no_progress,
 )
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -113,7 +113,7 @@ class MemoryBlockStore:
             return PutOutcome.STORED
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        """There is nothing to do ahead."""
+        """Does nothing ahead."""
         return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
@@ -123,7 +123,7 @@ class MemoryBlockStore:
             return num_removed
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is held back."""
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         with self._lock:
@@ -161,13 +161,13 @@ class MemoryBlockStore:
                 evicted=self._tree.num_evicted,
             )
 
-    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
         with self._lock:
             for node in self._tree.nodes.values():
                 advance(node.size_bytes)
             return IntegrityReport(len(self._tree.nodes), tuple(self._tree.problems()))
 
-    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+    def compact(self, advance: Advance = no_progress) -> CompactReport:
         """There is no file; what was freed is free."""
         num_bytes = self.usage().stored_bytes
         advance(num_bytes)
@@ -185,7 +185,7 @@ class MemoryBlockStore:
             self._note_gone(gone)
 
     def _drop_announced(self) -> None:
-        """A tenant that came once leaves nothing behind."""
+        """Forget the names of namespaces without records, so that tenants leave nothing behind."""
         used = {parent.namespace for parent in self._tree.links.parents()}
         if len(self._infos) > 2 * len(used) + _MAX_ANNOUNCED:
             kept = used.union(list(self._infos)[-_MAX_ANNOUNCED // 2 :])

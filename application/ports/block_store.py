@@ -1,4 +1,4 @@
-"""A local store: records kept on this machine within a quota. Read, written, and administered. What is there is known
+"""A local store: records kept on this machine within a quota. Which records it has is known to the prefix index
 (`domain/prefix/index`).
 
 Contract
@@ -107,8 +107,8 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True)
 class EraseReport:
-    """What went: records, and what they counted against the quota. `problem`: why something may be left in the files
-    all the same; empty when nothing is."""
+    """The records that were removed, and the bytes that they counted against the quota. `problem`: the reason for which
+    the files may still hold some of it; empty for none."""
 
     num_records: int
     num_bytes: int
@@ -116,10 +116,11 @@ class EraseReport:
 
 
 Advance: TypeAlias = Callable[[int], None]
-"""Told how many more bytes long work has done. Any thread, one at a time. An interrupt in it ends the work."""
+"""Called with the bytes that long work has processed since the last call. Any thread, one at a time. An interrupt in
+it ends the work."""
 
 
-def nobody_looks(_num_bytes: int) -> None:
+def no_progress(_num_bytes: int) -> None:
     """An Advance."""
 
 
@@ -130,7 +131,7 @@ thread that removed them: it must return at once and not call the store."""
 
 
 class StoreAdministration(Protocol):
-    """What is listed, measured, checked, emptied and made smaller. Any thread."""
+    """The part of a store that lists, measures, checks, empties and compacts it. Any thread."""
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         """Keys of all records of a namespace at one moment, in no order: what an index of it begins with. Reads no
@@ -150,14 +151,14 @@ class StoreAdministration(Protocol):
 
     def usage(self) -> StoreUsage: ...
 
-    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
-        """Recount everything against the accounting and check all links; with `payloads`, every checksum too. The bytes
-        `advance` is told of are those of `usage().stored_bytes`, about."""
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
+        """Recount everything against the accounting and check all links; with `payloads`, every checksum too. The
+        bytes that `advance` counts are those of `usage().stored_bytes`, about."""
         ...
 
-    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+    def compact(self, advance: Advance = no_progress) -> CompactReport:
         """Rewrite the store's file without free space. Needs room for a second copy of what is live while it runs;
-        writes wait, and reads miss while the files are swapped. The bytes `advance` is told of are those of
+        writes wait, and reads miss while the files are swapped. The bytes that `advance` counts are those of
         `usage().stored_bytes`, about. Interrupted (KeyboardInterrupt), the store is as before.
         Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
         ...
@@ -186,8 +187,8 @@ class BlockStore(StoreAdministration, Protocol):
         ...
 
     def open_namespace(self, info: NamespaceInfo) -> None:
-        """Say what people are shown of a namespace, before its first record or again later. Cheap: it is written with
-        the next record of that namespace."""
+        """Name a namespace for listings, before its first record or again later. Cheap: the name is written with the
+        next record of that namespace."""
         ...
 
     def put(self, records: Sequence[Record]) -> PutOutcome:

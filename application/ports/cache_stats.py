@@ -1,4 +1,4 @@
-"""What the prefix cache tells of itself: how full its tiers are, and what a clearing removed. Plain values."""
+"""Readings of the prefix cache: how full its tiers are, and what a clearing removed. Plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class HotUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveUsage:
-    """Of the states that ended sequences left. Since the start: `left`, `taken` over, `evicted` for want of room."""
+    """The live tier: states of ended sequences. `left`, `taken` over and `evicted`: counts since the start."""
 
     budget_bytes: int
     used_bytes: int
@@ -47,7 +47,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """What is stored of one model, over all its namespaces. `raw_bytes`: before encoding."""
+    """The records stored of one model, over all its namespaces. `raw_bytes`: before encoding."""
 
     model: str
     num_namespaces: int
@@ -71,7 +71,7 @@ class StoreStats:
 @dataclass(frozen=True, slots=True)
 class CacheStats:
     """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one.
-    `live`: None where nobody told."""
+    `live`: None where it is not reported."""
 
     hot: HotUsage
     store: StoreStats | None

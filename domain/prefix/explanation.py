@@ -7,14 +7,14 @@ from enum import Enum
 from domain.prefix.prompt_content import ForkPoint
 
 TIER_NAMES = ("live", "hot", "store")
-"""Where state can come from, fastest first, as people are told: in the response header and in metrics."""
+"""The tiers that state can come from, fastest first, as the response header and metrics name them."""
 
 CONTEXT_TOKENS = 12
 """Tokens shown on either side of a divergence."""
 
 
 class StopReason(Enum):
-    """What ended the reused prefix."""
+    """The reason for which the reused prefix ended."""
 
     LAST_TOKEN = "last-token"
     """Everything but the last prompt token, which is always computed."""
@@ -31,7 +31,7 @@ class StopReason(Enum):
     SLOW_STORE = "slow-store"
     """The store did not answer in time, or has not since a read hung: only memory was looked at."""
     UNREADABLE = "unreadable"
-    """What was found could not be read or restored any more."""
+    """The records that were found could not be read or restored any more."""
     NO_ROOM = "no-room"
     """Memory does not hold what was found beside the state restored from it: it is computed."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
@@ -44,15 +44,15 @@ class StopReason(Enum):
 TAKES_NO_PART = frozenset(
     reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
 )
-"""Where nothing could have been reused: no rate of hits counts it."""
+"""Reasons for which nothing could have been reused: no hit rate counts such a lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first token that differs from the nearest stored chain, with what stands around it on both sides, as key ids.
+    """The first token that differs from the nearest stored chain, with the tokens around it on both sides, as key ids.
 
-    `before_ids` are common to both, the other two runs begin with the differing tokens; `stored_ids` is somebody's, and
-    None where it must not be told. Texts are empty until `Explanation.with_text`.
+    `before_ids` are common to both; the other two runs begin with the differing tokens. `stored_ids` may belong to
+    another request: None where the client must not see it. Texts are empty until `Explanation.with_text`.
     """
 
     position: int
@@ -66,7 +66,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One lookup, told to people. Tokens: `num_prompt` = those reused, of all tiers, + those computed.
+    """The result of one lookup, for clients and operators. `num_prompt`: tokens reused from all tiers and computed.
 
     `reused`: tokens by the name of the tier that they come from; tiers that gave none are left out. `stopped_at`: the
     position up to which state was reused. `num_known`: how far blocks of this prompt are stored
@@ -102,38 +102,34 @@ class Explanation:
         return "; ".join(fields)
 
     def scored(self) -> "Explanation":
-        """The same where log probabilities of the prompt are asked for."""
+        """Returns the explanation for a request that asks for log probabilities of its prompt."""
         if self.reason in (StopReason.DISABLED, StopReason.UNSUPPORTED_LAYOUT):
             return self
         return Explanation(self.num_prompt, StopReason.SCORED, num_known=self.num_known)
 
     def without_stored(self) -> "Explanation":
-        """The same without anything that is stored: positions and the prompt's own text are left."""
+        """Returns a copy without stored tokens or text: positions and the prompt's own text stay."""
         found = self.divergence
         return self if found is None else replace(self, divergence=replace(found, stored_ids=None, stored=None))
 
     def without_tokens(self) -> "Explanation":
-        """The same with positions and numbers only: nothing of either side."""
+        """Returns a copy with positions and numbers only, without tokens or text of either side."""
         if self.divergence is None:
             return self
         return replace(self, divergence=Divergence(self.divergence.position, (), (), None, stored=None))
 
     def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
-        """The same with the divergence's tokens as text."""
+        """Returns a copy with the divergence's tokens as text."""
         if self.divergence is None:
             return self
         found = self.divergence
-        told = replace(
-            found,
-            before=decode(found.before_ids),
-            prompt=decode(found.prompt_ids),
-            stored=decode(found.stored_ids) if found.stored_ids is not None else None,
-        )
-        return replace(self, divergence=told)
+        stored = decode(found.stored_ids) if found.stored_ids is not None else None
+        texts = replace(found, before=decode(found.before_ids), prompt=decode(found.prompt_ids), stored=stored)
+        return replace(self, divergence=texts)
 
 
 def common_length(left: Sequence[object], right: Sequence[object]) -> int:
-    """How many leading elements two runs share."""
+    """Returns the number of leading elements that two runs share."""
     limit = min(len(left), len(right))
     if left[:limit] == right[:limit]:
         return limit
@@ -148,10 +144,10 @@ def common_length(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
-    """Compare the prompt from `start` with every run stored there; report where it leaves the nearest one.
+    """Compare the prompt from `start` with every run stored there; returns where it parts from the nearest one.
 
-    None when nothing is stored there, when the nearest run and the prompt only differ in length, or when they have no
-    token in common from the start: then it is just another prompt.
+    None when nothing is stored there, when the nearest run and the prompt differ in length only, or when they have no
+    token in common from the start: then the prompts are unrelated.
     """
     longest = max(map(len, stored), default=0)
     rest = tuple(key_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
@@ -169,17 +165,17 @@ def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequenc
     )
 
 
-def compared_with_stored(told: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
-    """The same after a look at the runs of key ids stored where the known blocks end: where the prompt leaves the
-    nearest of them, or that it ends before the nearest does."""
-    found = find_divergence(key_ids, told.num_known, stored)
-    if found is not None or told.reason is not StopReason.NEVER_SEEN:
-        return replace(told, divergence=found)
-    num_rest = len(key_ids) - told.num_known
-    rest = tuple(key_ids[told.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
+def compared_with_stored(found: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
+    """Returns a copy that compares the prompt with the runs of key ids stored after the known blocks: with the position
+    where it parts from the nearest run, or with PARTIAL_BLOCK where the prompt ends inside one."""
+    divergence = find_divergence(key_ids, found.num_known, stored)
+    if divergence is not None or found.reason is not StopReason.NEVER_SEEN:
+        return replace(found, divergence=divergence)
+    num_rest = len(key_ids) - found.num_known
+    rest = tuple(key_ids[found.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
     if rest and any(len(run) > num_rest and tuple(run[:num_rest]) == rest for run in stored):
-        return replace(told, reason=StopReason.PARTIAL_BLOCK)
-    return told
+        return replace(found, reason=StopReason.PARTIAL_BLOCK)
+    return found
 
 
 def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint | None:
@@ -188,56 +184,56 @@ def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint |
     return max(earlier, key=lambda fork: fork.position, default=None)
 
 
-def explanation_sentence(told: Explanation) -> str:
+def explanation_sentence(found: Explanation) -> str:
     """One sentence; never empty, never text of a prompt."""
-    return _SENTENCES[told.reason](told)
+    return _SENTENCES[found.reason](found)
 
 
-def _never_seen(told: Explanation) -> str:
-    if told.divergence is not None:
-        return f"From token {told.divergence.position} on the prompt differs from what is stored."
-    why = f": {told.note}" if told.note else ""
-    if told.stopped_at == 0:
+def _never_seen(found: Explanation) -> str:
+    if found.divergence is not None:
+        return f"From token {found.divergence.position} on the prompt differs from what is stored."
+    why = f": {found.note}" if found.note else ""
+    if found.stopped_at == 0:
         return f"Nothing that begins like this prompt is stored{why}."
-    return f"Nothing that goes on like this prompt after token {told.stopped_at} is stored{why}."
+    return f"Nothing that goes on like this prompt after token {found.stopped_at} is stored{why}."
 
 
-def _no_snapshot(told: Explanation) -> str:
+def _no_snapshot(found: Explanation) -> str:
     return (
-        f"Blocks are stored up to token {told.num_known}, but the recurrent layers have no snapshot after token"
-        f" {told.stopped_at} to go on from."
+        f"Blocks are stored up to token {found.num_known}, but the recurrent layers have no snapshot after token"
+        f" {found.stopped_at} to go on from."
     )
 
 
-def _partial_block(told: Explanation) -> str:
+def _partial_block(found: Explanation) -> str:
     return (
         "The prompt ends inside a stored block, and a block is reused whole or not at all; the last one before ends at"
-        f" token {told.stopped_at}."
+        f" token {found.stopped_at}."
     )
 
 
-def _unsupported(told: Explanation) -> str:
-    return f"The model is served without reuse: {told.note or 'its cache cannot be captured'}."
+def _unsupported(found: Explanation) -> str:
+    return f"The model is served without reuse: {found.note or 'its cache cannot be captured'}."
 
 
 _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     StopReason.LAST_TOKEN: lambda _: "Everything is reused but the last token, which is always computed.",
     StopReason.NEVER_SEEN: _never_seen,
-    StopReason.EVICTED: lambda told: f"What follows token {told.num_known} was stored once and has been evicted since.",
+    StopReason.EVICTED: lambda found: f"The block after token {found.num_known} was stored once and has been evicted.",
     StopReason.NO_SNAPSHOT: _no_snapshot,
     StopReason.PARTIAL_BLOCK: _partial_block,
-    StopReason.OFF_GRID: lambda told: (
-        f"Exact mode resumes only at multiples of the prefill grid; the last usable one is token {told.stopped_at}."
+    StopReason.OFF_GRID: lambda found: (
+        f"Exact mode resumes only at multiples of the prefill grid; the last usable one is token {found.stopped_at}."
     ),
-    StopReason.OTHER_FINGERPRINT: lambda told: (
-        f"The prompt is stored, but not for this model as it runs now: {told.note or 'the fingerprint differs'}."
+    StopReason.OTHER_FINGERPRINT: lambda found: (
+        f"The prompt is stored, but not for this model as it runs now: {found.note or 'the fingerprint differs'}."
     ),
-    StopReason.SLOW_STORE: lambda told: (
-        f"The store did not answer in time, so that what it may hold after token {told.stopped_at} is computed again."
+    StopReason.SLOW_STORE: lambda found: (
+        f"The store did not answer in time, so everything after token {found.stopped_at} is computed again."
     ),
-    StopReason.UNREADABLE: lambda _: "What was stored could not be read or restored any more, so it is computed again.",
+    StopReason.UNREADABLE: lambda _: "The stored state could not be read or restored, so it is computed again.",
     StopReason.NO_ROOM: lambda _: "Memory has no room for what is stored beside a state made of it: it is computed.",
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
-    StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",
+    StopReason.DISABLED: lambda found: f"Nothing is reused: {found.note or 'prefix reuse is off'}.",
     StopReason.SCORED: lambda _: "Nothing is reused: log probabilities of the prompt need every token computed.",
 }

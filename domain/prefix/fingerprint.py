@@ -1,6 +1,7 @@
-"""What a stored state depends on, reduced to the root of its chains.
+"""Fingerprints: everything that a stored state depends on besides its tokens, reduced to the root of its chains.
 
-Two models under one name never share a root; one model under two names does: names do not enter, content does.
+Names do not enter, content does: two models under one name never share a root, and one model under two names does.
+A NamespaceChoice selects namespaces by model and tenant, for listing and clearing.
 """
 
 import json
@@ -23,8 +24,7 @@ class Fingerprint:
     `weights`: digest of weights, config and quantisation. `adapter`: of the adapter laid over them; empty for none.
     `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version,
     and in an exact grid (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
-    bits, which is nothing to those who did not ask for the same. `salt`: the tenant's; it enters and is shown as a
-    digest only.
+    bits, which other grids do not depend on. `salt`: the tenant's; it enters and is shown as a digest only.
     """
 
     weights: bytes
@@ -80,14 +80,14 @@ def namespace_of(canonical_json: str) -> Namespace:
 
 
 def salt_digest(salt: str) -> str:
-    """What a fingerprint shows of a tenant's salt: hex, empty without a salt."""
+    """The digest of a tenant's salt that a fingerprint shows: hex, empty without a salt."""
     return sha256(b"cairn salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
 def tenant_salt(configured: str, requested: str) -> str:
     """The server's salt and a request's as one: other pairs give other salts, none longer than a digest.
 
-    Empty when both are: that is everybody who names no salt, and they share.
+    Empty when both are: clients without a salt share one cache.
     """
     if not configured and not requested:
         return ""
@@ -95,7 +95,7 @@ def tenant_salt(configured: str, requested: str) -> str:
 
 
 def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
-    """Whether a stored namespace belongs to the tenant asking; nobody may learn what other tenants have stored."""
+    """Returns whether a stored namespace belongs to this tenant; no tenant may learn what others have stored."""
     try:
         content = cast("dict[str, object]", json.loads(fingerprint_json))
         return content.get("salt") == salt_digest

@@ -55,16 +55,15 @@ class BlockChain:
         return len(self.prompt) + len(self._output_ids)
 
     def parent(self, num_blocks: int) -> BlockHash:
-        """The hash that whatever follows `num_blocks` full blocks is chained to: the last block's, or the root."""
+        """The parent hash of what follows `num_blocks` full blocks: the last block's hash, or the root."""
         return self.hashes[num_blocks - 1] if num_blocks else BlockHash(self.namespace)
 
     def ends(self) -> tuple[BlockHash, ...]:
-        """What follows the prompt's start, or one of its full blocks, is chained to: the root, and then the hashes of
-        these."""
+        """The root, then the hashes of the prompt's full blocks: the parents of all that can follow."""
         return BlockHash(self.namespace), *self.hashes[: self.num_prompt // self.block_size]
 
     def prompt_keys(self) -> tuple[BlockKey, ...]:
-        """Of the prompt's full blocks; made once, for each tier is asked about all of them."""
+        """Keys of the prompt's full blocks; made once, because every tier looks them up."""
         if self._keys is None:
             self._keys = tuple([BlockKey(self.namespace, hash) for hash in self.ends()[1:]])
         return self._keys
@@ -83,7 +82,7 @@ class BlockChain:
         return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position))
 
     def num_shared(self, other: "BlockChain") -> int:
-        """How many leading tokens both streams have in common."""
+        """Returns the number of leading tokens that both streams have in common."""
         if self.namespace != other.namespace:
             return 0
         start = common_length(self.hashes, other.hashes) * self.block_size
@@ -96,7 +95,7 @@ class BlockChain:
         return self._hash_full_blocks()
 
     def fork(self) -> "BlockChain":
-        """The same stream, to go on in another way."""
+        """Returns a copy of the stream that can continue with other tokens."""
         twin = BlockChain(self.namespace, self.block_size)
         twin.prompt, twin.hashes, twin._output_ids = self.prompt, list(self.hashes), list(self._output_ids)
         twin._keys = self._keys

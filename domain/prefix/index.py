@@ -43,7 +43,7 @@ from domain.prefix.record import BlockKey, Namespace, RecordKey, SnapshotKey
 
 @dataclass(frozen=True, slots=True)
 class ReuseRules:
-    """What reuse depends on: a model's state groups, and how prompts are cut."""
+    """The rules of reuse for a model: its state groups, and the grid by which prompts are cut."""
 
     groups: tuple[StateGroup, ...]
     grid: BlockGrid
@@ -58,7 +58,7 @@ class ReuseRules:
 
     @property
     def is_cut_anywhere(self) -> bool:
-        """Whether a state still holds all tokens before it, to be cut out at any time."""
+        """True when a state still holds all tokens before it, so that any block can be captured at any time."""
         return all(group.policy is HitPolicy.ALL for group in self.groups)
 
     @property
@@ -81,7 +81,7 @@ class ReuseRules:
         return frozenset(needed)
 
     def all_needed_groups(self, position: int, num_blocks: int) -> list[frozenset[GroupIndex]]:
-        """The same of the first so many blocks: only those within the widest window differ from the first one."""
+        """The needed groups of the first `num_blocks` blocks. Those before the widest window are equal."""
         widest = max((group.window or 0 for group in self.groups if group.policy is HitPolicy.TRAILING), default=0)
         num_equal = min(num_blocks, max(0, position - widest) // self.grid.block_size)
         equal = [self.needed_groups(position, 0)] * num_equal if num_equal else []
@@ -98,7 +98,7 @@ class BlockNeed:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """Where to resume and what to fetch for it.
+    """The result of a lookup: the position to resume at, and the records to fetch for it.
 
     `blocks`: block 0 onward, all full blocks before `position`. `snapshot`: to be restored with them, or None.
     `num_known`: tokens covered by the unbroken run of present blocks from the start. `snapshots`: all that the prompt
@@ -113,7 +113,7 @@ class PrefixMatch:
     snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
 
     def because(self, reason: StopReason) -> "PrefixMatch":
-        """The same for another reason."""
+        """Returns a copy with another reason."""
         return replace(self, reason=reason)
 
 
@@ -189,7 +189,7 @@ PERSISTED = QUEUED | STORED
 ANYWHERE = HOT | QUEUED | STORED
 
 MAX_FORGOTTEN = 65_536
-"""Blocks that were here and are not any more, remembered to tell "evicted" from "never seen"."""
+"""Blocks that were here and are not any more, remembered to distinguish "evicted" from "never seen"."""
 
 
 class PrefixIndex:
@@ -206,13 +206,13 @@ class PrefixIndex:
         self._forgotten: dict[bytes, None] = {}
 
     def places(self, key: RecordKey) -> int:
-        """Where a record is, as bits; 0: nowhere."""
+        """The places of a record, as bits; 0 for none."""
         if isinstance(key, BlockKey):
             return self._blocks.get(key.hash, 0)
         return self._snapshots.get(key.block_hash, {}).get(key.num_partial, {}).get(key.digest, 0)
 
     def add(self, keys: Iterable[RecordKey], place: int) -> None:
-        """These records are there. Repeating it does nothing."""
+        """Add records to a place. Idempotent."""
         for key in keys:
             if isinstance(key, BlockKey):
                 group, name = self._blocks, bytes(key.hash)
@@ -224,7 +224,7 @@ class PrefixIndex:
             self._count(before, before | place)
 
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
-        """These records are there no longer. Repeating it does nothing."""
+        """Remove records from a place. Idempotent."""
         for key in keys:
             before = self.places(key)
             after = before & ~place
@@ -237,7 +237,7 @@ class PrefixIndex:
                 self._set_snapshot(key, after)
 
     def remove_all(self, place: int) -> None:
-        """Nothing is there any longer."""
+        """Remove all records from a place."""
         self.remove(self.keys(place), place)
 
     def keys(self, place: int = ANYWHERE) -> list[RecordKey]:

@@ -1,4 +1,4 @@
-"""How a prompt is cut, and at which positions it may be resumed: the one value behind hashing, lookup and snapshots.
+"""Prompts as the engine takes them, and the grid by which they are cut for hashing, prefill and resuming.
 
     tokens   0        256       512       768      1024
     blocks   |────────|─────────|─────────|─────────|     unit of hashing and storing
@@ -36,16 +36,16 @@ class BlockGrid:
         return position // self.step * self.step if self.is_exact else position
 
     def furthest(self, num_prompt: int) -> int:
-        """Where a prompt is resumed when everything is there. Its last token is always computed, for its logits."""
+        """The position at which a prompt resumes when everything is kept. Its last token is always computed."""
         return self.last_resumable(num_prompt - 1)
 
 
 class ForkKind(Enum):
-    """Why a later request is likely to branch off here; earlier members matter more."""
+    """The reason for which a later request is likely to branch off here; earlier members matter more."""
 
     NEXT_TURN = "next_turn"
     MORE_SAID = "more_said"
-    """Before the answer: what is said last goes on."""
+    """Just before the answer, where the last message may be continued."""
     SYSTEM_END = "system_end"
     TURN = "turn"
 
@@ -67,9 +67,9 @@ class EncodedPrompt:
 
     @classmethod
     def of_text(cls, token_ids: Iterable[int], fork_points: Sequence[ForkPoint] = ()) -> "EncodedPrompt":
-        """Raises ValueError for what is no token id: see `IdRow`."""
+        """Raises ValueError for values that are no token ids: see `IdRow`."""
         return cls(IdRow(token_ids), tuple(fork_points))
 
     def followed_by(self, token_ids: Iterable[int]) -> "EncodedPrompt":
-        """The same prompt with more tokens behind it."""
+        """Returns the prompt with more tokens appended."""
         return EncodedPrompt(self.token_ids.followed_by(token_ids), self.fork_points)

@@ -1,4 +1,4 @@
-"""What the hot tier and the store keep: blocks in chains, and snapshots that follow them.
+"""Records, which the hot tier and the store keep: blocks in chains, and snapshots that follow them.
 
     root ◄── block 0 ◄── block 1 ◄── block 2        parent pointers; the root is not a record
                  ▲           ▲
@@ -81,7 +81,7 @@ Namespace = NewType("Namespace", bytes)
 
 
 ID_BYTES = 32
-"""Of namespaces, block hashes and snapshot digests."""
+"""Length of namespaces, block hashes and snapshot digests."""
 
 MAX_POSITION = (1 << 64) - 1
 MAX_GROUP = MAX_PARTIAL = (1 << 16) - 1
@@ -93,7 +93,7 @@ def check_ids(*ids: bytes) -> None:
     """Raises ValueError unless each is a namespace, a block hash or a digest by its length."""
     for id in ids:
         if len(id) != ID_BYTES:
-            raise ValueError(f"an identifier has {len(id)} bytes and must have {ID_BYTES} bytes")
+            raise ValueError(f"identifier has {len(id)} bytes, and must have {ID_BYTES}")
 
 
 class Provenance(Enum):
@@ -132,7 +132,7 @@ class SnapshotKey:
     def __post_init__(self) -> None:
         check_ids(self.namespace, self.block_hash, self.digest)
         if not 0 <= self.num_partial <= MAX_PARTIAL:
-            raise ValueError(f"a snapshot is {self.num_partial} tokens behind a block")
+            raise ValueError(f"num_partial is {self.num_partial}, and must be between 0 and {MAX_PARTIAL}")
 
 
 RecordKey: TypeAlias = BlockKey | SnapshotKey
@@ -156,14 +156,16 @@ class Record:
     def __post_init__(self) -> None:
         check_ids(self.parent)
         if not 0 <= self.position <= MAX_POSITION:
-            raise ValueError(f"a record ends at position {self.position}")
+            raise ValueError(f"position is {self.position}, and must be between 0 and {MAX_POSITION}")
         if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
-            raise ValueError(f"a record has state groups from {min(self.groups)} to {max(self.groups)}")
+            raise ValueError(
+                f"groups are {min(self.groups)} to {max(self.groups)}, and must be between 0 and {MAX_GROUP}"
+            )
         if isinstance(self.key, SnapshotKey):
             if self.key.block_hash != self.parent:
-                raise ValueError("a snapshot follows another parent than its key says")
+                raise ValueError("parent must equal key.block_hash for a snapshot")
         elif self.key.hash in (self.parent, self.key.namespace):
-            raise ValueError("a block is its own parent")
+            raise ValueError("a block's hash must differ from its parent and its namespace")
 
     @property
     def raw_bytes(self) -> int:
@@ -172,11 +174,11 @@ class Record:
 
     @property
     def host_bytes(self) -> int:
-        """Of these, how many lie in host memory; others are where they were computed, or were brought there."""
+        """Bytes of state in host memory; other payloads are in device memory."""
         return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HostPayload))
 
     def limited(self, groups: frozenset[GroupIndex] | None) -> "Record":
-        """The same with these state groups only, as far as it has them; None: with all."""
+        """Returns a copy with these state groups only, as far as it has them; None: all."""
         if groups is None:
             return self
         return replace(self, groups={index: payload for index, payload in self.groups.items() if index in groups})
@@ -184,7 +186,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """What people are shown of a namespace. `fingerprint`: canonical JSON of everything that went into the root."""
+    """The name of a namespace in listings. `fingerprint`: canonical JSON of everything that went into the root."""
 
     namespace: Namespace
     model: str
@@ -193,6 +195,6 @@ class NamespaceInfo:
     def __post_init__(self) -> None:
         check_ids(self.namespace)
         if len(self.model.encode()) > MAX_MODEL_BYTES:
-            raise ValueError(f"the name of a model exceeds {MAX_MODEL_BYTES} bytes")
+            raise ValueError(f"model exceeds {MAX_MODEL_BYTES} bytes")
         if len(self.fingerprint.encode()) > MAX_FINGERPRINT_BYTES:
-            raise ValueError(f"a fingerprint exceeds {MAX_FINGERPRINT_BYTES} bytes")
+            raise ValueError(f"fingerprint exceeds {MAX_FINGERPRINT_BYTES} bytes")

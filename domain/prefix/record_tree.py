@@ -6,7 +6,7 @@ Invariants (see `problems`)
   `num_pinned` count them: reading any of these costs nothing, however many records there are.
 * What is pinned, or has something that follows it, is not evicted.
 
-Not safe for threads: whoever owns it holds a lock.
+Not safe for threads: the owner of a tree holds a lock.
 """
 
 from collections.abc import Callable, Collection, Set
@@ -25,12 +25,12 @@ def parent_of(record: Record) -> BlockKey:
 
 
 def is_first(record: Record) -> bool:
-    """Whether it follows the root of its namespace."""
+    """Returns whether the record follows the root of its namespace."""
     return record.parent == BlockHash(record.key.namespace)
 
 
 class RecordLinks:
-    """See the module docstring."""
+    """The keys that follow each block or root. A record may be added before its parent, and stay after it."""
 
     def __init__(self) -> None:
         self._following: dict[BlockKey, set[RecordKey]] = {}
@@ -47,7 +47,7 @@ class RecordLinks:
             del self._following[parent]
 
     def following(self, key: RecordKey) -> Set[RecordKey]:
-        """What directly follows a block, or a root; nothing follows a snapshot."""
+        """Returns the keys that directly follow a block or a root; nothing follows a snapshot."""
         return self._following.get(key, _NONE) if isinstance(key, BlockKey) else _NONE
 
     def parents(self) -> Collection[BlockKey]:
@@ -55,7 +55,7 @@ class RecordLinks:
         return self._following.keys()
 
     def problems(self, records: Collection[Record]) -> list[str]:
-        """What does not agree with `records`, all that there are; a line each."""
+        """Compare the links with `records`, which must be all; returns a line for each difference."""
         links = {(parent, key) for parent, keys in self._following.items() for key in keys}
         known = {(parent_of(record), record.key) for record in records}
         found = [f"{key} is not linked from its parent" for _, key in known - links]
@@ -119,7 +119,7 @@ class RecordTree:
         node.pins += 1
 
     def unpin(self, node: Node) -> None:
-        """Raises RuntimeError when nobody had pinned it."""
+        """Raises RuntimeError when it was not pinned."""
         if not node.pins:
             raise RuntimeError(f"{node.record.key} was released more often than acquired")
         node.pins -= 1
@@ -188,8 +188,8 @@ class RecordTree:
         num_blocks = sum(isinstance(record.key, BlockKey) for record in records)
         num_pinned = sum(node.pins > 0 for node in self.nodes.values())
         if (num_blocks, num_pinned) != (self.num_blocks, self.num_pinned):
-            told = f"{self.num_blocks} blocks and {self.num_pinned} pinned"
-            found.append(f"{told} accounted, {num_blocks} and {num_pinned} counted")
+            accounted = f"{self.num_blocks} blocks and {self.num_pinned} pinned"
+            found.append(f"{accounted} accounted, {num_blocks} and {num_pinned} counted")
         listed = set(self._heap)
         return found + [
             f"{key} is a leaf that eviction cannot find"

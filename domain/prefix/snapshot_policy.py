@@ -1,4 +1,4 @@
-"""Where snapshots are taken while a prompt is computed, and which are let go when a chain has gathered many.
+"""The snapshot policy: the positions at which snapshots are taken, and those dropped when a chain has many.
 
 For a model with recurrent layers a snapshot is the only way to resume, and each one is a full state: few, well placed.
 For an attention-only model it is the tail of a partial block: cheap, needed only where no block boundary is near.
@@ -25,7 +25,7 @@ MIN_GAP = 32
 the end that is as close behind the snapshot that was resumed at: each stop costs a small chunk."""
 
 BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
-"""Where the next turn of a conversation leaves this one at the latest."""
+"""Fork points at which the next turn of a conversation parts from this one at the latest."""
 
 END_GAP = 16
 """With recurrent layers, an answer that ends this close behind the last snapshot gets none: computing so little is
@@ -52,7 +52,7 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
 
 
 def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> bool:
-    """Whether to take a snapshot where a sequence ends (its answer is complete, or it was cancelled).
+    """Returns whether to take a snapshot where a sequence ends (its answer is complete, or it was cancelled).
 
     `last_snapshot`: the nearest position before at which it can be resumed anyway.
     """
@@ -93,11 +93,11 @@ def lattice(end: int, grid: int) -> tuple[int, ...]:
 def thin_snapshots(
     positions: Sequence[int], end: int, protected: Collection[int], preferred: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Which of a chain's snapshots (all at or before `end`) to let go, ascending.
+    """Returns the positions of a chain's snapshots (all at or before `end`) to drop, ascending.
 
     Kept: the protected ones (system end, next turn, prompt end), and of each doubling of the distance to `end` the
     earliest and one more, where a preferred one (a turn boundary) beats any other and then the later one wins. So
-    whoever could resume at a dropped one finds a kept one before it, at less than twice its distance from `end`.
+    a prompt that could resume at a dropped one finds a kept one before it, less than twice as far from `end`.
     """
     by_distance: dict[int, list[int]] = {}
     for position in set(positions) - set(protected):

@@ -13,39 +13,19 @@ from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import explained, match_with_live
 from application.services.prefix.fetch import PrefixFetch
 from application.services.prefix.lookup import Lookup, Resume
-from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.ids import RequestId, SequenceId
-from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
-from domain.prefix.prompt_content import EncodedPrompt
-from domain.prefix.record import NamespaceInfo, Record
+from domain.prefix.index import PERSISTED, PrefixMatch
+from domain.prefix.record import Record
 from domain.prefix.snapshot_policy import BEFORE_ANSWER
 
 
 class CachedSequence(Lookup):
     """A SequenceCache of a model whose state can be captured."""
 
-    def __init__(
-        self,
-        tiers: PrefixTiers,
-        id: SequenceId,
-        request_id: RequestId,
-        prompt: EncodedPrompt,
-        info: NamespaceInfo,
-        rules: ReuseRules,
-        *,
-        persist: bool = True,
-        restores: bool = True,
-        shape: MemoryShape | None = None,
-    ) -> None:
-        """As Lookup."""
-        super().__init__(tiers, id, request_id, prompt, info, rules, persist=persist, restores=restores, shape=shape)
-        self._forks = prompt.fork_points
-        self._capture: StateCapture | None = None
-        tiers.open.add(id)
+    _capture: StateCapture | None = None
 
     @property
     def chain(self) -> BlockChain | None:

@@ -32,7 +32,7 @@ from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, Re
 from domain.prefix.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
 CATCH_UP = 2
-"""How many chunks' worth of blocks are captured at once where some before a state that was taken over are missing."""
+"""Chunks' worth of blocks that are captured at once where blocks before a state that was taken over are missing."""
 
 
 class StateCapture:
@@ -240,22 +240,22 @@ class StateCapture:
             self._tiers.hot.drop(keys)
 
     def _has_block(self, index: int) -> bool:
-        """Whether a block is in memory, whole, and in the store if that is written to."""
+        """Returns whether a block is in memory, whole, and in the store if that is written to."""
         key = BlockKey(self.chain.namespace, self.chain.hashes[index])
         (held,) = self._tiers.hot.get((key,))
         is_hot = held is not None and held.groups.keys() >= self._rules.sliced_groups
         return is_hot and not (self._writes and self._lacks(key))
 
     def _has_snapshot(self, key: SnapshotKey) -> bool:
-        """Whether a snapshot is in the store if that is written to, or else anywhere: one that only memory has is taken
-        again where it is passed, or it would never be stored."""
+        """Returns whether a snapshot is in the store if that is written to, or else anywhere. One that only memory has
+        is taken again where it is passed, or it would never be stored."""
         return not self._lacks(key) if self._writes else self._is_in(key, ANYWHERE)
 
     def _is_in(self, key: RecordKey, place: int) -> bool:
         return bool(self._tiers.indexes.places((key,))[0] & place)
 
     def _lacks(self, key: RecordKey) -> bool:
-        """Whether the store has it neither now nor soon."""
+        """Returns whether the record is neither stored nor queued."""
         return not self._is_in(key, PERSISTED)
 
     def _offer(self, records: Sequence[Record]) -> None:

@@ -25,7 +25,7 @@ MAX_FOLLOWERS = 64
 """Stored continuations that an explanation compares the prompt with."""
 
 NUM_NEIGHBOURS = 8
-"""The same for each request, in memory only; microseconds each."""
+"""Records in memory that the explanation of each request compares the prompt with; microseconds each."""
 
 NO_STATE: frozenset[GroupIndex] = frozenset()
 
@@ -38,7 +38,7 @@ def explained(
     forks: Sequence[ForkPoint],
     store: BlockStore | None = None,
 ) -> Explanation:
-    """What was reused and why no more, read from memory. With a `store` that is read too, which blocks."""
+    """Explain what was reused and why no more, from memory. With a `store` that is read too, which blocks."""
     found = Explanation(chain.num_prompt, match.reason, reused, num_known=match.num_known)
     if match.reason is not StopReason.LAST_TOKEN:
         parent, limit = chain.parent(match.num_known // chain.block_size), MAX_FOLLOWERS if store else NUM_NEIGHBOURS
@@ -114,8 +114,8 @@ def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
 def _elsewhere(
     store: BlockStore, found: Explanation, chain: BlockChain, fingerprint: Fingerprint, info: NamespaceInfo
 ) -> Explanation:
-    """The same explanation, or one that names the fields in which the fingerprint differs under which the same tenant
-    has stored the first block."""
+    """The explanation, changed to OTHER_FINGERPRINT where the same tenant has stored the first block under one; its
+    note names the fields that differ."""
     size = chain.block_size
     if chain.num_prompt < size:
         return found

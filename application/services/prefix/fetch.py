@@ -54,10 +54,8 @@ class PrefixFetch:
         self._found = tiers.hot.acquire(self._keys, self._groups)
         self._pinned = [record.key for record in self._found if record is not None]
         self._cold = [index for index, record in enumerate(self._found) if record is None]
-        self._waiting = [self._cold[at : at + RECORDS_PER_READ] for at in range(0, len(self._cold), RECORDS_PER_READ)]
         self._reads: list[_Read] = []
-        if tiers.store.writer is None:
-            self._waiting = []
+        self._is_begun = self._begin_reads()
 
     @property
     def records(self) -> list[Record]:
@@ -90,7 +88,7 @@ class PrefixFetch:
 
     @property
     def is_canonical(self) -> bool:
-        """Whether all of it was computed on the grid."""
+        """True when all of it was computed on the grid."""
         return all(record.provenance is Provenance.PREFILL for record in self.records)
 
     @property
@@ -105,21 +103,13 @@ class PrefixFetch:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the store has answered for all that is not hot; False when it was stuck, or is."""
-        return not self._waiting and all(read.is_done for _, read in self._reads)
+        """True when the store has answered for all that is not hot; False when it was stuck, or is."""
+        return self._is_begun and all(read.is_done for _, read in self._reads)
 
     def settle(self) -> bool:
-        """Begin what could not be begun before; True when everything has arrived, or will not in time. Lands one read
-        a call where this thread has to: others compute in between."""
+        """True when everything has arrived, or will not in time. Lands one read a call where this thread has to: others
+        compute in between."""
         store = self._tiers.store
-        is_stuck = bool(self._waiting or self._reads) and store.is_stuck
-        while self._waiting and not is_stuck:
-            indices = self._waiting[0]
-            keys, groups = [self._keys[at] for at in indices], [self._groups[at] for at in indices]
-            read = store.fetch(keys, groups, self._on_progress)
-            if read is None:  # a store that was late is tried by one read at a time
-                break
-            self._reads.append((self._waiting.pop(0), read))
         if store.lands_on_compute_thread:
             done = [pair for pair in self._reads if pair[1].is_done]
             if done:
@@ -127,8 +117,7 @@ class PrefixFetch:
             if len(done) > 1:
                 self._on_progress()
                 return False
-        has_begun = len(self._cold) > sum(map(len, self._waiting))
-        return is_stuck or not has_begun or self.is_answered
+        return not self._is_begun or self.is_answered or store.is_stuck
 
     def finish(self) -> bool:
         """Once settled: take what arrived. False when `missing` names what could not be had in time."""
@@ -153,6 +142,19 @@ class PrefixFetch:
             read.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
+
+    def _begin_reads(self) -> bool:
+        """False while the store is stuck."""
+        if self._tiers.store.writer is None:
+            return True
+        for at in range(0, len(self._cold), RECORDS_PER_READ):
+            indices = self._cold[at : at + RECORDS_PER_READ]
+            keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
+            read = self._tiers.store.fetch(keys, groups, self._on_progress)
+            if read is None:
+                return False
+            self._reads.append((indices, read))
+        return True
 
     def _take(self, pair: _Read) -> None:
         """Put a read's records in their places."""

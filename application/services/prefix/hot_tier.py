@@ -4,8 +4,8 @@ Invariants (checked by `check_integrity`)
 * Those of a RecordTree: chains without holes, exact `used_bytes`, the least recently used leaf goes first.
 * `used_bytes` never exceeds the budget, except by what is pinned while the budget shrinks.
 
-Records are references to immutable payloads. Evicting one whose payload somebody still holds would free nothing, so
-whoever holds payloads keeps them pinned: `acquire` pins, `release` unpins, counted. Any thread.
+Records refer to immutable payloads. Evicting a record whose payload is still in use would free nothing, so users of a
+payload pin its record: `acquire` pins, `release` unpins, counted. Any thread.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from domain.prefix.record_tree import Node, RecordTree, parent_of
 
 RECORD_OVERHEAD_BYTES = 1024
-"""What a record costs besides its payload: objects, index entries."""
+"""Memory of a record besides its payload: objects, index entries."""
 
 SCANNED_PER_FOLLOWER = 32
 """Records looked at for each follower asked for: where thousands follow one block, the latest are not searched for."""
@@ -34,7 +34,7 @@ GroupSet = frozenset[GroupIndex]
 
 
 def record_bytes(record: Record) -> int:
-    """What a record counts against the budget."""
+    """The bytes that a record counts against the budget."""
     return record.raw_bytes + ID_BYTES * len(record.key_ids) + RECORD_OVERHEAD_BYTES
 
 
@@ -48,7 +48,7 @@ class HotTier:
         self._lock = Lock()
         self.indexes = Indexes()
         self._tree = RecordTree(lambda key: self.indexes.remove((key,), HOT))
-        # Pins of records that were forgotten while somebody held them: their releases are still to come.
+        # Pins of records that were cleared while they were held: their releases are still to come.
         self._forgotten: Counter[RecordKey] = Counter()
 
     @property

@@ -129,7 +129,7 @@ class Indexes:
                 epoch.index.remove(own, STORED)
 
     def places(self, keys: Sequence[RecordKey]) -> list[int]:
-        """Where each is, as bits of `prefix_index`. All of one namespace."""
+        """The places of each record, as bits (HOT, QUEUED, STORED). All of one namespace."""
         with self._lock:
             epoch = self._epochs.get(keys[0].namespace) if keys else None
             return [epoch.index.places(key) for key in keys] if epoch is not None else [0] * len(keys)
@@ -142,13 +142,13 @@ class Indexes:
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
     ) -> PrefixMatch:
-        """As PrefixIndex."""
+        """Match one namespace, as `PrefixIndex.match`."""
         with self._lock:
             return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known)
 
     @contextmanager
     def lasting(self, epoch: Epoch) -> Generator[bool]:
-        """Whether records may be kept; nobody clears until the block ends. Not for I/O."""
+        """Yields whether records of the epoch may be kept. It cannot end inside the block, so do no I/O there."""
         with self._ending:
             yield not epoch.is_over
 

@@ -36,7 +36,7 @@ MAX_STATES = 256
 """A limit for small states too: each costs some objects a layer, and is compared with prompts that begin like it."""
 
 OUTPUT_BYTES = 40
-"""What a state counts for each generated token, besides its arrays: a Python integer. A prompt is an array."""
+"""Memory of a state for each generated token besides its arrays: a Python integer. A prompt is an array."""
 
 DROP_TRIES = 2
 """A state whose dropping failed is dropped once more: otherwise its remains stay until the model is unloaded."""
@@ -168,7 +168,7 @@ class LiveTier:
         return best
 
     def holds(self, state: LiveState, taker: SequenceId) -> bool:
-        """Whether this sequence may still take the state over."""
+        """Returns whether this sequence may still take the state over."""
         is_there = self._states.get(state.id) is state or self._claims.get(taker) is state
         return is_there and not state.epoch.is_over
 

@@ -38,12 +38,12 @@ from domain.prefix.record import NamespaceInfo, RecordKey
 from domain.scheduling.step_values import TakeOver
 
 MAX_FAILED_FETCHES = 3
-"""How often a lookup is repeated because what it found was gone; then the prompt is computed."""
+"""Times that a lookup is repeated because what it found was gone; then the prompt is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a sequence can resume: by records (`match`), or by a `live` state that reaches at least as far."""
+    """A way to resume a sequence: by records (`match`), or by a `live` state that reaches at least as far."""
 
     chain: BlockChain
     match: PrefixMatch
@@ -85,6 +85,7 @@ class Lookup(SequenceCache):
         self._tiers = tiers
         self._info = info
         self._rules = rules
+        self._forks = prompt.fork_points
         self._persist = persist
         self._restores = restores
         self._shape = shape or MemoryShape()
@@ -99,6 +100,7 @@ class Lookup(SequenceCache):
         self._load = tiers.load(self.epoch)
         self._hashing = tiers.hashing.submit(BlockChain, info.namespace, rules.grid.block_size, prompt.token_ids)
         self._hashing.add_done_callback(lambda _: tiers.wake())
+        tiers.open.add(id)
 
     @property
     def chain(self) -> BlockChain | None:
@@ -143,7 +145,7 @@ class Lookup(SequenceCache):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the sequence makes progress, and later ones can count on finding what it computes."""
+        """True when the sequence makes progress, and later ones can count on finding what it computes."""
         is_kept = self._persist or bool(self._tiers.hot.budget_bytes)
         return is_kept and self._is_admitted and not self.is_waiting and not self.epoch.is_over
 
@@ -242,8 +244,8 @@ class Lookup(SequenceCache):
         return not self._is_ready and self._is_wanted and self._owner is None and self._begin_fetch(resume)
 
     def _find(self, chain: BlockChain) -> Resume:
-        """What brings the prompt furthest. A live state goes before records that reach no further, because taking it
-        over copies nothing. After a store was late only memory is used."""
+        """Find what brings the prompt furthest. A live state goes before records that reach no further, because taking
+        it over copies nothing. After a store was late only memory is used."""
         tiers, grid, place = self._tiers, self._rules.grid, HOT if self._is_late else ANYWHERE
         match = tiers.match(self.epoch, chain, self._rules, self._absent, place)
         if self._is_late and match.position < grid.furthest(chain.num_prompt):

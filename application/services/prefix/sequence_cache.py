@@ -31,12 +31,12 @@ class SequenceCache:
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether it is known where the sequence resumes; that may still have to be fetched."""
+        """True when it is known where the sequence resumes; that may still have to be fetched."""
         return True
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the sequence was admitted and its prefix waits for room in memory."""
+        """True when the sequence was admitted and its prefix waits for room in memory."""
         return False
 
     @property

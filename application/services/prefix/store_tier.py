@@ -2,12 +2,8 @@
 
 Reads and upkeep (deletes, notes of use) have threads of their own, so no read waits for a write. A call that hangs on
 its volume cannot be stopped. While a read is late the store counts as stuck: no read is started, waiting reads are
-given up, and requests use what is in memory. When the late read returns, the store is tried by one read at a time.
-There are no timers: lateness is noticed when a caller looks at a read.
-
-    answers ──a read is late──► stuck ──it returns──► suspect: one read at a time ──that one is in time──► answers
-                                  ▲                        │
-                                  └────it is late too──────┘
+given up, and requests use what is in memory, until the late read returns. There are no timers: lateness is noticed when
+a caller looks at a read.
 
 What is read is landed: copied to where restoring takes it from fastest, by the worker that read it or, where only that
 thread may, by the compute thread. A read that cannot be landed is used as it is: restoring it takes longer.
@@ -65,7 +61,7 @@ class StoreRead(Call[T]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no answer will come in time: the read is late itself, or waits behind a late one."""
+        """True when no answer will come in time: the read is late itself, or waits behind a late one."""
         return not self.is_done and self._tier.is_stuck
 
     @property
@@ -119,12 +115,9 @@ class StoreTier:
         self._readers = readers or Lane("restore", NUM_READERS)
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
         self._indexes = Indexes()
-        # The reads that run by when they began, those that are late, and the one that tries a suspect store.
         self._lock = Lock()
-        self._running: dict[Hashable, int] = {}
+        self._running: dict[Hashable, int] = {}  # the time at which each read began
         self._late: set[Hashable] = set()
-        self._is_suspect = False
-        self._probe: Hashable = None
 
     def report_to(self, indexes: Indexes) -> None:
         """Keep `indexes` informed of what is queued and stored. Call it before the first put."""
@@ -147,7 +140,7 @@ class StoreTier:
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
-        """As `BlockStore.get`, also what is queued. Blocks for the store: `fetch` lets a worker call it."""
+        """Read records, as `BlockStore.get`, queued ones too. Blocks for the store: `fetch` lets a worker call it."""
         return self.writer.get(keys, groups) if self.writer is not None else [None] * len(keys)
 
     def fetch(
@@ -190,13 +183,12 @@ class StoreTier:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a read is late. Each late read is reported as a fault when it is first noticed."""
+        """True while a read is late. Each late read is reported as a fault when it is first noticed."""
         now_ns = self.clock.now_ns()
         with self._lock:
             late = {read for read, began_ns in self._running.items() if began_ns < now_ns - int(self._timeout_s * 1e9)}
             num_fresh = len(late - self._late)
             self._late |= late
-            self._is_suspect |= num_fresh > 0
         for _ in range(num_fresh):
             self._fault("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
         return bool(late)
@@ -206,10 +198,6 @@ class StoreTier:
         read = StoreRead(self, work, on_done)
         if self.is_stuck:
             return None
-        with self._lock:
-            if self._is_suspect and self._probe is not None:
-                return None
-            self._probe = read if self._is_suspect else None
         try:
             self._readers.start(read)
         except ServerUnavailable:  # stopping: as if the store did not answer
@@ -261,10 +249,7 @@ class StoreTier:
     def read_ended(self, read: StoreRead[T], error: BaseException | None = None) -> None:
         """Called by StoreRead when it has run, or never will."""
         with self._lock:
-            has_run = self._running.pop(read, None) is not None
-            if read is self._probe:
-                self._is_suspect &= not has_run or read in self._late
-                self._probe = None
+            self._running.pop(read, None)
             self._late.discard(read)
         if error is not None:
             self._fault("store.read", described(error))

@@ -43,7 +43,7 @@ class Tier(Protocol[Key, Kept]):
         ...
 
     def get(self, keys: Sequence[Key]) -> Sequence[Kept | None]:
-        """What is there, None for the others. Does not count as use."""
+        """Returns what is there, None for the others. Does not count as use."""
         ...
 
     def drop(self, keys: Sequence[Key]) -> None:
@@ -81,7 +81,7 @@ class PrefixTiers:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether captured records can be had at once: from memory, or from the write queue."""
+        """True when captured records can be had at once: from memory, or from the write queue."""
         return bool(self.hot.budget_bytes) or self.store.writer is not None
 
     def wake(self) -> None:

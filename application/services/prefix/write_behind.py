@@ -169,7 +169,7 @@ class WriteBehind:
         return replace(report, num_records=report.num_records + num_withdrawn)
 
     def is_settled(self, mark: int) -> bool:
-        """Whether every offer up to number `mark` is stored, dropped or withdrawn. Never blocks on the store."""
+        """Returns whether all offers up to number `mark` are stored, dropped or withdrawn. Does not wait."""
         with self._changed:
             return all(offer.number > mark for offer in (*self._writing, *self._waiting))
 
@@ -179,8 +179,7 @@ class WriteBehind:
         return self._queued_bytes + self._prepared_bytes
 
     def loss_reason(self, key: RecordKey) -> str | None:
-        """Why a record was refused, dropped or withdrawn and has not been offered again; None if it was not, or long
-        ago."""
+        """The reason for which a record was refused, dropped or withdrawn and not offered again; None for none."""
         with self._changed:
             return self._lost.get(key)
 
@@ -351,11 +350,11 @@ class WriteBehind:
             self._changed.wait_for(lambda: not self._is_writing(keys))
 
     def _is_writing(self, keys: Sequence[RecordKey]) -> bool:
-        """Whether one of these records, or something that follows them, is being written."""
+        """Returns whether one of these records, or something that follows them, is being written."""
         return not self._below(keys).isdisjoint(record.key for offer in self._writing for record in offer.records)
 
     def _below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Of these records and all that follows them, those that are queued."""
+        """Keys of those of these records, and of all that follows them, that are queued."""
         found, num_before = set(keys), -1
         while len(found) != num_before:  # records mostly come after their parents: the second pass finds no more
             num_before = len(found)

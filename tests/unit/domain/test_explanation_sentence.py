@@ -7,7 +7,7 @@ from domain.prefix.explanation import Divergence, Explanation, StopReason, expla
 SENTENCES = {
     StopReason.LAST_TOKEN: "Everything is reused but the last token, which is always computed.",
     StopReason.NEVER_SEEN: "Nothing that goes on like this prompt after token 768 is stored: a note.",
-    StopReason.EVICTED: "What follows token 1024 was stored once and has been evicted since.",
+    StopReason.EVICTED: "The block after token 1024 was stored once and has been evicted.",
     StopReason.NO_SNAPSHOT: (
         "Blocks are stored up to token 1024, but the recurrent layers have no snapshot after token 768 to go on from."
     ),
@@ -17,10 +17,8 @@ SENTENCES = {
     ),
     StopReason.OFF_GRID: "Exact mode resumes only at multiples of the prefill grid; the last usable one is token 768.",
     StopReason.OTHER_FINGERPRINT: "The prompt is stored, but not for this model as it runs now: a note.",
-    StopReason.SLOW_STORE: (
-        "The store did not answer in time, so that what it may hold after token 768 is computed again."
-    ),
-    StopReason.UNREADABLE: "What was stored could not be read or restored any more, so it is computed again.",
+    StopReason.SLOW_STORE: ("The store did not answer in time, so everything after token 768 is computed again."),
+    StopReason.UNREADABLE: "The stored state could not be read or restored, so it is computed again.",
     StopReason.NO_ROOM: "Memory has no room for what is stored beside a state made of it: it is computed.",
     StopReason.UNSUPPORTED_LAYOUT: "The model is served without reuse: a note.",
     StopReason.DISABLED: "Nothing is reused: a note.",

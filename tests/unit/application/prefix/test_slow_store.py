@@ -132,34 +132,6 @@ def test_a_list_of_what_is_stored_that_is_late_is_done_without(layout: StateLayo
     driver.check_idle()
 
 
-def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
-    driver, lane = restarted(ATTENTION)
-    for _ in range(3):
-        late = driver.begin(PROMPT)
-        lane.hang(1)
-        pass_deadline(driver)
-        driver.finish(late)
-        assert late.explanation.reason is StopReason.SLOW_STORE
-        lane.run()
-        driver.hot.resize(0)
-        driver.hot.resize(1 << 30)
-        first, other = driver.begin([*PROMPT[:400], 1, 2]), driver.begin([*PROMPT[:200], 9, 9])
-        assert not driver.step(first)
-        driver.finish(other)
-        assert other.explanation.reason is StopReason.SLOW_STORE
-        while not driver.step(first):
-            assert lane.run()
-        driver.finish(first)
-        driver.hot.resize(0)
-        driver.hot.resize(1 << 30)
-    both = [driver.begin(PROMPT), driver.begin(PROMPT[:300])]
-    assert lane.run()
-    driver.finish(*both)
-    assert [job.computed for job in both] == [0, 11]
-    lane.run()
-    driver.check_idle()
-
-
 def test_deletes_that_are_left_undone_or_fail_are_told() -> None:
     driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
