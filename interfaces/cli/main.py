@@ -22,7 +22,7 @@ from interfaces.cli.commands import (
     serve,
     status,
 )
-from interfaces.cli.server.leave import leave
+from interfaces.cli.terminal.ending import leave
 
 app = typer.Typer(
     name="cairn",

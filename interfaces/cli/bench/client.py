@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from domain.shown import shown
-from interfaces.cli.client.foreign_answer import content_of, decoded
+from interfaces.cli.client.running_server import content_of, decoded
 
 if TYPE_CHECKING:
     import httpx

@@ -13,7 +13,7 @@ import typer
 
 from application.settings import is_loopback
 from domain.shown import shown
-from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, key_in
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _measured(
 
     from interfaces.cli.bench.client import BenchFailed, Target, new_client
     from interfaces.cli.bench.scenarios import Bench
-    from interfaces.cli.terminal.interrupt import unless_interrupted
+    from interfaces.cli.terminal.ending import unless_interrupted
     from interfaces.cli.terminal.progress import Unit, progress
 
     client = new_client(api_key, is_local=is_loopback(urlsplit(url).hostname or ""))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from adapters.system.request_summary import read_summary
 from domain.prefix.explanation import TIER_NAMES, Divergence, Explanation, StopReason, explanation_sentence
 from domain.shown import shown
-from interfaces.cli.terminal.progress import told_latency
+from interfaces.cli.terminal.progress import format_latency
 
 if TYPE_CHECKING:
     from interfaces.http.native.bodies import PromptExplanation
@@ -233,15 +233,15 @@ def told(story: RequestStory) -> Iterator[tuple[str, str]]:
     queued = "" if story.queued_at is None else f"{story.queued_at.astimezone():%Y-%m-%d %H:%M:%S}, "
     yield "queued", f"{queued}with a prompt of {story.prompt_tokens:,} tokens"
     if story.queue_s is not None:
-        yield "waited", told_latency(story.queue_s) + _why_it_waited(story)
+        yield "waited", format_latency(story.queue_s) + _why_it_waited(story)
     yield from _prompt(story)
     if story.preemptions:
         yield "preempted", f"{story.preemptions} times: others needed its memory (engine.memory); it went on afterwards"
     if story.ttft_s is not None:
-        yield "first token", f"after {told_latency(story.ttft_s)}"
+        yield "first token", f"after {format_latency(story.ttft_s)}"
     if story.decode_s is not None:
         rate = f", {story.output_tokens / story.decode_s:,.1f} a second" if story.decode_s else ""
-        yield "answer", f"{story.output_tokens:,} tokens in {told_latency(story.decode_s)}{rate}"
+        yield "answer", f"{story.output_tokens:,} tokens in {format_latency(story.decode_s)}{rate}"
     yield _end(story)
     if (most := _most(story)) is not None:
         yield "most of it", most
@@ -261,11 +261,11 @@ def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
         yield f"  {side}", shown(text, 500)
     if story.prefill_s is not None:
         whole = "" if story.done_tokens >= story.prompt_tokens else f" of {story.prompt_tokens - num_reused:,}"
-        yield "computed", f"{story.computed_tokens:,}{whole} tokens, in {told_latency(story.prefill_s)}"
+        yield "computed", f"{story.computed_tokens:,}{whole} tokens, in {format_latency(story.prefill_s)}"
 
 
 def _end(story: RequestStory) -> tuple[str, str]:
-    after = f"after {told_latency(story.total_s)}"
+    after = f"after {format_latency(story.total_s)}"
     if story.stage:
         return "open", f"{after}: in {shown(story.stage)}"
     why = _ENDS.get(story.reason, "")

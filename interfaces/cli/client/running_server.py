@@ -1,16 +1,23 @@
-"""A running Cairn server as commands talk to it: one JSON request, one JSON answer, and a plain word when it fails."""
+"""A running server as commands talk to it: one JSON request, one JSON answer, and a message when it fails.
+
+What answers may not be Cairn: an answer is read up to a bound, decoded as JSON or refused, and its text is shown only
+through `domain/shown.py`.
+"""
 
 import asyncio
-from collections.abc import Generator
+import json
+import math
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
+from domain.byte_size import format_bytes
 from domain.shown import shown
-from interfaces.cli.client.foreign_answer import content_of, decoded
-from interfaces.cli.terminal.failure import FAILED, USAGE, fail
+from interfaces.cli.terminal.ending import FAILED, USAGE, fail
+from interfaces.cli.terminal.progress import Opener, Unit, progress
 
 if TYPE_CHECKING:
     import httpx
@@ -18,16 +25,26 @@ if TYPE_CHECKING:
 _Body = TypeVar("_Body")
 
 CONNECT_TIMEOUT_S = 5.0
-"""Answers may take as long as loading a model or computing a prompt does."""
+"""The bound on connecting only: an answer may take as long as loading a model or computing a prompt."""
 
 MAX_REFUSAL_CHARS = 2000
-"""Of what a server says when it refuses."""
+"""The bound on the text of a refusal."""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
+MAX_ANSWER_BYTES = 16 * 2**20
+
+MAX_DIGITS = 20
+"""The bound on a whole number, its sign included: an integer of 64 bits has no more, and fits a float."""
+
+LOOK_EVERY_S = 0.5
+LOOK_TIMEOUT_S = 5.0
+WARM_OPERATION = "warmCache"
+
 
 class NoAnswer(Exception):
-    """There is none, or a refusal. `exit_status`: of a command that needs one. `http_status`: of a refusal."""
+    """The server did not answer, or refused. `exit_status`: of a command that needs the answer. `http_status`: of a
+    refusal."""
 
     def __init__(self, message: str, exit_status: int = FAILED, http_status: int | None = None) -> None:
         super().__init__(message)
@@ -37,7 +54,7 @@ class NoAnswer(Exception):
 
 @contextmanager
 def needed() -> Generator[None]:
-    """Ends the command with what a NoAnswer says."""
+    """End the command with the message of a NoAnswer."""
     try:
         yield
     except NoAnswer as why:
@@ -52,13 +69,13 @@ class RunningServer:
     api_key: str | None = None
 
     def understood(self, answer: dict[str, object], body: type[_Body]) -> _Body:
-        """An answer as what this version of Cairn would have answered. Raises NoAnswer."""
+        """The answer decoded as `body`, a type of this version's API. Raises NoAnswer."""
         from interfaces.http.native.bodies import body_of
 
         try:
             return body_of(answer, body)
         except ValueError as error:
-            message = f"what answers at {self.url} is not this version of Cairn: {shown(str(error))}"
+            message = f"the server at {self.url} is not this version of Cairn: {shown(str(error))}"
             raise NoAnswer(message) from None
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
@@ -83,7 +100,7 @@ class RunningServer:
         except TimeoutError:
             raise NoAnswer(f"{self.url} did not answer within {timeout_s:g} s") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
-            raise NoAnswer(f"{self.url} is no address to ask: {shown(str(error))}", USAGE) from None
+            raise NoAnswer(f"{self.url} is not a valid server URL: {shown(str(error))}", USAGE) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             message = f"no server answers at {self.url}; start one with cairn serve, or name another with --url"
             raise NoAnswer(message) from None
@@ -109,8 +126,86 @@ class RunningServer:
 
 
 def running_server(url: str | None, api_key: str | None, settings: ServerSettings) -> RunningServer:
-    """What was asked for, else the server that these settings describe."""
+    """The server at `url`, by default the one that the settings describe."""
     if url is None:
         host = _WILDCARDS.get(settings.host, settings.host)
         url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
     return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
+
+
+async def content_of(response: "httpx.Response") -> bytes:
+    """The body of a streamed response. Raises ValueError if it is longer than MAX_ANSWER_BYTES."""
+    content = bytearray()
+    async for data in response.aiter_bytes():
+        content += data
+        if len(content) > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer is longer than {format_bytes(MAX_ANSWER_BYTES)}")
+    return bytes(content)
+
+
+def decoded(content: bytes) -> Any:
+    """JSON whose numbers are finite. Raises ValueError, also for a value that is nested too deeply."""
+    try:
+        return json.loads(content, parse_int=_whole, parse_float=_finite, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("the answer is nested too deeply") from None
+
+
+def _whole(text: str) -> int:
+    return int(text) if len(text) <= MAX_DIGITS else _refused(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refused(text)
+
+
+def _refused(text: str) -> NoReturn:
+    raise ValueError(f"the answer has a number that is out of range: {text[:20]}")
+
+
+class Asks(Protocol):
+    """See RunningServer."""
+
+    async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]: ...
+
+
+async def warmed(
+    server: Asks, body: bytes, *, quiet: bool, look_every_s: float = LOOK_EVERY_S, opener: Opener = progress
+) -> dict[str, object]:
+    """Have the server compute the prompts of a request, and show how far it is. Returns its answer. Raises NoAnswer.
+
+    The admin API reports on every open request. Without access to it (a key that is no admin's, an older server) there
+    is no bar. If interrupted, the server stops computing and keeps what it has computed.
+    """
+    asking = asyncio.ensure_future(server.ask("/v1/cache/warm", body))
+    prompts: dict[str, tuple[int, int]] = {}
+    may_look = not quiet
+    try:
+        with opener("warming", None, Unit.TOKENS, quiet=quiet) as bar:
+            while not (await asyncio.wait([asking], timeout=look_every_s))[0]:
+                if not may_look:
+                    continue
+                try:
+                    found = _warming(await server.ask("/admin/api/requests?ended=0", timeout_s=LOOK_TIMEOUT_S))
+                    prompts = {id: (total, total) for id, (_, total) in prompts.items()} | found  # gone is whole
+                except NoAnswer as why:
+                    may_look = why.http_status is None  # busy now, or never for us
+                if prompts:
+                    bar.reach(sum(done for done, _ in prompts.values()), sum(total for _, total in prompts.values()))
+        return asking.result()
+    finally:
+        asking.cancel()
+
+
+def _warming(answer: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """Tokens computed and in all, by request, of the prompts that are being warmed."""
+    found: dict[str, tuple[int, int]] = {}
+    for request in cast("list[Mapping[str, object]]", answer.get("open") or []):
+        match request:
+            case {"id": str(id), "operation": operation, "done_tokens": int(done), "prompt_tokens": int(total)}:
+                if operation == WARM_OPERATION:
+                    found[id] = done, total
+            case _:
+                continue
+    return found

@@ -11,9 +11,9 @@ from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
 from domain.shown import shown
 from interfaces.cli.commands.cache_requests import Url
-from interfaces.cli.terminal.failure import FAILED, fail
+from interfaces.cli.terminal.ending import FAILED, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
-from interfaces.cli.terminal.progress import Shown, Unit, progress
+from interfaces.cli.terminal.progress import Meter, Unit, progress
 
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore
@@ -270,7 +270,7 @@ def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
         typer.confirm(f"Remove {what}?", abort=True, err=True)
 
 
-def _bytes_of(store: "StoreAdministration", what: str, quiet: bool) -> AbstractContextManager[Shown]:
+def _bytes_of(store: "StoreAdministration", what: str, quiet: bool) -> AbstractContextManager[Meter]:
     return progress(what, store.usage().stored_bytes, Unit.BYTES, quiet=quiet)
 
 

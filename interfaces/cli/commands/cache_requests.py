@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from domain.shown import shown
-from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def warm(
     """Let a running server compute a request's prompt now, so that the request finds it."""
     import asyncio
 
-    from interfaces.cli.client.running_server import needed
-    from interfaces.cli.client.warming import warmed
+    from interfaces.cli.client.running_server import needed, warmed
     from interfaces.http.native.cache import WarmedBody
 
     server, body = _server(url, api_key), _read_request(file, model)

@@ -1,11 +1,30 @@
-"""`cairn doctor`: what this machine is to Cairn, and what is wrong with it."""
+"""`cairn doctor`: what this machine is to Cairn, and what is wrong with it.
+
+Each check is a name, a finding, and what to do about it if something is wrong. A check never raises: a failure to find
+out is itself a finding.
+"""
 
 import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-from interfaces.cli.terminal.failure import FAILED
+from application.settings import ANY, CacheSettings, Settings
+from domain.byte_size import format_bytes
+from domain.errors import InvalidKeys
+from interfaces.cli.terminal.ending import FAILED
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+
+LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
+MIN_OPEN_FILES = 4096
+MIN_MEMORY_BYTES = 2 * 2**30
+MIN_DISK_BYTES = 2 * 2**30
 
 
 def doctor(
@@ -16,8 +35,6 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check device, BLAS, model, limits, data folder and settings; exit status 1 if something is wrong."""
-    from interfaces.cli.commands.checks import run_checks
-
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
     checks = list(run_checks(settings))
     is_well = not any(check.problem for check in checks)
@@ -32,3 +49,170 @@ def doctor(
         typer.echo("nothing is wrong" if is_well else "lines with ! want attention")
     if not is_well:
         raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`problem`: what to do about the finding; empty if nothing is wrong."""
+
+    name: str
+    found: str
+    problem: str = ""
+
+
+def run_checks(settings: Settings) -> Iterator[Check]:
+    """Every check, in the order shown. Takes a few seconds: MLX is imported and the disk is measured."""
+    parts: tuple[Callable[[], Iterator[Check]], ...] = (
+        _versions,
+        lambda: _computing(settings),
+        lambda: _model(settings),
+        _limits,
+        lambda: _memory_limit(settings),
+        lambda: _watch(settings),
+        lambda: _data(settings),
+        lambda: _guard(settings),
+        _configuration,
+    )
+    for part in parts:
+        try:
+            yield from part()
+        except Exception as error:
+            yield Check("doctor", f"{type(error).__name__}: {error}", "a check failed; please report it")
+
+
+def _versions() -> Iterator[Check]:
+    yield Check("system", f"{platform.platform()}, Python {platform.python_version()}")
+    found: list[str] = []
+    missing: list[str] = []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    yield Check("versions", ", ".join(found), f"not installed: {', '.join(missing)}" if missing else "")
+
+
+def _computing(settings: Settings) -> Iterator[Check]:
+    from adapters.system.machine import usable_cpus
+    from interfaces.composition.machine_facts import device_and_blas
+
+    try:
+        device, blas = device_and_blas(settings)
+    except ImportError as error:
+        yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
+        return
+    yield Check("device", f"{device}, {usable_cpus()} CPUs")
+    if blas is not None:
+        slow = blas.is_needed and not blas.is_active
+        yield Check("BLAS", blas.describe(), blas.remedy if slow else "")
+    if sys.platform == "linux" and device == "cpu" and os.environ.get("MLX_DISABLE_COMPILE") is None:
+        compiler = shutil.which("g++")
+        yield Check("compiler", compiler or "no g++: MLX runs some operations unfused, a little slower")
+
+
+def _model(settings: Settings) -> Iterator[Check]:
+    from domain.ids import ModelId
+    from interfaces.composition.backends import model_repository
+
+    id = ModelId(settings.model.default)
+    source = model_repository(settings).find(id)
+    if source is not None:
+        yield Check("model", f"{id} in {source.path}")
+    elif settings.model.download and id.count("/") == 1:
+        yield Check("model", f"{id}, to be downloaded on first use")
+    else:
+        yield Check("model", f"{id} is not here", "see `cairn models`, or name a hub model as ORG/NAME")
+
+
+def _limits() -> Iterator[Check]:
+    from adapters.system.machine import SystemMemory, open_file_limits
+
+    memory = SystemMemory().read()
+    available = f", {format_bytes(memory.available_bytes)} available" if memory.available_bytes else ""
+    short = memory.available_bytes is not None and memory.available_bytes < MIN_MEMORY_BYTES
+    yield Check(
+        "memory",
+        ("unknown" if memory.total_bytes is None else format_bytes(memory.total_bytes)) + available,
+        "less than 2 GiB are available: only small models will fit" if short else "",
+    )
+    soft, hard = open_file_limits()
+    few = 0 <= hard < MIN_OPEN_FILES
+    yield Check(
+        "open files",
+        f"{_limit(soft)} (may be raised to {_limit(hard)})",
+        f"raise the hard limit to {MIN_OPEN_FILES} or more: every connection takes one" if few else "",
+    )
+
+
+def _memory_limit(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.memory import describe_limits, limits_here
+
+    limits = limits_here(settings)
+    unknown = "" if limits is not None else "how much memory there is cannot be read: set --memory SIZE"
+    yield Check("may hold", describe_limits(limits), unknown)
+
+
+def _watch(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.backends import choose_backend
+    from interfaces.composition.supervision import stuck_after_s
+
+    after_s = stuck_after_s(choose_backend(settings).may_be_cpu)
+    yield Check("watch", f"an engine that does not move for {after_s:g} s is replaced")
+
+
+def _data(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.store import store_dir
+
+    if settings.store.kind != "lmdb":
+        yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")
+        return
+    folder = store_dir(settings.store)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Check("data", f"{folder}: {error.strerror or error}", "name a folder that can be written: --store DIR")
+        return
+    full = free < MIN_DISK_BYTES
+    yield Check("data", f"{folder}, {format_bytes(free)} free", "less than 2 GiB are free" if full else "")
+
+
+def _guard(settings: Settings) -> Iterator[Check]:
+    """Settings that give up a part of what SECURITY.md promises."""
+    server = settings.server
+    key = "with a key" if server.needs_key else "without a key"
+    problems = [
+        problem
+        for applies, problem in (
+            (
+                ANY in server.allowed_hosts,
+                'server.allowed_hosts = ["*"] lets web pages in by DNS rebinding',
+            ),
+            (ANY in server.cors_origins, 'server.cors_origins = ["*"] lets every web page ask this server'),
+            (
+                settings.cache.show_text == "on" and not replace(settings, cache=CacheSettings()).shows_text,
+                'cache.show_text = "on" shows every client what others with the same cache_salt have sent',
+            ),
+        )
+        if applies
+    ]
+    if server.key_file is not None:
+        from adapters.system.key_file import KeyFile
+
+        file = KeyFile(server.key_file)
+        try:
+            key = f"{len(file.read())} keys in {file.path}"
+        except InvalidKeys as error:
+            problems.append(error.message)
+    yield Check("access", f"{server.host}, {key}", "; ".join(problems))
+
+
+def _configuration() -> Iterator[Check]:
+    from adapters.config.loader import config_file
+
+    file = config_file(os.environ)
+    yield Check("settings", f"{file}{'' if file.exists() else ' (none yet)'}")
+
+
+def _limit(value: int) -> str:
+    return "no limit" if value < 0 else str(value)

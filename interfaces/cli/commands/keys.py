@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, settings_with
 
 if TYPE_CHECKING:

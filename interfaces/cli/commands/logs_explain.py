@@ -10,7 +10,7 @@ import typer
 
 from domain.shown import shown
 from interfaces.cli.commands.cache_requests import Url
-from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:

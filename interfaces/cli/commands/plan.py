@@ -11,7 +11,7 @@ from domain.byte_size import ByteSize, format_bytes
 from domain.errors import DomainError, InvalidRequest
 from domain.memory.shape import StateCost
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
-from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 _COUNT = re.compile(r"([0-9]{1,9})([kKmM]?)")

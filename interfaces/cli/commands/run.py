@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.shown import plain
-from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def converse(
 
     from interfaces.cli.commands.chat import Chat
     from interfaces.cli.server.loading import wait_for_model
-    from interfaces.cli.terminal.interrupt import unless_interrupted
+    from interfaces.cli.terminal.ending import unless_interrupted
 
     with asyncio.Runner() as runner:
         try:
@@ -84,7 +84,7 @@ def converse(
 
 def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
     from domain.errors import DomainError
-    from interfaces.cli.terminal.interrupt import unless_interrupted
+    from interfaces.cli.terminal.ending import unless_interrupted
 
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # gives `input` line editing and history, where Python has it

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import ApiKey, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import json
 
 from interfaces.cli.commands.cache_requests import Url
-from interfaces.cli.terminal.failure import fail
+from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from domain.byte_size import format_bytes
 from domain.shown import shown
 from interfaces.cli.client.running_server import RunningServer
-from interfaces.cli.terminal.progress import told_latency, told_time
+from interfaces.cli.terminal.progress import format_latency, format_time
 from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody
 from interfaces.http.native.bodies import MemoryBody, TiersBody
 from interfaces.http.native.health import EngineBody
@@ -62,7 +62,7 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
     if health.problem:
         state.append(f" ({shown(health.problem)})")
     models = ", ".join(shown(model) for model in health.models) or "no model loaded"
-    up = f"  up {told_time(overview.uptime_s)}"
+    up = f"  up {format_time(overview.uptime_s)}"
     yield Text.assemble((f"cairn {overview.version} ", "bold"), f"{url}  ", state, up)
     yield _line("models", models)
     yield _engine(health.engine)
@@ -80,8 +80,8 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
 
 def _engine(engine: EngineBody) -> Text:
     if engine.status == "ok":
-        return _line("engine", f"last step {told_latency(engine.last_step_age_s)} ago", engine.doing)
-    why = f" in {shown(engine.stuck_in)} for {told_time(engine.stuck_s)}" if engine.stuck_in else ""
+        return _line("engine", f"last step {format_latency(engine.last_step_age_s)} ago", engine.doing)
+    why = f" in {shown(engine.stuck_in)} for {format_time(engine.stuck_s)}" if engine.stuck_in else ""
     whose = f": {', '.join(shown(id) for id in engine.requests)}" if engine.requests else ""
     return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))
 
@@ -97,7 +97,7 @@ def _latency(found: LatencyBody) -> str:
     if not found.count:
         return f"n/a in the last {_minutes(found.window_s)}"
     values = zip(("p50", "p90", "p99"), (found.p50_s, found.p90_s, found.p99_s), strict=True)
-    told = "  ".join(f"{name} {told_latency(value)}" for name, value in values if value is not None)
+    told = "  ".join(f"{name} {format_latency(value)}" for name, value in values if value is not None)
     return f"{told}  ({found.count:,} in {_minutes(found.window_s)})"
 
 
@@ -141,7 +141,7 @@ def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
     yield _line("hot tier", _gauge(hot.used_bytes, hot.budget_bytes), _records(hot.num_blocks, hot.num_snapshots))
     if store is not None:
         faults = ", ".join(f"{count} {kind}" for kind, count in store.faults.items())
-        old = f"read {told_time(age_s)} ago" if age_s > STALE_S else ""
+        old = f"read {format_time(age_s)} ago" if age_s > STALE_S else ""
         blocks, snapshots = sum(one.num_blocks for one in store.models), sum(one.num_snapshots for one in store.models)
         problem = f"faults: {faults}" if faults else ""
         gauge = _gauge(store.stored_bytes, store.quota_bytes)
@@ -175,9 +175,9 @@ def _requests_table(requests: RequestListBody) -> Iterator[Text]:
     if not rows:
         yield Text("no request yet", "dim")
     for row in rows:
-        ttft = "" if row.times.ttft_s is None else told_latency(row.times.ttft_s)
+        ttft = "" if row.times.ttft_s is None else format_latency(row.times.ttft_s)
         counts = (f"{row.prompt_tokens:,}", f"{sum(row.reused.values()):,}", f"{row.output_tokens:,}")
-        cells = (row.id, _stage(row), *counts, ttft, told_time(row.age_s), row.model)
+        cells = (row.id, _stage(row), *counts, ttft, format_time(row.age_s), row.model)
         yield Text(_row(*cells), "dim" if row.end is not None else "")
 
 

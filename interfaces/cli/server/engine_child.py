@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from adapters.engine_process.host import Hosted, serve_parent
-from interfaces.cli.server.leave import leave
+from interfaces.cli.terminal.ending import leave
 
 
 def import_engine(backend: str) -> object:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
 from application.services.text_side.models.model_finder import ServedModel
-from interfaces.cli.terminal.progress import Opener, Shown, Unit, progress
+from interfaces.cli.terminal.progress import Meter, Opener, Unit, progress
 from interfaces.composition.service import Service
 
 LOOK_EVERY_S = 0.5
@@ -33,7 +33,7 @@ class LoadStages:
         self._opened = opened
         self._opener = opener
         self._what = ""
-        self._bar: Shown | None = None
+        self._bar: Meter | None = None
 
     def show(self, download: DownloadProgress | None, load: LoadProgress | None) -> None:
         """What is under way now; None for what is not."""

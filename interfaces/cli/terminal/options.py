@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interfaces.cli.terminal.failure import USAGE, fail
+from interfaces.cli.terminal.ending import USAGE, fail
 
 if TYPE_CHECKING:
     from adapters.config.loader import LoadedSettings

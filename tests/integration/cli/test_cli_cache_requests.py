@@ -144,4 +144,4 @@ def test_files_that_are_no_requests(tmp_path: Path, content: str | None, status:
 def test_addresses_that_are_none(tmp_path: Path, url: str) -> None:
     result = run_here(tmp_path, "cache", "explain", write(tmp_path, MONDAY), "--url", url)
     assert result.returncode == 2
-    assert result.stderr.startswith(f"cairn: {url} is no address to ask: ")
+    assert result.stderr.startswith(f"cairn: {url} is not a valid server URL: ")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from interfaces.cli.client.foreign_answer import MAX_ANSWER_BYTES
+from interfaces.cli.client.running_server import MAX_ANSWER_BYTES
 from interfaces.cli.commands import status_screen
 from interfaces.cli.main import app
 from tests.support.patience import PATIENCE_S
@@ -135,7 +135,7 @@ def test_names_of_models_are_shown_harmless() -> None:
 )
 def test_a_stream_that_goes_on_is_left(content: bytes) -> None:
     with answering(content, endless=True) as url:
-        assert "and it has not ended" in said("bench", url, "--model", "m")
+        assert "the stream has not ended after" in said("bench", url, "--model", "m")
 
 
 @pytest.mark.parametrize("command", ["explain", "warm", "clear"])

@@ -13,8 +13,7 @@ from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from interfaces.cli.client.running_server import NoAnswer, RunningServer
-from interfaces.cli.client.warming import warmed
+from interfaces.cli.client.running_server import NoAnswer, RunningServer, warmed
 from interfaces.cli.server.loading import LoadStages
 from interfaces.cli.terminal.progress import Unit
 from tests.integration.engine.test_model_pool import A, B, Bench

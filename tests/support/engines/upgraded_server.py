@@ -21,7 +21,7 @@ def main() -> None:
 def be_upgraded(descriptor: int) -> None:
     from adapters.engine_process import host
     from interfaces.cli.server.engine_child import make_engine
-    from interfaces.cli.server.leave import leave
+    from interfaces.cli.terminal.ending import leave
 
     host.greeting = lambda: b"cairn-engine of another version"
     leave(host.serve_parent(descriptor, make_engine))

@@ -15,7 +15,7 @@ from application.settings import EngineSettings, ModelSettings, Settings, StoreS
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.cli.commands.run import converse
-from interfaces.cli.server.leave import leave
+from interfaces.cli.terminal.ending import leave
 from interfaces.composition.backends import Backend, model_repository
 from interfaces.composition.service import build_service
 

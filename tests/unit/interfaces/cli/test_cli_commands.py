@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interfaces.cli.commands.checks import LIBRARIES
+from interfaces.cli.commands.doctor import LIBRARIES
 from tests.support.processes.cli_process import PATIENCE_S, ROOT, environment, run_cairn, run_here
 
 HEAVY = {

@@ -15,7 +15,7 @@ from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, ModelDescription
 from domain.models.state_layout import StateLayout
-from interfaces.cli.server.banner import banner
+from interfaces.cli.server.server_process import banner
 from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
 from tests.support.mlx.tiny_tokenizers import load_folder
 

@@ -1,11 +1,12 @@
-"""How far, how fast, how long: what a bar and a line in a log say, by a clock that the test moves."""
+"""The text of a bar and of a line in a log, by a clock that the test moves."""
 
 from io import StringIO
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress, TextColumn
 
-from interfaces.cli.terminal.progress import LINE_EVERY_S, WINDOW_S, Bar, Lines, Pace, Unit, progress, told_time
+from interfaces.cli.terminal.progress import LINE_EVERY_S, TaskMeter, Unit, format_time, progress
 
 
 class Ticks:
@@ -16,66 +17,53 @@ class Ticks:
         return self.now_s
 
 
-def test_a_pace_is_that_of_late() -> None:
-    pace = Pace(1000, 0.0)
-    assert (pace.share, pace.rate, pace.left_s) == (0.0, None, None)
-    pace.reach(100, 1.0)
-    assert (pace.share, pace.rate, pace.left_s) == (0.1, 100.0, 9.0)
-    for second in range(2, 2 + 3 * int(WINDOW_S)):
-        pace.reach(100 + second, float(second))
-    assert pace.rate == pytest.approx(1.0)
-    pace.reach(50, 100.0)
-    assert pace.done == 161  # never less
-    pace.reach(2000, 101.0)
-    assert (pace.share, pace.left_s) == (1.0, 0.0)
-
-
-def test_nobody_knows_how_much_there_is() -> None:
-    pace = Pace(None, 0.0)
-    pace.reach(10, 5.0)
-    assert (pace.share, pace.left_s, pace.rate) == (None, None, 2.0)
-    assert Pace(0, 0.0).total is None
+def lines_of(unit: Unit, total: int | None, clock: Ticks) -> tuple[TaskMeter, list[str]]:
+    lines: list[str] = []
+    tasks = Progress(disable=True, get_time=clock)
+    return TaskMeter(tasks, "working", total, unit, lines.append, clock), lines
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.2, "0s"), (59.6, "1m 00s"), (125, "2m 05s"), (3725, "1h 02m"), (273_600, "3d 4h")]
+    ("seconds", "text"), [(0.2, "0s"), (59.6, "1m 00s"), (125, "2m 05s"), (3725, "1h 02m"), (273_600, "3d 4h")]
 )
-def test_times_are_told_in_two_units(seconds: float, told: str) -> None:
-    assert told_time(seconds) == told
+def test_times_have_two_units(seconds: float, text: str) -> None:
+    assert format_time(seconds) == text
 
 
-def test_a_line_is_told_when_one_is_due() -> None:
-    clock, lines = Ticks(), list[str]()
-    told = Lines("exporting", 4 << 20, Unit.BYTES, lines.append, clock)
-    told.advance(1 << 20)
+def test_a_line_is_written_when_one_is_due() -> None:
+    clock = Ticks()
+    meter, lines = lines_of(Unit.BYTES, 4 << 20, clock)
+    meter.advance(1 << 20)
     clock.now_s += LINE_EVERY_S / 2
-    told.advance(0)
+    meter.advance(0)
     assert lines == []
     clock.now_s += LINE_EVERY_S / 2
-    told.advance(1 << 20)
-    told.advance(1 << 20)
-    assert lines == ["exporting: 2 MiB of 4 MiB, 50%, 205 KiB/s, 10s left"]
+    meter.advance(1 << 20)
+    assert len(lines) == 1
+    assert lines[0].startswith("working: 2 MiB of 4 MiB, 50%, ")
+    meter.reach(5, 4 << 20)
+    clock.now_s += LINE_EVERY_S
+    meter.reach(5 << 20, 4 << 20)
+    assert lines[1].startswith("working: 5 MiB of 4 MiB, 100%")  # never less than before
 
 
-def test_what_is_not_bytes_is_named_once() -> None:
-    clock, lines = Ticks(), list[str]()
-    told = Lines("warming m", None, Unit.TOKENS, lines.append, clock)
+def test_an_unknown_total_is_left_out() -> None:
+    clock = Ticks()
+    meter, lines = lines_of(Unit.TOKENS, None, clock)
     clock.now_s += LINE_EVERY_S
-    told.reach(1234, 5000)
+    meter.reach(1234, None)
+    assert lines == ["working: 1,234 tokens"]
     clock.now_s += LINE_EVERY_S
-    told.reach(1235, None)
-    assert lines == [
-        "warming m: 1,234 of 5,000 tokens, 25%, 123 tokens/s, 31s left",
-        "warming m: 1,235 tokens, 62 tokens/s",
-    ]
+    meter.reach(1235, 5000)
+    assert lines[1].startswith("working: 1,235 of 5,000 tokens, 25%")
 
 
 def test_a_bar_is_gone_when_the_work_is_done() -> None:
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    with Bar(console, "exporting", 4 << 20, Unit.BYTES) as bar:
-        bar.advance(1 << 20)
-        bar.reach(2 << 20, 4 << 20)
+    with Progress(TextColumn("{task.fields[detail]}"), console=console, transient=True) as tasks:
+        meter = TaskMeter(tasks, "exporting", 4 << 20, Unit.BYTES, None, Ticks())
+        meter.reach(2 << 20, 4 << 20)
         console.print("between")  # makes it draw
     drawn = screen.getvalue()
     assert "2 MiB of 4 MiB  50%" in drawn
@@ -83,9 +71,8 @@ def test_a_bar_is_gone_when_the_work_is_done() -> None:
 
 
 def test_nothing_is_shown_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("exporting", 10, Unit.BYTES, quiet=True) as bar:
-        bar.advance(5)
-        bar.reach(7, None)
-    with progress("exporting", 10, Unit.BYTES, quiet=False) as bar:
-        assert isinstance(bar, Lines)  # nobody's terminal
+    for quiet in (True, False):
+        with progress("exporting", 10, Unit.BYTES, quiet=quiet) as meter:
+            meter.advance(5)
+            meter.reach(7, None)
     assert capsys.readouterr() == ("", "")

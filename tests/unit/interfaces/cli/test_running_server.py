@@ -5,8 +5,7 @@ import json
 import pytest
 
 from application.settings import ServerSettings
-from interfaces.cli.client.foreign_answer import decoded
-from interfaces.cli.client.running_server import running_server
+from interfaces.cli.client.running_server import decoded, running_server
 
 
 @pytest.mark.parametrize(
