@@ -23,7 +23,7 @@ from tests.support.engines.finish_load import finish_load
 
 load_blas()
 
-from adapters.huggingface.embedded_models import embedded_folder  # noqa: E402 - a BLAS counts only before MLX
+from adapters.huggingface.model_folder import embedded_folder  # noqa: E402 - a BLAS counts only before MLX
 from adapters.llguidance.compiler import LlguidanceCompiler  # noqa: E402
 from adapters.mlx.engine import MlxEngine  # noqa: E402
 from adapters.mlx.runtime.device import describe_device  # noqa: E402

@@ -23,7 +23,7 @@ load_blas()
 
 import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.caches.leaves import live_arrays, new_caches  # noqa: E402
 from adapters.mlx.caches.rows import merge  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402

@@ -30,7 +30,7 @@ from typing import Any, TypedDict
 
 import httpx
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from adapters.huggingface.model_folder import EMBEDDED_IDS
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model
 from bench.memory_group import MemoryGroup, memory_group
 from domain.byte_size import ByteSize

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from adapters.huggingface.embedded_models import embedded_folder
+from adapters.huggingface.model_folder import embedded_folder
 from bench.float32 import float32_copy
 from bench.prefix_scenarios import GROUPS, Contender, Scenarios
 from bench.servers import ServerProcess, shared_blas

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import EncodedPrompt

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from adapters.huggingface.model_folder import EMBEDDED_IDS
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId

@@ -29,7 +29,7 @@ import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from adapters.fake.environment import FakeClock  # noqa: E402
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402
 from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402

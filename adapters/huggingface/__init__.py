@@ -1,0 +1,1 @@
+"""Models as files: embedded, in local folders, and from the Hugging Face hub."""

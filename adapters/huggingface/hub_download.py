@@ -1,4 +1,4 @@
-"""First download of a hub model into huggingface_hub's own cache, with progress and errors a person can act on."""
+"""Downloads of hub models into huggingface_hub's own cache, with progress and actionable errors."""
 
 import importlib
 import io
@@ -11,16 +11,16 @@ from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 
 PATTERNS = ("*.json", "model*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.jsonl")
-"""What a model needs to be served. Never code, and no weights in other formats."""
+"""The files that serving needs: no code, and no weights in other formats."""
 
 
 def download(
     id: ModelId, cache: Path, on_progress: Callable[[DownloadProgress], None], endpoint: str | None = None
 ) -> Path:
-    """Download a snapshot; returns its folder. Files that are there already are kept.
+    """Downloads a snapshot and returns its folder; files of the cache are not downloaded again.
 
-    Raises ModelNotFound for an id the hub does not have, ModelLoadFailed when the download cannot be done.
-    `on_progress` is called from the library's threads.
+    Raises ModelNotFound if the hub does not have the id, ModelLoadFailed if the download fails. `on_progress` is called
+    on the library's threads.
     """
     hub: Any = importlib.import_module("huggingface_hub")
     errors: Any = importlib.import_module("huggingface_hub.errors")
@@ -42,14 +42,14 @@ def download(
         raise ModelLoadFailed(
             f"{id} is not on this machine and the hub cannot be reached: download it first, or name a local folder"
         ) from error
-    except Exception as error:  # whatever the transport raises: the library's own list of errors is not closed
+    except Exception as error:  # the transport may raise anything beside the library's own errors
         reason = str(error).strip().split("\n", maxsplit=1)[0]
         raise ModelLoadFailed(f"downloading {id} failed ({type(error).__name__}: {reason})") from error
     return Path(folder)
 
 
 def _progress_class(on_progress: Callable[[DownloadProgress], None]) -> Any:
-    """A progress bar that draws nothing and reports bytes: the library's way to tell how far it is."""
+    """A tqdm class that draws nothing and reports bytes."""
     base: Any = importlib.import_module("tqdm").tqdm
 
     def start(self: Any, *args: Any, **options: Any) -> None:

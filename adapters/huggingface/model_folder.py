@@ -1,25 +1,49 @@
-"""A folder that holds a whole model in Hugging Face form: config.json, all weights in safetensors, a tokenizer.
+"""Folders that hold a whole model in Hugging Face form: embedded models, local folders, and the hub's cache.
 
-Judged by names and one small file, never by opening weights, so that listing many models stays cheap.
+A model has config.json, all weights in safetensors, and a tokenizer. Folders are judged by names and one small file,
+without opening weights, so that listing many models is cheap. The hub's cache is read by its layout, without
+huggingface_hub and without the network:
+
+    models--ORG--NAME/refs/main                      the commit of the branch when it was last seen
+    models--ORG--NAME/snapshots/COMMIT/config.json   links to blobs; a dangling one is an unfinished download
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
+from domain.ids import ModelId
+
+EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
+"""The models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: gated delta and attention."""
+
+EMBEDDED_NOTE = (
+    "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is"
+    " told, extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
+)
+"""A short form of their model cards."""
+
+_EMBEDDED = Path(__file__).parent / "embedded"
 _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "vocab.json")
+_PREFIX = "models--"
+_GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+
+
+def embedded_folder(id: ModelId) -> Path | None:
+    """The folder of an embedded model; None for any other id."""
+    return _EMBEDDED / id if id in EMBEDDED_IDS else None
 
 
 def missing_from(folder: Path) -> str:
-    """What keeps the folder from being a model that can be served, in words; empty when nothing does."""
+    """The reason why the folder cannot be served, as `it has no ...`; empty if it can."""
     if not (folder / "config.json").is_file():
         return "it has no config.json"
     config = read_config(folder)
     if not config.get("model_type"):
-        return "its config.json names no model_type"
+        return "its config.json has no model_type"
     if config.get("model_file") is not None:
-        return "its config.json has a Python file of its own run (model_file), which Cairn never does"
+        return "its config.json asks for a Python file to be run (model_file), which Cairn never does"
     absent = _absent_weights(folder)
     if absent:
         return absent
@@ -29,12 +53,12 @@ def missing_from(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> Mapping[str, object]:
-    """The model's config; empty when it cannot be read as a JSON object."""
+    """The model's config.json; empty if it is not a readable JSON object."""
     return _read_object(folder / "config.json")
 
 
 def newest_file_s(folder: Path) -> int:
-    """Unix time at which the folder's newest file was changed; 0 for an unreadable folder."""
+    """The modification time of the folder's newest file, as Unix time; 0 for an unreadable folder."""
     try:
         return int(max((path.stat().st_mtime for path in folder.iterdir() if path.is_file()), default=0))
     except OSError:
@@ -42,7 +66,7 @@ def newest_file_s(folder: Path) -> int:
 
 
 def weight_file_bytes(folder: Path) -> int:
-    """Length of the weight files together; 0 for an unreadable folder."""
+    """The length of all weight files; 0 for an unreadable folder."""
     try:
         return sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
     except OSError:
@@ -58,10 +82,10 @@ def _absent_weights(folder: Path) -> str:
     named = list(cast("dict[str, object]", shard_of).values()) if isinstance(shard_of, dict) else []
     shards = {shard for shard in named if isinstance(shard, str)}
     if len(shards) < len({str(shard) for shard in named}) or any(Path(shard).name != shard for shard in shards):
-        return "its index of weights names what is no file of the folder"
+        return "its model.safetensors.index.json names files outside the folder"
     absent = sorted(shard for shard in shards if not (folder / shard).is_file())
     if not shards or absent:
-        return f"weights are missing ({', '.join(absent[:3]) or 'the index names none'})"
+        return f"weights are missing ({', '.join(absent[:3]) or 'its index is empty'})"
     return ""
 
 
@@ -71,3 +95,38 @@ def _read_object(path: Path) -> Mapping[str, object]:
     except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+# ---- the hub's cache -----------------------------------------------------------------------------------------------
+
+
+def cached_models(cache: Path) -> Iterator[tuple[ModelId, Path]]:
+    """Every complete generative model of the hub's cache, with the snapshot to load."""
+    for entry in sorted(cache.glob(f"{_PREFIX}*--*")):
+        organisation, _, name = entry.name.removeprefix(_PREFIX).partition("--")
+        snapshot = _best_snapshot(entry)
+        if snapshot is not None and _is_generative(snapshot):
+            yield ModelId(f"{organisation}/{name}"), snapshot
+
+
+def cached_folder(cache: Path, id: ModelId) -> Path | None:
+    """The complete snapshot of a hub id (ORG/NAME, checked by the caller); None if there is none."""
+    return _best_snapshot(cache / (_PREFIX + id.replace("/", "--")))
+
+
+def _best_snapshot(entry: Path) -> Path | None:
+    """The main branch's snapshot if it is complete, otherwise the newest complete one."""
+    snapshots = entry / "snapshots"
+    try:
+        main = snapshots / (entry / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        main = None
+    if main is not None and main.parent == snapshots and not missing_from(main):
+        return main
+    complete = [folder for folder in snapshots.glob("*") if not missing_from(folder)]
+    return max(complete, key=newest_file_s, default=None)
+
+
+def _is_generative(folder: Path) -> bool:
+    named = read_config(folder).get("architectures")
+    return not isinstance(named, list) or not named or str(named[0]).endswith(_GENERATIVE)  # pyright: ignore[reportUnknownArgumentType]

@@ -1,20 +1,28 @@
-"""Names to model folders: embedded models, named paths, model directories, and the hub's cache, in this order.
+"""Model ids to folders: embedded models, named paths, model directories, and the hub's cache, in this order.
 
-An id is the name of an embedded model; a path exactly as given at the start; `NAME` or `ORG/NAME` below a model
-directory; or a hub id `ORG/NAME`. A client's id is never used as a path: it must be a listed path or consist of plain
-names. The hub's cache is shared by every program of a user, so it can be left out but for the ids that are named.
-Neither `list` nor `find` contacts the network.
+An id is the name of an embedded model; a path exactly as configured; `NAME` or `ORG/NAME` below a model directory; or a
+hub id `ORG/NAME`. A client's id is never used as a path: it must be a configured path or consist of plain names. All
+programs of a user share the hub's cache, so it can be limited to configured ids. Only `fetch` contacts the network.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, EMBEDDED_NOTE, embedded_folder
-from adapters.huggingface.hub_cache import cached_folder, cached_models
 from adapters.huggingface.hub_download import download
-from adapters.huggingface.model_folder import missing_from, newest_file_s, read_config, weight_file_bytes
-from application.ports.model_repository import DownloadProgress
+from adapters.huggingface.model_folder import (
+    EMBEDDED_IDS,
+    EMBEDDED_NOTE,
+    cached_folder,
+    cached_models,
+    embedded_folder,
+    missing_from,
+    newest_file_s,
+    read_config,
+    weight_file_bytes,
+)
+from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
@@ -28,12 +36,12 @@ def _any_type(model_type: str) -> bool:
 
 
 class HuggingFaceRepository:
-    """See the module docstring; implements the ModelRepository port.
+    """A ModelRepository of local folders and the hub.
 
-    `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders served under the path as written.
-    `cache`: the hub's cache, by default where huggingface_hub keeps it. `hub_ids`: the only ids that are taken from
-    there or downloaded; None for any. `can_load`: whether the engine knows a config's model_type; what it does not know
-    is not listed. `endpoint`: another hub.
+    `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders whose id is the path as written.
+    `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may come from the hub or its
+    cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed.
+    `endpoint`: the URL of another hub.
     """
 
     def __init__(
@@ -112,17 +120,17 @@ class HuggingFaceRepository:
         return self._hub_ids is None or id in self._hub_ids
 
     def _refuse_incomplete(self, id: ModelId, names: Sequence[str]) -> None:
-        """A folder that someone named or put there deserves to hear what it lacks."""
+        """Raises the reason why a configured or local folder cannot be served."""
         named = [self._paths[id]] if id in self._paths else []
         for folder in [*named, *(directory.joinpath(*names) for directory in self._directories if names)]:
             if folder in named and not folder.is_dir():
-                raise ModelNotFound(f"there is no folder {folder}", param="model")
+                raise ModelNotFound(f"the model folder {folder} does not exist", param="model")
             if folder.is_dir() and (folder in named or (folder / "config.json").is_file()):
                 raise ModelLoadFailed(f"{id}: {folder} cannot be served: {missing_from(folder)}")
 
 
 def _plain_names(id: ModelId) -> tuple[str, ...]:
-    """The one or two names an id consists of; empty for anything that could lead elsewhere."""
+    """The one or two plain names of an id; empty for any other id, such as a path."""
     names = tuple(id.split("/"))
     is_plain = len(names) <= 2 and all(_PLAIN_NAME.fullmatch(name) and ".." not in name for name in names)
     return names if is_plain else ()
@@ -140,7 +148,7 @@ def _models_in(directory: Path) -> Iterator[tuple[ModelId, Path]]:
 
 
 def _folders(directory: Path) -> Sequence[Path]:
-    """Subfolders whose names can be ids; none when the directory is absent or unreadable."""
+    """The subfolders whose names can be ids; empty if the directory is absent or unreadable."""
     try:
         return sorted(path for path in directory.iterdir() if path.is_dir() and _plain_names(ModelId(path.name)))
     except OSError:
@@ -156,3 +164,46 @@ def _default_cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
+
+
+# ---- models with an adapter ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A model with a LoRA adapter over its weights. `base`: the model's id; `adapter`: a folder."""
+
+    base: ModelId
+    adapter: str
+
+
+class AdaptedModels:
+    """A ModelRepository that adds models with an adapter to another repository, and replaces models of the same id."""
+
+    def __init__(self, repository: ModelRepository, adapted: Mapping[ModelId, Adapted]) -> None:
+        self._repository = repository
+        self._adapted = adapted
+
+    def list(self) -> Sequence[ModelSource]:
+        plain = {source.id: source for source in self._repository.list()}
+        found = {id: source for id in self._adapted if (source := self.find(id)) is not None}
+        return [(plain | found)[id] for id in sorted(plain | found)]
+
+    def find(self, id: ModelId) -> ModelSource | None:
+        adapted = self._adapted.get(id)
+        if adapted is None:
+            return self._repository.find(id)
+        source = self._repository.find(adapted.base)
+        return None if source is None else _over(source, id, adapted)
+
+    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
+        adapted = self._adapted.get(id)
+        if adapted is None:
+            return self._repository.fetch(id, on_progress)
+        return _over(self._repository.fetch(adapted.base, on_progress), id, adapted)
+
+
+def _over(source: ModelSource, id: ModelId, adapted: Adapted) -> ModelSource:
+    folder = Path(adapted.adapter).expanduser()
+    created_s = max(source.created_s, newest_file_s(folder))
+    return replace(source, id=id, adapter=str(folder), created_s=created_s)

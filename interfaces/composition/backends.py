@@ -210,8 +210,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         from adapters.fake.engine import FakeModels
 
         return FakeModels()
-    from adapters.huggingface.adapted_models import Adapted, AdaptedModels
-    from adapters.huggingface.repository import HuggingFaceRepository
+    from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
     from adapters.mlx.runtime.mlx_lm import knows_model_type
 
     model = settings.model

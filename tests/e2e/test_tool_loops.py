@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from adapters.huggingface.model_folder import EMBEDDED_IDS
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from tests.support.http.live_service import LiveService, live_service
 from tests.support.mlx.demo_chats import DemoChat, demo_conversation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import PythonTokenizer, load_tokenizer

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.token_bytes import token_reach
 from tests.support.effort import scaled
 from tests.support.mlx.tiny_tokenizers import byte_level, metaspace, sentence_piece, word_piece

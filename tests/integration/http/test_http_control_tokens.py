@@ -9,7 +9,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId

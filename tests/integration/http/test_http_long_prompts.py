@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from adapters.fake.options import FakeOptions
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader

@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from adapters.huggingface.adapted_models import Adapted, AdaptedModels
+from adapters.huggingface.repository import Adapted, AdaptedModels
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, check_source
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module

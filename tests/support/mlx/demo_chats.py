@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 import training
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from training.tasks import TASKS, Draw, Episode, Material, Turn
 from training.tasks.tool_use import TOOLS, tool_definition, tool_use
 

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from tests.support.mlx.tiny_models import build_from, save
 
 _SIZES: dict[str, Any] = {

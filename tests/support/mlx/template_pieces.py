@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from tests.support.mlx import templates
 from tests.support.mlx.tiny_tokenizers import CHATML

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, EMBEDDED_NOTE
+from adapters.huggingface.model_folder import EMBEDDED_IDS, EMBEDDED_NOTE
 from adapters.huggingface.repository import HuggingFaceRepository
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
@@ -123,7 +123,7 @@ def test_a_named_path_without_a_model_says_what_is_missing(tmp_path: Path) -> No
     repository = _repository(tmp_path, paths=[str(tmp_path / "empty"), str(tmp_path / "nowhere")])
     with pytest.raises(ModelLoadFailed, match=r"empty cannot be served: it has no config\.json"):
         repository.fetch(ModelId(str(tmp_path / "empty")), _ignored)
-    with pytest.raises(ModelNotFound, match="there is no folder"):
+    with pytest.raises(ModelNotFound, match="does not exist"):
         repository.fetch(ModelId(str(tmp_path / "nowhere")), _ignored)
 
 

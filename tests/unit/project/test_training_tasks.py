@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec

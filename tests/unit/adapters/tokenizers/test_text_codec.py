@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import TextCodec
 

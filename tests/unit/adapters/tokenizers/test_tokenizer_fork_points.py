@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.fork_points import common_length, common_token_count
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer

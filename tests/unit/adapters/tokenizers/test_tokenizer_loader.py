@@ -10,7 +10,7 @@ import pytest
 from tokenizers import processors
 from transformers import AutoConfig
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.library import open_files_limit_kept
 from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ModelLoadFailed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from adapters.huggingface.model_folder import EMBEDDED_IDS
 from application.settings import ModelSettings, ServerSettings, Settings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.models.model_card import ModelSource

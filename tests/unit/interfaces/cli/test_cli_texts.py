@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adapters.fake.tokenizer import FakeTokenizer
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, ModelDescription
