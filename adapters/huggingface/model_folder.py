@@ -82,7 +82,7 @@ def _absent_weights(folder: Path) -> str:
     named = list(cast("dict[str, object]", shard_of).values()) if isinstance(shard_of, dict) else []
     shards = {shard for shard in named if isinstance(shard, str)}
     if len(shards) < len({str(shard) for shard in named}) or any(Path(shard).name != shard for shard in shards):
-        return "its model.safetensors.index.json names files outside the folder"
+        return "its model.safetensors.index.json names entries that are not files of the folder"
     absent = sorted(shard for shard in shards if not (folder / shard).is_file())
     if not shards or absent:
         return f"weights are missing ({', '.join(absent[:3]) or 'its index is empty'})"

@@ -185,7 +185,7 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path, shard: object) 
     _write(tmp_path / "models" / "big", **{"model.safetensors.index.json": index})
     repository = _repository(tmp_path, tmp_path / "models")
     assert [source.id for source in repository.list()] == sorted(EMBEDDED_IDS)
-    with pytest.raises(ModelLoadFailed, match="names what is no file of the folder"):
+    with pytest.raises(ModelLoadFailed, match="names entries that are not files of the folder"):
         repository.fetch(ModelId("big"), _ignored)
 
 
