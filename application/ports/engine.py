@@ -95,7 +95,8 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled tokens. `has_eos`: the last of them ends the answer; it is counted, but is not part of the text."""
+    """The tokens sampled in one step. `has_eos`: the last of them ends the answer; it is counted, but is not part of
+    the text."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()

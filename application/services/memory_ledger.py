@@ -43,7 +43,7 @@ class Refused:
 
 
 class Lease:
-    """Reserved bytes of one purpose. `num_bytes`: counted nowhere else. `span_bytes`: including what it pins."""
+    """The reserved bytes of one purpose. `num_bytes`: counted nowhere else. `span_bytes`: including what it pins."""
 
     __slots__ = ("_ledger", "num_bytes", "purpose", "span_bytes")
 
@@ -142,7 +142,7 @@ class MemoryLedger:
 
     @property
     def num_fetches(self) -> int:
-        """Number of fetches of admitted sequences."""
+        """The number of fetches of admitted sequences."""
         return sum(lease.purpose is Purpose.FETCHES for lease in self._leases.values())
 
     def _room(self, purpose: Purpose, num_bytes: int) -> int | None:

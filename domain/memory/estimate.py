@@ -26,7 +26,7 @@ _NESTED = ("text_config", "llm_config", "language_config")
 _WIDE_BYTES = 4
 """Bytes a number of recurrent layers and scores, which are computed in float32."""
 _SCAN_BLOCK = 256
-"""Number of tokens that a state space model compares with each other at once."""
+"""The number of tokens that a state space model compares with each other at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class MemoryReading:
 
     @property
     def used_bytes(self) -> int | None:
-        """Held bytes without freed buffers."""
+        """The held bytes without freed buffers."""
         return None if self.held_bytes is None else max(0, self.held_bytes - self.cached_bytes)
 
 
@@ -45,7 +45,7 @@ class MemoryLimits:
 
     @property
     def margin_bytes(self) -> int:
-        """Memory beyond the hard mark, for what no estimate covers, such as fragmentation."""
+        """The memory beyond the hard mark, for what no estimate covers, such as fragmentation."""
         return self.total_bytes - self.hard_bytes
 
     @classmethod
@@ -83,12 +83,12 @@ class MemoryUse:
 
     @property
     def fixed_bytes(self) -> int:
-        """Memory that stays when no request runs and all kept state is evicted."""
+        """The memory that stays when no request runs and all kept state is evicted."""
         return self.weight_bytes + self.other_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Memory held now: the sum of the purposes, or the reading where it is larger by more than the margin."""
+        """The memory held now: the sum of the purposes, or the reading where it is larger by more than the margin."""
         known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes + self.flight_bytes
         known += self.live_bytes
         margin = self.limits.margin_bytes if self.limits is not None else 0
@@ -101,10 +101,10 @@ class MemoryUse:
 
     @property
     def used_bytes(self) -> int:
-        """Held and promised bytes."""
+        """The held and promised bytes."""
         return self.held_bytes + self.growth_bytes + self.transient_bytes
 
     @property
     def room_bytes(self) -> int | None:
-        """Room below the hard mark, never negative; None: memory is not bounded."""
+        """The room below the hard mark, never negative; None: memory is not bounded."""
         return None if self.limits is None else max(0, self.limits.hard_bytes - self.used_bytes)

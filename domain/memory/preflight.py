@@ -51,7 +51,7 @@ class Preflight:
 
     @property
     def available_bytes(self) -> int:
-        """Memory for one request alone; negative where the fixed bytes exceed the limit."""
+        """The memory for one request alone; negative where the fixed bytes exceed the limit."""
         return self.limit_bytes - self.fixed_bytes
 
     def needed_bytes(self, demand: Demand) -> int:

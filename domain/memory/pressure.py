@@ -19,7 +19,7 @@ from enum import IntEnum
 from domain.memory.ledger import MemoryLimits, MemoryUse
 
 HOT_STEPS = 8
-"""Number of steps in which the hot tier grows back."""
+"""The number of steps in which the hot tier grows back."""
 
 
 class Level(IntEnum):

@@ -9,7 +9,7 @@ token of the chunk, for each token it attends to, or for both.
 from dataclasses import dataclass
 
 NUM_LAST_TOKENS = 512
-"""Most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
+"""The most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
 
 SPARE_SHARE = 16
 """A buffer has fewer spare slots than one part in so many of its tokens, or than one step."""

@@ -18,7 +18,7 @@ from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
 
 MOST_SEQUENCES = 1024
-"""Upper bound of the search for the number of sequences."""
+"""The upper bound of the search for the number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,27 @@ class MemoryPlan:
 
     @property
     def sequence_bytes(self) -> int:
-        """State of one sequence at its end."""
+        """The state of one sequence at its end."""
         return charge_bytes(self.shape, self.context, 0, self.chunk)
 
     @property
     def prefill_bytes(self) -> int:
-        """Peak of the last chunk of one prompt beyond the states."""
+        """The peak of the last chunk of one prompt beyond the states."""
         return self.shape.peak_bytes(min(self.chunk, self.context), self.context)
 
     @property
     def decode_bytes(self) -> int:
-        """Peak of one decode step of all sequences beyond the states."""
+        """The peak of one decode step of all sequences beyond the states."""
         return self.shape.decode_bytes(self.batch, self.context)
 
     @property
     def snapshot_bytes(self) -> int:
-        """Size of the snapshot of one exact position, without the tokens of the block around it."""
+        """The size of the snapshot of one exact position, without the tokens of the block around it."""
         return sum(state.fixed_bytes for state in self.shape.states)
 
     @property
     def needed_bytes(self) -> int:
-        """Sum of weights, states and one step."""
+        """The sum of weights, states and one step."""
         views = [self._view(index, Phase.DECODING) for index in range(1, self.batch)]
         views.append(self._view(0, Phase.PREFILLING))
         shapes = {view.id: self.shape for view in views}

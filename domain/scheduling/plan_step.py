@@ -40,7 +40,7 @@ from domain.scheduling.step_values import (
 )
 
 MAX_DECODES = 64
-"""Most decode steps between two prefill turns, whatever was measured."""
+"""The most decode steps between two prefill turns, whatever was measured."""
 
 SHORT_SHARE = 4
 """In the turn of the prompt that has waited longest, shorter ones have one part in so many of the budget."""

@@ -28,7 +28,7 @@ class WaitReason(Enum):
 
 
 MEMORY_WAIT_S = 120.0
-"""Longest time a request waits in the queue for memory that others hold."""
+"""The longest time a request waits in the queue for memory that others hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +93,6 @@ def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: St
 
 
 def _waits_for_prefix(view: SequenceView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
-    """`begun`: the first blocks that the sequences admitted in this step will compute."""
+    """Returns whether it follows another sequence. `begun`: the first blocks that the sequences admitted in this step
+    will compute."""
     return view.next_block in begun or is_following(view, sequences)

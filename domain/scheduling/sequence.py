@@ -1,4 +1,4 @@
-"""One token stream being computed: its lifecycle as a table, its progress as counters.
+"""The state of one token stream: its lifecycle as a table, its progress as counters.
 
         QUEUED ──► PREFILLING ──► DECODING ──► FINISHED (after PREFILLING if no token is wanted)
           │  └► RESTORING ─┘│         │
@@ -50,11 +50,11 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 MAX_ALONE = 3
-"""Number of preemptions in a row that a sequence may suffer while no other one runs, each within MIN_PROGRESS of the
-first; after them it is too large for the memory there is."""
+"""The number of preemptions in a row that a sequence may suffer while no other one runs, each within MIN_PROGRESS of
+the first; after them it is too large for the memory there is."""
 
 MIN_PROGRESS = 256
-"""Tokens."""
+"""Progress in tokens that restarts the count."""
 
 
 @dataclass(slots=True)
@@ -83,13 +83,8 @@ class Sequence:
         self._feed()
 
     @property
-    def num_tokens(self) -> int:
-        """Prompt and output together."""
-        return len(self.prompt_ids) + len(self.output_ids)
-
-    @property
     def position(self) -> int:
-        """Number of tokens that are computed, or about to be: all of them while decoding."""
+        """The number of tokens that are computed, or about to be: all of them while decoding."""
         return self.num_computed + max(0, len(self.output_ids) - self.num_resumed)
 
     def may_resume(self, *, is_alone: bool) -> bool:

@@ -156,8 +156,8 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """`preempt`: after their last `decode`. `is_held`: a turn waits for a shorter prompt. `num_waited`: its changes, by
-    sequence. `admitted_bytes`: room that the admitted sequences take."""
+    """The plan of one step. `preempt`: after their last `decode`. `is_held`: a turn waits for a shorter prompt.
+    `num_waited`: its changes, by sequence. `admitted_bytes`: room that the admitted sequences take."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
@@ -173,7 +173,7 @@ class StepPlan:
 
     @property
     def only_decodes(self) -> bool:
-        """It does nothing else, and no sequence waits."""
+        """The step does nothing else, and no sequence waits."""
         return not (self.admit or self.prefill or self.preempt or self.num_waited or self.is_held)
 
 

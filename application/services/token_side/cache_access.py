@@ -13,7 +13,7 @@ from domain.ids import ModelId
 from domain.prefix.explanation import Explanation
 
 CLEAR_TIMEOUT_S = 600.0
-"""Longest wait for clearing, which may have to copy a large store; afterwards the volume counts as hung."""
+"""The longest wait for clearing, which may have to copy a large store; afterwards the volume counts as hung."""
 
 POLL_S = 0.02
 """Seconds between two looks at the write queue. Polling occupies no thread, so any number of clients may wait."""

@@ -39,7 +39,7 @@ from domain.scheduling.step_values import SequenceView, StepClock, StepLimits, S
 T = TypeVar("T")
 
 LOOK_AHEAD = 4
-"""Number of sequences at the head of the queue whose prefixes are fetched before they are admitted."""
+"""The number of sequences at the head of the queue whose prefixes are fetched before they are admitted."""
 
 NO_RESULT = ComputeFailed("the model returned no result for this sequence")
 
@@ -84,17 +84,17 @@ class EngineLoop:
 
     @property
     def is_busy(self) -> bool:
-        """Any thread."""
+        """Returns whether any sequence is open. Any thread."""
         return bool(self._runs)
 
     @property
     def num_running(self) -> int:
-        """Number of sequences that have left the queue. Any thread; may be one step old."""
+        """The number of sequences that have left the queue. Any thread; may be one step old."""
         return sum(run.phase not in WAITING for run in tuple(self._runs.values()))
 
     @property
     def num_waiting(self) -> int:
-        """Number of sequences in the queue, including preempted ones. Any thread; may be one step old."""
+        """The number of sequences in the queue, including preempted ones. Any thread; may be one step old."""
         return len(self._runs) - self.num_running
 
     def step(self) -> bool:
@@ -201,7 +201,7 @@ class EngineLoop:
         have waited too long for memory."""
         self.prefix_cache.tidy()
         for run in self._in_phase(*WAITING):
-            self._guarded(run, run.look)
+            self._guarded(run, run.cache.look)
         found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values()) if run.leader is None]
         runs = [run for run, _ in found if run.id in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}

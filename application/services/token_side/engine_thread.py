@@ -36,12 +36,13 @@ IDLE_WAKE_S = 1.0
 """Seconds between two wake-ups of an idle engine, which show that it is alive and deliver the events of workers."""
 
 HELD_WAKE_S = 0.005
-"""Longest wait for a call while a prefill turn is held for a lookup; the end of the lookup wakes the thread."""
+"""The longest wait for a call while a prefill turn is held for a lookup; the end of the lookup wakes the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Work for the compute thread. A call without `result` has no waiting caller and runs even when the thread ends."""
+    """A call for the compute thread. A call without `result` has no waiting caller and runs even when the thread
+    ends."""
 
     work: Callable[[], object]
     result: "Future[Any] | None" = None

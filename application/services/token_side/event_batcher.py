@@ -128,5 +128,5 @@ class ActivityTracker:
         self._current = (kind, self._now_ns(), runs)
 
     def progress(self) -> None:
-        """Requested work was completed, or taken up."""
+        """Notes that requested work was completed, or taken up."""
         self.last_step_ns = self._now_ns()

@@ -30,8 +30,8 @@ Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
 
 
 class LoadedModels(Mapping[ModelId, LoadedModel]):
-    """`memory`: bytes by purpose, as the backend reported them after the last load or unload. `loading`: the load under
-    way. `wake`: called when a load that waits for a worker may go on."""
+    """The loaded models by id. `memory`: bytes by purpose, as the backend reported them after the last load or unload.
+    `loading`: the load under way. `wake`: called when a load that waits for a worker may go on."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
 
     @property
     def num_loading(self) -> int:
-        """Number of loads that are not done."""
+        """The number of loads that are not done."""
         return len(self._queue)
 
     def add(self, source: ModelSource, options: LoadOptions, result: "Future[EngineModel]") -> None:

@@ -31,19 +31,19 @@ AHEAD_SHARE = 16
 """Prefixes that are fetched for queued sequences may take one part in so many of all memory."""
 
 LASTING_STEPS = 8
-"""Number of further steps for which a budget stands while all sequences decode, below the high mark."""
+"""The number of further steps for which a budget stands while all sequences decode, below the high mark."""
 
 STUCK_STEPS = 3
-"""Number of steps without computation after which the next queued sequence is admitted whatever it is charged: the
+"""The number of steps without computation after which the next queued sequence is admitted whatever it is charged: the
 admitted ones may be waiting for it."""
 
 MEASURE_EVERY_STEPS = 16
-"""Number of steps after which the ledger is reported while nothing changes."""
+"""The number of steps after which the ledger is reported while nothing changes."""
 
 
 class MemoryGuard:
-    """`limits`: the memory that the process may hold; None bounds nothing. `ledger`: the memory that it holds, counted
-    in either case. Any thread may read both."""
+    """The guard of the process's memory. `limits`: the memory that it may hold; None bounds nothing. `ledger`: the
+    memory that it holds, counted in either case. Any thread may read both."""
 
     def __init__(
         self,

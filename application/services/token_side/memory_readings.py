@@ -23,16 +23,16 @@ MAX_GROWN_SHARE = 8
 """The process itself may grow, after its models were loaded, by one part in so many of all memory."""
 
 CLEAR_EVERY_STEPS = 16
-"""Number of steps after which clearing that did not help is tried again."""
+"""The number of steps after which clearing that did not help is tried again."""
 
 IDLE_STEPS = 30
-"""Number of looks at an idle engine, a second apart at most, after which freed buffers are given back: other programs
-of this machine need them more then than the next request."""
+"""The number of looks at an idle engine, a second apart at most, after which freed buffers are given back: other
+programs of this machine need them more then than the next request."""
 
 
 class MemoryReadings:
-    """`reading`: the last one. `other_bytes`: held by the process itself. `num_steps`: steps so far, counted by the
-    caller."""
+    """The readings of a probe. `reading`: the last one. `other_bytes`: held by the process itself. `num_steps`: steps
+    so far, counted by the caller."""
 
     def __init__(self, probe: MemoryProbe, limits: MemoryLimits | None, on_cleared: Callable[[int], object]) -> None:
         """`on_cleared`: called with the bytes that clearing before a decision, or after a rest, gave back."""
@@ -119,8 +119,8 @@ class HostMemory:
         self.room_bytes: int | None = None
 
     def hot_budget(self, held_bytes: int, wanted_bytes: int) -> int:
-        """Reads, and returns the budget of a hot tier that holds `held_bytes`: it does not grow above the low mark, and
-        shrinks above the high one."""
+        """Reads the host's memory and returns the budget of a hot tier that holds `held_bytes`: it does not grow above
+        the low mark, and shrinks above the high one."""
         held = self._probe.read().held_bytes
         self.room_bytes = None if self._limits is None or held is None else self._limits.hard_bytes - held
         if self._limits is None or held is None or held <= self._limits.low_bytes:

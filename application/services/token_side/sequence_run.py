@@ -27,7 +27,7 @@ from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix.explanation import Explanation
+from domain.prefix.explanation import Explanation, StopReason
 from domain.request.request import FinishReason, Usage, choice_id, choice_seed
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from domain.scheduling.sequence import Phase, Sequence
@@ -38,8 +38,9 @@ CLOSE_TRIES = 2
 
 
 class SequenceRun:
-    """`leader`: the choice whose state this one waits for. `constraint`: allows its tokens; None allows all.
-    `charge_bytes`, `num_waited`: as in SequenceView."""
+    """A sequence in the engine. `leader`: the choice whose state this one waits for. `constraint`: allows its tokens;
+    None allows all. `cache`: reuses nothing until the sequence is queued. `charge_bytes`, `num_waited`: as in
+    SequenceView."""
 
     def __init__(
         self, id: SequenceId, submission: Submission, choice: int, *, model: LoadedModel | None, batcher: EventBatcher
@@ -65,7 +66,7 @@ class SequenceRun:
         self._send = partial(batcher.send, submission.id, choice)  # a bound method would be a reference cycle
         self._model = model
         self._batcher = batcher
-        self._cache: SequenceCache | None = None
+        self.cache = SequenceCache(Explanation(len(submission.prompt.token_ids), StopReason.DISABLED))
         self._has_state = False
 
     @property
@@ -85,9 +86,9 @@ class SequenceRun:
         return self._model is not None and not self._model.description.layout.unsupported
 
     def view(self) -> SequenceView:
-        """Returns the planner's view. The cache says nothing about a sequence that decodes."""
+        """Returns the planner's view."""
         sequence = self.sequence
-        cache = self._cache if sequence.phase is not Phase.DECODING else None
+        cache = self.cache if sequence.phase is not Phase.DECODING else None
         return SequenceView(
             sequence.id,
             sequence.phase,
@@ -103,7 +104,7 @@ class SequenceRun:
             takes_over=cache.takes_over if cache is not None else None,
             follows=cache.follows if cache is not None else None,
             next_block=cache.next_block if cache is not None else None,
-            is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self._begun().is_waiting),
+            is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
         )
 
     def usage(self) -> Usage:
@@ -118,7 +119,7 @@ class SequenceRun:
         """Waits for admission, and for no other choice."""
         self.leader, asked, sequence = None, self.submission, self.sequence
         resumed = sequence.fed_ids[len(sequence.prompt_ids) :]
-        self._cache = prefix_cache.begin(
+        self.cache = prefix_cache.begin(
             self.id,
             self.request_id,
             asked.model,
@@ -128,14 +129,10 @@ class SequenceRun:
             restores=self._num_scored_tops() is None,
         )
 
-    def look(self) -> None:
-        """Looks up, before a step is planned, what the sequence can start from and which sequence it follows."""
-        self._begun().look()
-
     def look_ahead(self) -> bool:
         """Fetches the prefix of a sequence near the head of the queue, step by step. Returns True when the lookup was
         completed by this call."""
-        cache = self._begun()
+        cache = self.cache
         was_looked_up = cache.is_looked_up
         cache.prepare(ahead=True)
         cache.poll()
@@ -145,7 +142,7 @@ class SequenceRun:
         """Opens a state, which is restored as soon as its prefix has been fetched."""
         self._leave_queue(Phase.RESTORING)
         self._loaded().open(self.id)
-        self._begun().prepare()
+        self.cache.prepare()
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
 
     def fork_from(self, leader: "SequenceRun") -> None:
@@ -153,16 +150,16 @@ class SequenceRun:
         self.leader = None
         self._leave_queue(Phase.PREFILLING)
         self._loaded().fork(leader.id, [self.id])
-        self._cache = leader._begun().fork(self.id, self.request_id)
+        self.cache = leader.cache.fork(self.id, self.request_id)
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
         self.sequence.num_computed = leader.sequence.num_computed
-        self._report_admission(self._cache.explanation)
+        self._report_admission(self.cache.explanation)
 
     # ---- computing ----------------------------------------------------------------------------------------------
 
     def try_restore(self) -> bool:
         """Restores the state once its prefix has arrived and its grammar is compiled; returns False until then."""
-        cache = self._begun()
+        cache = self.cache
         if not cache.poll() or not self._is_compiled():
             return False
         self.sequence.num_computed = cache.restore(self._loaded())
@@ -194,7 +191,7 @@ class SequenceRun:
         sequence.num_computed = chunk.end
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(fed) - 1)) > chunk.start:
-            self._begun().prefilled(model, reusable)
+            self.cache.prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
             self._batcher.emit(DecodeStarted(self.request_id, self._batcher.now_ns()))
@@ -219,7 +216,7 @@ class SequenceRun:
         self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos=reason is FinishReason.STOP))
         if reason is not None:
             return Ended(self.usage(), reason)
-        self._begun().decoded(self._loaded(), self._new_ids())
+        self.cache.decoded(self._loaded(), self._new_ids())
         return None
 
     # ---- leaving the batch --------------------------------------------------------------------------------------
@@ -228,7 +225,7 @@ class SequenceRun:
         """Captures the state of a sequence that is preempted after this step. A failure is a fault, and costs computing
         it again."""
         if self.phase in (Phase.PREFILLING, Phase.DECODING):
-            self._batcher.attempt("cache.suspend", lambda: self._begun().suspend(self._loaded(), self._new_ids()))
+            self._batcher.attempt("cache.suspend", lambda: self.cache.suspend(self._loaded(), self._new_ids()))
 
     def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
         """Releases the state and waits for admission again. `is_alone`: no other sequence could be preempted. Raises
@@ -259,15 +256,14 @@ class SequenceRun:
 
     def release(self) -> None:
         """Releases the state and everything pinned for it. Idempotent."""
-        if self._cache is not None:
-            self._batcher.attempt("cache.abandon", self._cache.abandon)
+        self._batcher.attempt("cache.abandon", self.cache.abandon)
         for _ in range(CLOSE_TRIES):
             self._batcher.attempt("engine.close", self._close)
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
     def _leave_queue(self, phase: Phase) -> None:
-        """From here on there may be a state to close."""
+        """Enters the batch; from here on there may be a state to close."""
         if self.phase is Phase.QUEUED:
             self._batcher.left_queue()
         self.sequence.enter(phase)
@@ -303,7 +299,7 @@ class SequenceRun:
         return self.submission.num_prompt_logprobs if self.choice == 0 and not is_done else None
 
     def _report_admission(self, explanation: Explanation) -> None:
-        """Once for each choice, also if it is preempted or resumed."""
+        """Sends Admitted once for each choice, also if it is preempted or resumed."""
         if self._explanation is None:
             self._explanation = explanation
             self._send(Admitted(explanation))
@@ -322,7 +318,7 @@ class SequenceRun:
         return self.constraint is None or self.constraint.poll()
 
     def _keep(self) -> None:
-        if self._cache is not None and self._model is not None and self._cache.end(self._model, self._new_ids()):
+        if self._model is not None and self.cache.end(self._model, self._new_ids()):
             self._has_state = False
 
     def _new_ids(self) -> list[int]:
@@ -334,10 +330,6 @@ class SequenceRun:
         if self._has_state and self._model is not None:
             self._model.close([self.id])
         self._has_state = False
-
-    def _begun(self) -> SequenceCache:
-        assert self._cache is not None, "the sequence was not queued"
-        return self._cache
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:

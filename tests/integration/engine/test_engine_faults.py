@@ -292,11 +292,3 @@ def test_a_call_that_raises_while_the_engine_refuses_them_costs_no_other_call() 
         load.result(WAIT_S)
     assert bench.loop.stop(WAIT_S)
     assert "engine.call" in bench.fault_names()
-
-
-def test_a_submission_after_the_end_is_refused(bench: FaultBench) -> None:
-    bench.load()
-    assert bench.loop.stop(WAIT_S)
-    with pytest.raises(ServerUnavailable):
-        bench.submit("late", "x")
-    assert bench.loop.status().num_waiting == 0

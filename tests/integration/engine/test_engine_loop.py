@@ -178,20 +178,6 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
         loop.submit(submission("late", MODEL, FakeTokenizer().encode("x"), 1))
 
 
-def test_unloading_a_model_fails_what_it_still_serves(make: Callable[..., Bench]) -> None:
-    gate = Gate("decode", 0, 1)
-    bench = make(FakeOptions(hook=gate))
-    bench.submit("a", "text", max_tokens=100)
-    assert gate.reached.wait(WAIT_S)
-    unloaded = bench.loop.unload(MODEL)
-    gate.release.set()
-    unloaded.result(WAIT_S)
-    assert bench.end("a").error is not None
-    bench.submit("b", "text")
-    assert bench.end("b").error is not None
-    assert bench.engine.loaded == []
-
-
 def test_loading_and_unloading_tell_what_the_backend_holds(make: Callable[..., Bench]) -> None:
     bench = make(FakeOptions(weight_bytes=700))
     bench.loop.unload(MODEL).result(WAIT_S)

@@ -34,7 +34,6 @@ WORN = SamplingParams(
 ENDS = frozenset({EOS_ID})
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "drawn": {"sampling": SamplingParams(temperature=1.0), "seed": 5},
     "worn": {"sampling": WORN, "seed": 9},
     "kept going": {"min_tokens": 9, "ignore_eos": False, "eos_token_ids": ENDS, "num_tokens": 40},
     "grammar": {
@@ -178,14 +177,6 @@ def test_it_ends_with_its_model() -> None:
     assert error is not None
     assert error.code == ServerUnavailable.code
     assert engine.cache.num_open() == 0
-
-
-def test_a_place_in_the_queue_is_given_back_once() -> None:
-    engine = preempted()
-    engine.guard.admits = True
-    engine.run()
-    assert sum(batch.num_left_queue for batch in engine.batches) == 1
-    assert len(engine.events(RequestAdmitted)) == 2
 
 
 def test_what_does_not_fit_alone_fails_and_says_so() -> None:

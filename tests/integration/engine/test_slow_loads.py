@@ -10,7 +10,7 @@ from adapters.fake.options import FakeOptions
 from application.ports.engine import EngineModel
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.models.model_finder import ServedModel
-from domain.errors import ModelLoadFailed, ServerUnavailable
+from domain.errors import ServerUnavailable
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.stream import Finished
@@ -76,18 +76,6 @@ def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     assert all("decode" in calls[one:next_] for one, next_ in pairwise(pieces)), calls
 
 
-def test_a_load_that_fails_in_its_last_piece_is_told_and_the_stream_goes_on() -> None:
-    bench = Bench(max_loaded=2, options={B: FakeOptions(load_pieces=5, load_error="its last layer is torn")})
-
-    async def work() -> None:
-        stream = await bench.start(A, num_tokens=40)
-        with pytest.raises(ModelLoadFailed, match="torn"):
-            await bench.use(B)
-        await read(stream)
-
-    bench.run(work)
-
-
 def test_an_engine_that_stops_answers_whoever_waits_for_a_load() -> None:
     begun: Future[None] = Future()
 
@@ -108,22 +96,6 @@ def test_an_engine_that_stops_answers_whoever_waits_for_a_load() -> None:
 
     bench.run(work)
     assert bench.loaded() == set()
-
-
-def test_loads_that_are_asked_for_at_once_are_done_one_after_the_other() -> None:
-    """The engine's own promise, whoever asks: the pool asks for one at a time."""
-    files: Future[None] = Future()
-    bench = Bench(max_loaded=2, options={A: FakeOptions(load_waits_for=files), B: FakeOptions(load_pieces=3)})
-
-    async def work() -> None:
-        sources = [bench.models.find(id) for id in (A, B)]
-        loads = [asyncio.create_task(bench.loop.load(source, LoadOptions())) for source in sources if source]
-        await asyncio.sleep(0.01)
-        files.set_result(None)
-        await asyncio.gather(*loads)
-
-    bench.run(work)
-    assert bench.loads() == [A, B]
 
 
 def test_a_load_that_is_cancelled_ends_no_engine() -> None:

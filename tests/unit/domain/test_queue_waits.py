@@ -33,12 +33,6 @@ def test_reasons_are_told_once_each():
     assert waits.counts == {}
 
 
-def test_who_is_computed_waits_for_nothing():
-    waits = QueueWaits(1)
-    views = [view(1, Phase.RESTORING), view(2, Phase.PREFILLING), view(3, Phase.DECODING)]
-    assert look(waits, views, room_bytes=0).changed == {}
-
-
 def test_the_time_that_is_waited_for_memory_has_an_end():
     waits = QueueWaits(60)
     first, later = view(2), view(3)

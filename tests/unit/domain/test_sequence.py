@@ -41,12 +41,6 @@ def test_the_whole_way_with_and_without_restoring() -> None:
         assert all(after in TRANSITIONS[before] for before, after in pairwise(way))
 
 
-def test_prompt_and_output_are_one_stream() -> None:
-    subject = sequence()
-    subject.output_ids.append(9)
-    assert subject.num_tokens == 4
-
-
 def preempted_at(subject: Sequence, position: int, *, is_alone: bool = True) -> bool:
     subject.num_computed = position
     return subject.may_resume(is_alone=is_alone)

@@ -1,9 +1,7 @@
 """What the token side tells goes out once, in one batch, also when it could not be handed over at first."""
 
-from collections import deque
-
 from adapters.fake.environment import FakeClock
-from application.events import Event, FaultObserved, RecordsEvicted
+from application.events import FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import RequestId
@@ -32,12 +30,6 @@ def batcher_to(receiver: Receiver) -> EventBatcher:
     return batcher
 
 
-def test_nothing_is_handed_over_when_there_is_nothing() -> None:
-    receiver = Receiver()
-    batcher_to(receiver).deliver()
-    assert receiver.batches == []
-
-
 def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
     receiver = Receiver()
     batcher = batcher_to(receiver)
@@ -64,17 +56,3 @@ def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None
     assert [item for _, _, item in batch.items] == [PrefillProgress(1, 2), PrefillProgress(2, 2)]
     assert [type(event) for event in batch.events] == [FaultObserved]
     assert batch.num_left_queue == 1
-
-
-class Raced(deque[Event]):
-    """Another thread takes one between the count and the taking."""
-
-    def __len__(self) -> int:
-        return super().__len__() + 1
-
-
-def test_two_may_take_what_was_told_at_the_same_time() -> None:
-    batcher = EventBatcher(FakeClock())
-    batcher._events = Raced([RecordsEvicted(1, 2)])  # pyright: ignore[reportPrivateUsage]
-    assert batcher.take_events() == (RecordsEvicted(1, 2),)
-    assert batcher.take_events() == ()

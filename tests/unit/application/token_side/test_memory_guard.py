@@ -13,7 +13,7 @@ from application.services.token_side.memory_readings import IDLE_STEPS
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
-from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.prefix.fingerprint import EVERYTHING
 from domain.prefix.record import HostPayload, Record, TensorSpec
 from domain.priority import Priority
@@ -143,27 +143,6 @@ def test_host_memory_beside_a_gpu_bounds_kept_prefixes_and_fetches():
     for _ in range(20):
         bench.budget()
     assert bench.hot.budget_bytes == 60_000
-
-
-def test_a_prompt_that_is_scored_takes_the_logits_of_all_its_tokens():
-    shape = replace(SHAPE, logit_bytes=100)
-    plain = view(1, Phase.PREFILLING, 1_024, 4_000)
-    scored = replace(plain, is_scored=True)
-    bench = Bench()
-    bench.guard.budget((plain,), {plain.id: shape})
-    before = bench.guard.ledger.transient_bytes
-    bench.guard.budget((scored,), {scored.id: shape})
-    assert bench.guard.ledger.transient_bytes - before == (100 + 1) * (CHUNK - NUM_LAST_TOKENS)
-
-
-def test_room_is_what_is_neither_held_nor_promised():
-    bench = Bench()
-    budget = bench.budget(view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.QUEUED, 0, 50_000))
-    ledger = bench.guard.ledger
-    assert budget.room_bytes is not None
-    assert 0 < budget.room_bytes <= LIMITS.hard_bytes - ledger.used_bytes
-    full = bench.budget(view(1, Phase.PREFILLING, 1_024, 91_000), waiting := view(2, Phase.QUEUED, 0, 9_000))
-    assert (full.room_bytes or 0) < waiting.charge_bytes
 
 
 def test_freed_buffers_are_cleared_before_a_reading_decides():

@@ -96,14 +96,3 @@ def test_what_was_fetched_ahead_is_recalled_while_there_is_no_share() -> None:
     assert lease.is_recalled
     lease.admit()
     assert not lease.is_recalled
-
-
-def test_weights_have_what_is_made_for_them() -> None:
-    ledger = opened(0)
-    ledger.make_room_with(lambda _: 100)
-    assert refused(ledger.reserve(Purpose.WEIGHTS, 101)) == Refused(100)
-    lease = granted(ledger.reserve(Purpose.WEIGHTS, 100))
-    lease.resize(90)
-    assert ledger.held_bytes(Purpose.WEIGHTS) == 90
-    ledger.make_room_with(lambda _: None)
-    granted(ledger.reserve(Purpose.WEIGHTS, 1 << 50))

@@ -31,15 +31,6 @@ def test_it_is_made_anew_when_it_has_stood_for_so_many_steps() -> None:
     assert engine.guard.num_steps - before == 3
 
 
-def test_nobody_else_is_told_anything_different() -> None:
-    engines = [decoding(lasts) for lasts in (0, LASTS)]
-    for engine in engines:
-        engine.run()
-    told = [[engine.tokens(f"row {row}") for row in range(2)] for engine in engines]
-    assert told[0] == told[1]
-    assert len(told[0][0]) == NEW
-
-
 def test_who_comes_is_planned_for_in_the_next_step() -> None:
     engine = decoding(LASTS)
     engine.step()
@@ -56,10 +47,3 @@ def test_who_is_cancelled_is_decoded_no_more() -> None:
     engine.step()
     assert engine.guard.num_steps == before + 1
     assert len(engine.model.open_ids()) == 1
-
-
-def test_a_plan_that_does_more_than_decode_never_stands() -> None:
-    engine = engine_of(LASTS)
-    engine.submit("long", range(32, 32 + 5 * GRID), 3)
-    engine.step(4)
-    assert engine.guard.num_steps == 4

@@ -9,7 +9,6 @@ from domain.memory.ledger import MemoryLimits
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.models.state_layout import StateLayout
-from domain.scheduling.memory_demand import charge_bytes
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
 from interfaces.cli.commands.plan import as_data, as_lines, parse_tokens
 
@@ -21,10 +20,6 @@ SHAPE = MemoryShape(
     sample_bytes=2,
 )
 PLAN = MemoryPlan(shape=SHAPE, context=1_000, batch=3, chunk=64, limits=MemoryLimits.of(200_000))
-
-
-def test_a_sequence_is_charged_as_the_guard_charges_it():
-    assert PLAN.sequence_bytes == charge_bytes(SHAPE, 1_000, 0, 64) == SHAPE.state_bytes(1_000, 64)
 
 
 def test_what_is_needed_is_weights_states_and_one_step():
@@ -54,11 +49,6 @@ def test_the_largest_batch_fits_and_one_sequence_more_does_not():
     most = PLAN.most_sequences()
     assert replace(PLAN, batch=most).fits
     assert not replace(PLAN, batch=most + 1).fits
-
-
-def test_a_model_that_does_not_fit_leaves_nothing():
-    small = replace(PLAN, limits=MemoryLimits.of(5_000))
-    assert (small.fits, small.longest(1_000), small.most_sequences()) == (False, 0, 0)
 
 
 def test_both_shapes_of_the_answer_say_the_same():

@@ -24,11 +24,6 @@ def test_a_recurrent_state_is_the_same_at_every_length():
     assert cost.held_bytes(1) == cost.held_bytes(10_000) == 77
 
 
-def test_states_add_up():
-    shape = MemoryShape(states=(StateCost(1), StateCost(2, window=256), StateCost(0, fixed_bytes=5)))
-    assert shape.state_bytes(1024) == 1024 + 512 + 5
-
-
 def test_the_peak_is_a_plane_over_chunk_and_end():
     shape = MemoryShape(step=StepCost(base_bytes=7, token_bytes=100, seen_bytes=3, pair_bytes=2))
     assert shape.peak_bytes(0, 100) == 0
@@ -46,10 +41,6 @@ def test_every_row_of_a_decode_step_chooses_a_token():
     step = StepCost(base_bytes=9, token_bytes=1, seen_bytes=2, pair_bytes=3)
     shape = MemoryShape(step=step, logit_bytes=4, sample_bytes=5)
     assert shape.decode_bytes(3, 100) == 9 + 3 * (1 + 200 + 300 + 4 + 5)
-
-
-def test_a_model_nobody_estimated_costs_nothing():
-    assert MemoryShape().state_bytes(1000) == MemoryShape().peak_bytes(100, 1000) == 0
 
 
 LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336, "num_hidden_layers": 32}
@@ -96,10 +87,6 @@ def test_experts_count_as_many_times_as_a_token_has():
 def test_state_space_layers_of_a_hybrid_count_beside_the_others(recurrent: dict[str, int], num_bytes: int):
     plain, hybrid = (step_of_config({**LLAMA, **more}, 2, 512) for more in ({}, recurrent))
     assert hybrid.token_bytes - plain.token_bytes == num_bytes
-
-
-def test_an_empty_configuration_is_a_common_model():
-    assert step_of_config({}, 2, 512).token_bytes == 2 * 2 * (14 * 4096 + 4 * (4 + 1) * 4096)
 
 
 def test_a_long_buffer_grows_by_a_share_of_its_length_and_is_charged_so():
