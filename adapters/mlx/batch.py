@@ -29,7 +29,7 @@ from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.runtime.arrays import evaluate_soon
 from adapters.mlx.sampling.logit_rules import SamplerRow
-from adapters.mlx.sampling.sampled import Sampled, join
+from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -117,7 +117,7 @@ class DecodeGroup:
         rows = [row for group in (self, *others) for row in group.rows]
         sampler = None
         try:
-            waiting = join([_waiting_of(group) for group in (self, *others)])
+            waiting = Sampled.joined([_waiting_of(group) for group in (self, *others)])
             sampler = self._new_sampler(rows)
             append_rows(self.caches, len(self.rows), [one.caches for one in others], rows_capacity(len(rows)))
         except Exception as error:
@@ -162,7 +162,7 @@ class DecodeGroup:
         for row in leaving:
             index = self.rows.index(row)
             try:
-                caches, waiting = take_row(self.caches, index), self.waiting.narrow([index])
+                caches, waiting = take_row(self.caches, index), self.waiting.narrowed([index])
                 alone = DecodeGroup(self._forward, [row], caches)
                 alone.waiting = waiting
             except Exception as error:
@@ -183,7 +183,7 @@ class DecodeGroup:
                 self.caches = take_row(self.caches, order[0], is_last=True)
             elif order and self.caches:
                 keep_rows(self.caches, order)
-            waiting = self.waiting.narrow(order) if self.waiting is not None and order else None
+            waiting = self.waiting.narrowed(order) if self.waiting is not None and order else None
         except Exception as error:
             self.rows = [self.rows[index] for index in order]
             self._fail(ComputeFailed(f"narrowing a batch failed: {error}"))
@@ -233,7 +233,7 @@ class DecodeGroup:
 
     def _accept(self, fed: Sampled) -> None:
         """Waits for the tokens and gives them to the constraints, whose errors are stored on their rows."""
-        for row, token_id in zip(self.rows, fed.token_ids(), strict=True):
+        for row, token_id in zip(self.rows, fed.read()[0], strict=True):
             constraint = _sampler_of(row).constraint
             if constraint is None or row.failure is not None:
                 continue
@@ -260,13 +260,15 @@ class DecodeGroup:
         for index, row in enumerate(self.rows):
             try:
                 alone = GroupSampler([_sampler_of(row)])
-                parts.append(alone.sample(logits[index : index + 1]))
+                sampled = alone.sample(logits[index : index + 1])
+                sampled.read()
+                parts.append(sampled)
                 alone.detach()
             except Exception as error:
                 row.failure = ComputeFailed(f"sampling failed: {error}")
-                parts.append(Sampled.of(mx.zeros(1, mx.uint32)))
+                parts.append(Sampled(mx.zeros(1, mx.uint32)))
         self._sampler = self._new_sampler()
-        return join(parts)
+        return Sampled.joined(parts)
 
 
 def _sampler_of(row: Row) -> SamplerRow:

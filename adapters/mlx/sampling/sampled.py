@@ -4,9 +4,7 @@ The host reads one array of 32-bit words a step, once:
 
     tokens [rows]  |  of rows with num_logprobs: chosen [n]  |  ids of the likeliest [n, k]  |  their values [n, k]
 
-Rows join and leave a group while a step is in flight, so a step's tokens can be joined and narrowed like the group: the
-tokens of the next pass are gathered on the device, and the words stay in the arrays that were queued, in which each row
-has a place. So reading never waits for work that was queued later.
+Where rows join or leave a group, the step in flight is read first: moving their state waits for it as well.
 
 Log probabilities are of the model's own distribution. Those of a prompt are computed from the logits of its chunks, a
 few rows at a time.
@@ -14,7 +12,6 @@ few rows at a time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import cast
 
 import mlx.core as mx
@@ -79,83 +76,56 @@ def token_logprobs(words: NDArray[np.uint32], token_ids: Sequence[int], num_tops
     ]
 
 
-class Outcome:
-    """The words of one queued step. `words`: uint32, the token of every row, then the log probabilities of the rows
-    `asking`."""
-
-    __slots__ = ("_num_rows", "_num_tops", "_read", "asking", "words")
-
-    def __init__(self, tokens: mx.array, logprobs: LogprobArrays | None, asking: Sequence[int]) -> None:
-        self.words = tokens if logprobs is None else mx.concatenate([tokens, *logprobs.words()])
-        self.asking = tuple(asking)
-        self._num_rows = tokens.shape[0]
-        self._num_tops = () if logprobs is None else logprobs.num_tops
-        self._read: NDArray[np.uint32] | None = None
-
-    def tokens(self) -> list[int]:
-        """The token of every row. The first call waits."""
-        tokens: list[int] = self._host()[: self._num_rows].tolist()
-        return tokens
-
-    def logprobs(self) -> dict[int, TokenLogprob]:
-        """Log probabilities by row. The first call waits."""
-        if not self.asking:
-            return {}
-        tokens = self.tokens()
-        asked = token_logprobs(self._host()[self._num_rows :], [tokens[row] for row in self.asking], self._num_tops)
-        return dict(zip(self.asking, asked, strict=True))
-
-    def _host(self) -> NDArray[np.uint32]:
-        if self._read is None:
-            self._read = read_back(self.words)
-        return self._read
-
-
-@dataclass(frozen=True, slots=True)
 class Sampled:
-    """The tokens of one step. `fed`: uint32 [rows, 1], lazy, for the next pass. `rows`: for each row, the index of its
-    outcome and its row there."""
+    """The tokens of one step. `fed`: uint32 [rows, 1], for the next pass; lazy until the step is read."""
 
-    fed: mx.array
-    outcomes: tuple[Outcome, ...]
-    rows: tuple[tuple[int, int], ...]
+    __slots__ = ("_asking", "_num_tops", "_read", "_words", "fed")
+
+    def __init__(self, tokens: mx.array, logprobs: LogprobArrays | None = None, asking: Sequence[int] = ()) -> None:
+        """`tokens`: uint32 [rows], queued or still lazy. `logprobs`: of the rows `asking`, in their order."""
+        self.fed = tokens[:, None]
+        self._words = tokens if logprobs is None else mx.concatenate([tokens, *logprobs.words()])
+        self._asking = tuple(asking)
+        self._num_tops = () if logprobs is None else logprobs.num_tops
+        self._read: tuple[list[int], dict[int, TokenLogprob]] | None = None
 
     @classmethod
-    def of(cls, tokens: mx.array, logprobs: LogprobArrays | None = None, asking: Sequence[int] = ()) -> "Sampled":
-        """`logprobs`: of the rows `asking`, in their order."""
-        outcome = Outcome(tokens, logprobs, asking)
-        return cls(tokens[:, None], (outcome,), tuple(zip(repeat(0), range(tokens.shape[0]))))
+    def _known(cls, tokens: Sequence[int], logprobs: dict[int, TokenLogprob]) -> "Sampled":
+        found = cls(token_array(tokens))
+        found._read = list(tokens), logprobs
+        return found
+
+    @classmethod
+    def joined(cls, parts: Sequence["Sampled"]) -> "Sampled":
+        """The tokens of several groups as one, in order. Waits for their steps."""
+        tokens: list[int] = []
+        logprobs: dict[int, TokenLogprob] = {}
+        for part in parts:
+            more_tokens, more_logprobs = part.read()
+            logprobs |= {len(tokens) + row: found for row, found in more_logprobs.items()}
+            tokens += more_tokens
+        return cls._known(tokens, logprobs)
+
+    def narrowed(self, rows: Sequence[int]) -> "Sampled":
+        """The tokens of these rows, in this order. Waits for the step."""
+        tokens, logprobs = self.read()
+        kept = {place: logprobs[row] for place, row in enumerate(rows) if row in logprobs}
+        return self._known([tokens[row] for row in rows], kept)
 
     def arrays(self) -> list[mx.array]:
         """The arrays to evaluate."""
-        return [self.fed, *(one.words for one in self.outcomes)]
-
-    def narrow(self, rows: Sequence[int]) -> "Sampled":
-        """The tokens of these rows, in this order."""
-        return Sampled(self.fed[token_array(rows)], self.outcomes, tuple(self.rows[row] for row in rows))
-
-    def token_ids(self) -> list[int]:
-        """Waits for the step; returns the token of every row."""
-        tokens = [one.tokens() for one in self.outcomes]
-        return [tokens[outcome][row] for outcome, row in self.rows]
+        return [self.fed, self._words]
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprob]]:
         """Waits for the step; returns the token of every row, and log probabilities by row."""
-        found = [one.logprobs() for one in self.outcomes]
-        if not any(found):
-            return self.token_ids(), {}
-        asked = {place: found[outcome][row] for place, (outcome, row) in enumerate(self.rows) if row in found[outcome]}
-        return self.token_ids(), asked
-
-
-def join(parts: Sequence[Sampled]) -> Sampled:
-    """The tokens of several groups as one, in order."""
-    outcomes: list[Outcome] = []
-    rows: list[tuple[int, int]] = []
-    for part in parts:
-        rows += [(outcome + len(outcomes), row) for outcome, row in part.rows]
-        outcomes += part.outcomes
-    return Sampled(mx.concatenate([part.fed for part in parts]), tuple(outcomes), tuple(rows))
+        if self._read is None:
+            words, num_rows = read_back(self._words), self.fed.shape[0]
+            tokens: list[int] = words[:num_rows].tolist()
+            found: list[TokenLogprob] = []
+            if self._asking:
+                found = token_logprobs(words[num_rows:], [tokens[row] for row in self._asking], self._num_tops)
+            self._read = tokens, dict(zip(self._asking, found, strict=True))
+        return self._read
 
 
 def score_chunk(

@@ -177,7 +177,7 @@ class GroupSampler:
             parts = zip(self._buckets, self._indices, strict=True)
             chosen = [bucket.sample(logits[indices]) for bucket, indices in parts]
             tokens = mx.concatenate(chosen)[self._places]
-        sampled = Sampled.of(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
+        sampled = Sampled(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
         for bucket, part in zip(self._buckets, chosen, strict=True):
             bucket.record(part)
         return sampled
