@@ -4,13 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from application.model_settings import ModelSettings
-from application.model_table import ModelTable
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.models.model_card import parsed_alias
+from domain.request.sampling import SamplingDefaults
 
 FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets: constants, which only code that makes its own settings may
@@ -96,6 +95,93 @@ class ServerSettings:
     def needs_key(self) -> bool:
         """True if clients must send a key."""
         return self.api_key is not None or self.key_file is not None
+
+
+MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTable:
+    """`context_length`, `dtype` and `idle_ttl`: as in `[model]`; None for what that says. `parser`: the family of
+    output formats. `salt` keeps what is computed for this name apart from other names of the same weights. `pin`:
+    loaded at the start, and never unloaded to make room. `base`: the model whose files these are, by default NAME
+    itself; `adapter`: folder of a LoRA adapter over them. `sampling`: what requests have that do not say."""
+
+    context_length: int | None = None
+    dtype: str | None = None
+    parser: str = ""
+    salt: str = ""
+    pin: bool = False
+    idle_ttl: Duration | None = None
+    base: str = ""
+    adapter: str = ""
+    sampling: SamplingDefaults = SamplingDefaults()
+
+    def __post_init__(self) -> None:
+        check_context(self.context_length, "context_length")
+        check_ttl(self.idle_ttl, "idle_ttl")
+        if self.dtype is not None:
+            check_dtype(self.dtype, "dtype")
+        require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
+
+
+def check_dtype(dtype: str, name: str) -> None:
+    allowed = {"auto", "float32", "bfloat16", "float16"}
+    require(dtype in allowed, name, f"must be one of {', '.join(sorted(allowed))}")
+
+
+def check_context(context_length: int | None, name: str) -> None:
+    require(
+        context_length is None or 2 <= context_length < 2**31,
+        name,
+        "must be at least 2 tokens: one of a prompt and one of an answer",
+    )
+
+
+def check_ttl(ttl: Duration | None, name: str) -> None:
+    require(ttl is None or MIN_TTL_S <= ttl.num_seconds <= MAX_TTL_S, name, "must be in 1s..365d")
+
+
+NOTHING_SET = ModelTable()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which models are served and how they are loaded. `default`: served when a request names none.
+
+    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
+    already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
+    prompt and answer together that are served at most, however many a model could take; None for the model's own.
+    `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
+    `idle_ttl`: a model that nobody used for that long is unloaded; None: only to make room. `generation_config`:
+    whether the sampling that a model's generation_config.json advises is for requests that do not say.
+    """
+
+    default: str = "cairn-demo"
+    dirs: tuple[str, ...] = ()
+    dtype: str = "auto"
+    idle_ttl: Duration | None = None
+    download: bool = True
+    context_length: int | None = None
+    hub_cache: str = "auto"
+    allowed: tuple[str, ...] = ()
+    parsers: tuple[str, ...] = ()
+    generation_config: bool = True
+
+    @property
+    def parser_of(self) -> dict[str, str]:
+        """The family of output formats by model id, for the models that `parsers` names."""
+        pairs = (item.rpartition("=") for item in self.parsers)
+        return {model: family for model, _, family in pairs}
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype, "model.dtype")
+        check_ttl(self.idle_ttl, "model.idle_ttl")
+        check_context(self.context_length, "model.context_length")
+        require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
+        require(all(self.allowed), "model.allowed", "must not hold an empty name")
+        pairs = (item.rpartition("=") for item in self.parsers)
+        require(all(model and family for model, _, family in pairs), "model.parsers", "must be like MODEL=FAMILY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,16 +286,3 @@ class Settings:
     def serves_hub_cache(self) -> bool:
         """Whether clients may name any model in the hub's cache. `auto`: only on a private server."""
         return self.model.hub_cache == "on" or (self.model.hub_cache == "auto" and self.is_private)
-
-
-__all__ = (
-    "ANY",
-    "CacheSettings",
-    "EngineSettings",
-    "ModelSettings",
-    "ServerSettings",
-    "Settings",
-    "StoreSettings",
-    "TelemetrySettings",
-    "is_loopback",
-)

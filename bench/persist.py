@@ -42,8 +42,7 @@ import numpy as np
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.system.clock import SystemClock
 from adapters.system.heap import bound_arenas, keep_freed
-from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
-from application.events.cache import RecordsOffered
+from application.events import Event, RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
 from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.settings import StoreSettings

@@ -6,21 +6,28 @@ with its path, since a setting that silently does nothing costs more than one th
 
 import difflib
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, get_type_hints
 
-from adapters.config.fields import SettingField, sections, setting_fields
-from adapters.config.model_tables import SECTION, model_tables
-from adapters.config.values import from_text, from_typed
-from application.settings import Settings
+from adapters.config.fields import SettingField, from_text, from_typed, plain_type, printable, sections, setting_fields
+from application.ports.shown_setting import Origin, ShownSetting
+from application.settings import ModelTable, Settings
 from domain.errors import DomainError, InvalidRequest
+from domain.request.sampling import SamplingDefaults
 
 OTHER_VARIABLES = frozenset({"CAIRN_CONFIG", "CAIRN_BLAS"})
 """Variables of ours that are no settings."""
 
 DEFAULT = "default"
+
+MODEL_ARGUMENT = "MODEL"
+"""The only positional argument of commands that is a setting."""
+
+SECTION = "models"
+SAMPLING = "sampling"
+TABLE_SECRETS = frozenset({"salt"})
 
 
 class InvalidSettings(DomainError):
@@ -157,3 +164,85 @@ def config_file(environ: Mapping[str, str]) -> Path:
     if not base.is_absolute():  # the XDG specification has relative paths ignored
         base = Path(environ.get("HOME") or Path.home()) / ".config"
     return base / "cairn" / "config.toml"
+
+
+def model_tables(section: object) -> Mapping[str, ModelTable]:
+    """Tables by the models' names. Raises ValueError, naming the path of what cannot be used."""
+    return {name: _table(name, table) for name, table in _as_dict(section, SECTION).items()}
+
+
+def table_rows(tables: Mapping[str, ModelTable]) -> Mapping[str, object]:
+    """What was set, by path, secrets as `set`; for people."""
+    rows: dict[str, object] = {}
+    for name, table in tables.items():
+        for field in fields(ModelTable):
+            value = getattr(table, field.name)
+            if field.name != SAMPLING and value != field.default:
+                rows[f'{SECTION}."{name}".{field.name}'] = "set" if field.name in TABLE_SECRETS else value
+        for field in fields(SamplingDefaults):
+            if (value := getattr(table.sampling, field.name)) is not None:
+                rows[f'{SECTION}."{name}".{SAMPLING}.{field.name}'] = value
+    return rows
+
+
+def _table(name: str, table: object) -> ModelTable:
+    path = f'{SECTION}."{name}"'
+    values = _as_dict(table, path)
+    sampling = _values(SamplingDefaults, values.pop(SAMPLING, {}), f"{path}.{SAMPLING}")
+    try:
+        defaults = SamplingDefaults(**sampling)
+    except InvalidRequest as error:
+        raise ValueError(f"{path}.{SAMPLING}.{error.message}") from None
+    try:
+        return ModelTable(**_values(ModelTable, values, path), sampling=defaults)
+    except InvalidRequest as error:
+        raise ValueError(f"{path}.{error.message}") from None
+
+
+def _values(kind: type, table: object, path: str) -> dict[str, Any]:
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name != SAMPLING}
+    values: dict[str, Any] = {}
+    for name, value in _as_dict(table, path).items():
+        if name not in hints:
+            raise ValueError(f"{path}.{name} is not a setting; there are: {', '.join(hints)}")
+        try:
+            values[name] = from_typed(value, *plain_type(hints[name]))
+        except ValueError as error:
+            shown = "what was given" if name in TABLE_SECRETS else repr(value)
+            raise ValueError(f"{path}.{name} {error}, not {shown}") from None
+    return values
+
+
+def _as_dict(value: object, path: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a table, written [{path}]")
+    return dict(cast(dict[str, object], value))
+
+
+def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) -> Sequence[ShownSetting]:
+    """`origins`: as in LoadedSettings; empty where nobody loaded them. `file`: where models' tables come from."""
+    return [*_fields(settings, origins), *_tables(settings, file)]
+
+
+def _fields(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSetting]:
+    for path, field in setting_fields().items():
+        section, name = path.split(".")
+        value: object = getattr(getattr(settings, section), name)
+        is_default = value == field.default
+        source = origins.get(path, DEFAULT if is_default else "")
+        origin = _origin(source, field)
+        told = ("set" if value else "unset") if field.is_secret else printable(value)
+        yield ShownSetting(path, told, origin, "" if origin is Origin.DEFAULT else source)
+
+
+def _tables(settings: Settings, file: str) -> Iterator[ShownSetting]:
+    for path, value in table_rows(settings.models).items():
+        yield ShownSetting(path, printable(value), Origin.FILE if file else Origin.CODE, file)
+
+
+def _origin(source: str, field: SettingField) -> Origin:
+    if source in ("", DEFAULT):
+        return Origin.DEFAULT if source else Origin.CODE
+    if source == field.variable:
+        return Origin.ENVIRONMENT
+    return Origin.FLAG if source.startswith("-") or source == MODEL_ARGUMENT else Origin.FILE

@@ -13,8 +13,7 @@ from functools import partial
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from application.events import StoreFault
-from application.events.cache import StoreOpened
+from application.events import StoreFault, StoreOpened
 from application.ports.block_store import (
     Advance,
     BlockStore,

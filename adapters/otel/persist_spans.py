@@ -21,8 +21,7 @@ from opentelemetry.trace import Link, SpanKind, Tracer
 from adapters.otel import semconv as names
 from adapters.otel.span_attributes import Attributes, encodable
 from adapters.otel.span_tree import SpanTree
-from application.events import RecordsDropped, RecordsPersisted
-from application.events.cache import RecordsOffered
+from application.events import RecordsDropped, RecordsOffered, RecordsPersisted
 from application.services.event_sinks import Handler
 from domain.ids import RequestId
 

@@ -1,6 +1,9 @@
-"""The machine's clocks."""
+"""The clocks and the entropy of the operating system."""
 
+import secrets
 import time
+
+from domain.ids import RequestId
 
 
 class SystemClock:
@@ -11,3 +14,16 @@ class SystemClock:
 
     def unix_ns(self) -> int:
         return time.time_ns()
+
+
+class RandomIds:
+    """An IdSource."""
+
+    def request_id(self, prefix: str) -> RequestId:
+        return RequestId(f"{prefix}-{secrets.token_hex(12)}")
+
+    def call_id(self) -> str:
+        return f"call_{secrets.token_hex(12)}"
+
+    def seed(self) -> int:
+        return secrets.randbits(63)

@@ -1,77 +1,58 @@
-"""What happens in the engine, as typed facts. Times are monotonic nanoseconds from the Clock port.
+"""Events of the engine and the server, as typed values. Times are monotonic nanoseconds from the Clock port.
 
-Emitted to the EventSink; telemetry derives spans, metrics and logs from them, and nothing else knows of telemetry. A
-file a family, and here all of them. Plain values without any text of a prompt or an answer. Requests are told of choice
-by choice, by the choice's id.
+They are emitted to the EventSink; spans, metrics, the log and the admin page are derived from them. They hold no text
+of a prompt or an answer. A request's events are emitted choice by choice, by the id of the choice.
 """
 
 from typing import TypeAlias
 
-from application.events.cache import (
-    CacheMeasured,
-    RecordsDropped,
-    RecordsEvicted,
-    RecordsOffered,
-    RecordsPersisted,
-    RecordsRead,
-    StoreFault,
-    StoreOpened,
-)
-from application.events.engine import FaultObserved, HttpRefused, ModelLoaded, ModelUnloaded, StepCompleted
-from application.events.health import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
-from application.events.memory import MemoryMeasured, PressureRelieved
-from application.events.prefix import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.events.request import (
     DecodeStarted,
     FirstToken,
     Parsing,
     PrefillChunkComputed,
+    PrefixAwaited,
+    PrefixMatched,
     RequestAdmitted,
     RequestEnded,
+    RequestEvent,
     RequestPreempted,
     RequestQueued,
     RequestRefused,
     RequestWaits,
+    StateCaptured,
+    StateRestored,
     TokensReceived,
 )
-
-Event: TypeAlias = (
-    RequestQueued
-    | RequestWaits
-    | RequestAdmitted
-    | RequestPreempted
-    | PrefillChunkComputed
-    | DecodeStarted
-    | FirstToken
-    | RequestEnded
-    | RequestRefused
-    | HttpRefused
-    | StepCompleted
-    | ModelLoaded
-    | ModelUnloaded
-    | FaultObserved
-    | RecordsPersisted
-    | RecordsDropped
-    | RecordsEvicted
-    | StoreFault
-    | PrefixMatched
-    | PrefixAwaited
-    | StateRestored
-    | StateCaptured
-    | MemoryMeasured
-    | PressureRelieved
-    | TokensReceived
-    | CacheMeasured
-    | RecordsOffered
-    | RecordsRead
-    | EngineStuck
-    | EngineRecovered
-    | ReadinessMeasured
-    | EngineRestarted
-    | StoreOpened
+from application.events.server import (
+    ACTIONS,
+    CacheMeasured,
+    EngineRecovered,
+    EngineRestarted,
+    EngineStuck,
+    FaultObserved,
+    HttpRefused,
+    MemoryMeasured,
+    ModelLoaded,
+    ModelUnloaded,
+    PressureRelieved,
+    ReadinessMeasured,
+    RecordsDropped,
+    RecordsEvicted,
+    RecordsOffered,
+    RecordsPersisted,
+    RecordsRead,
+    ServerEvent,
+    StepCompleted,
+    StoreFault,
+    StoreOpened,
+    TierReading,
 )
 
+Event: TypeAlias = RequestEvent | ServerEvent
+
 __all__ = (
+    "ACTIONS",
     "CacheMeasured",
     "DecodeStarted",
     "EngineRecovered",
@@ -106,5 +87,6 @@ __all__ = (
     "StepCompleted",
     "StoreFault",
     "StoreOpened",
+    "TierReading",
     "TokensReceived",
 )

@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from application.events import FaultObserved
-from application.events.cache import CacheMeasured, TierReading
-from application.events.health import ReadinessMeasured
+from application.events import CacheMeasured, FaultObserved, ReadinessMeasured, TierReading
 from application.ports.cache_stats import CacheStats, QueueCounts
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage

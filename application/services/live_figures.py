@@ -1,4 +1,4 @@
-"""Figures of the last minutes, folded from events into `domain/live_windows`.
+"""Figures of the last minutes, folded from events into `domain/health/live_figures`.
 
 A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not for
 models whose cache cannot be captured, nor for requests that want every token computed.
@@ -8,8 +8,7 @@ from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, 
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
-from domain.health.live_reading import LiveReading
-from domain.health.live_windows import LiveWindows
+from domain.health.live_figures import LiveReading, LiveWindows
 from domain.prefix.explanation import TAKES_NO_PART
 
 

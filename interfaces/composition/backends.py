@@ -234,3 +234,20 @@ def cache_dir() -> Path:
     """Where Cairn keeps what it can recompute: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
+
+
+def device_and_blas(settings: Settings) -> tuple[str, BlasReport | None]:
+    """The name of the device and the BLAS of its float32 products; no BLAS for the toy backend. Imports MLX."""
+    if settings.engine.backend == "fake":
+        return "toy engine", None
+    report = load_blas()
+    from adapters.mlx.runtime.device import describe_device
+
+    return describe_device(), report
+
+
+def describe_computing(settings: Settings) -> str:
+    """One line: `cpu, OpenBLAS 0.3.21, 1 thread (/usr/lib/...)`. Raises ServerUnavailable."""
+    with importing():
+        device, blas = device_and_blas(settings)
+    return f"{device}, {blas.describe()}" if blas and blas.is_needed else device

@@ -7,8 +7,8 @@ from dependency_injector import providers
 from adapters.engine_process.child import ChildProcess
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
+from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
-from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor

@@ -6,8 +6,7 @@ from typing import cast
 from litestar import Litestar
 from litestar.types import Middleware
 
-from adapters.config.loader import config_file
-from adapters.config.shown_settings import shown_settings
+from adapters.config.loader import config_file, shown_settings
 from application.installation import installed_version
 from application.settings import Settings
 from interfaces.composition.container import Container

@@ -17,9 +17,8 @@ from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.settings import Settings
 from domain.scheduling.step_values import StepLimits
-from interfaces.composition.backends import Backend, choose_backend
+from interfaces.composition.backends import Backend, choose_backend, describe_computing
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
 from interfaces.composition.supervision import stuck_after_s

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.health.latency_sketch import LONGEST_S, MAX_ERROR, SHORTEST_S, LatencySketch
+from domain.health.live_figures import LONGEST_S, MAX_ERROR, SHORTEST_S, LatencySketch
 
 seconds = st.floats(SHORTEST_S, LONGEST_S)
 SHARES = (0.0, 0.5, 0.9, 0.99, 1.0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.health.live_windows import TimeSlices
+from domain.health.live_figures import TimeSlices
 
 SLICE_NS, NUM = 10, 4
 

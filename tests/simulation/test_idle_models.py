@@ -4,10 +4,9 @@ import asyncio
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
-from application.model_table import ModelTable
 from application.ports.engine import EngineModel
 from application.services.text_side.models.model_pool import ModelPool
-from application.settings import ModelSettings
+from application.settings import ModelSettings, ModelTable
 from domain.duration import Duration
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource

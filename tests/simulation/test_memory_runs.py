@@ -13,7 +13,7 @@ import pytest
 
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.events.memory import PressureRelieved
+from application.events import PressureRelieved
 from application.ports.engine import Ended, Submission
 from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache

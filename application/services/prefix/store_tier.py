@@ -17,8 +17,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeAlias, TypeVar
 
-from application.events import FaultObserved
-from application.events.cache import RecordsRead
+from application.events import FaultObserved, RecordsRead
 from application.ports.cache_stats import Cleared
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink

@@ -26,8 +26,7 @@ from functools import partial
 from threading import Condition, Thread
 from typing import TypeAlias, TypeVar
 
-from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.events.cache import RecordsOffered
+from application.events import RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, EraseReport, PreparedPut, PutOutcome
 from application.ports.cache_stats import QueueCounts
 from application.ports.clock import Clock

@@ -10,7 +10,7 @@ Compute thread only, except where an attribute says otherwise. What cannot be re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from application.events.memory import MemoryMeasured, PressureRelieved
+from application.events import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
 from application.ports.compute import MemoryProbe
 from application.ports.event_sink import EventSink

@@ -15,8 +15,7 @@ def show(
     origin: bool = typer.Option(False, "--origin", help="Also show what decided each value."), as_json: AsJson = False
 ) -> None:
     """Show every setting as it would be used now; secrets only as set or unset."""
-    from adapters.config.loader import config_file
-    from adapters.config.shown_settings import shown_settings
+    from adapters.config.loader import config_file, shown_settings
 
     loaded = settings_with({})
     found = shown_settings(loaded.settings, loaded.origins, str(config_file(os.environ)))

@@ -94,7 +94,7 @@ def _versions() -> Iterator[Check]:
 
 def _computing(settings: Settings) -> Iterator[Check]:
     from adapters.system.machine import usable_cpus
-    from interfaces.composition.machine_facts import device_and_blas
+    from interfaces.composition.backends import device_and_blas
 
     try:
         device, blas = device_and_blas(settings)

@@ -38,7 +38,7 @@ def plan(
 ) -> None:
     """Say what a model needs of memory, and what fits, from its config alone."""
     from interfaces.composition.backends import choose_backend
-    from interfaces.composition.planning import plan_memory
+    from interfaces.composition.memory import plan_memory
 
     try:
         tokens = None if context is None else parse_tokens(context)

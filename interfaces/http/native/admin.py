@@ -8,8 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.shown_setting import ShownSetting
-from domain.health.live_reading import Latency, LiveReading
-from domain.health.live_windows import LATENCY_WINDOW_S
+from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading
 from interfaces.http.native.bodies import MemoryBody, TiersBody, memory_body, tiers_body
 from interfaces.http.native.health import EngineBody, engine_body
 from interfaces.http.native.requests import admin_get

@@ -2,7 +2,7 @@
 
 import httpx
 
-from application.events.memory import PressureRelieved
+from application.events import PressureRelieved
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId

@@ -11,7 +11,6 @@ from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
-from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
@@ -22,7 +21,7 @@ from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelP
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
-from application.settings import ModelSettings
+from application.settings import ModelSettings, ModelTable
 from application.use_cases.generate import Generate
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy

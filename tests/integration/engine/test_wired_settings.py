@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from application.model_table import ModelTable
-from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
+from application.settings import EngineSettings, ModelSettings, ModelTable, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.ids import ModelId

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions
-from application.model_table import ModelTable
 from application.ports.model_repository import ModelPreview
+from application.settings import ModelTable
 from domain.client import Client
 from domain.models.residency import LoadRoom
 from domain.request.sampling import SamplingDefaults

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adapters.system.event_log import EventLog
-from adapters.system.log_writer import LogWriter
+from adapters.system.event_log import EventLog, LogWriter
 from application.events import (
     EngineRecovered,
     EngineRestarted,

@@ -9,13 +9,13 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
 from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN, MetricKind
 from application.events import (
+    EngineRecovered,
     Event,
     ModelUnloaded,
     PrefixMatched,
     RequestRefused,
     StepCompleted,
 )
-from application.events.health import EngineRecovered
 from domain.ids import ModelId
 from domain.request.request import Usage
 from tests.support.telemetry.all_metrics import EVERYTHING, exposed

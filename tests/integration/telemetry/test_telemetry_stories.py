@@ -15,12 +15,12 @@ from adapters.otel.request_spans import SpanEvents
 from application.events import (
     Event,
     RecordsDropped,
+    RecordsOffered,
     RecordsPersisted,
     RequestRefused,
     StepCompleted,
     TokensReceived,
 )
-from application.events.cache import RecordsOffered
 from domain.ids import NOBODY, ModelId, RequestId
 from tests.support.telemetry.event_script import START_NS, Script, at
 from tests.support.telemetry.otel import SpanRecorder, clear_otel_variables

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 import httpx
 from litestar import Litestar
 
-from adapters.config.shown_settings import shown_settings
+from adapters.config.loader import shown_settings
 from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.sqlite.document_store import SqliteDocumentStore
-from application.model_table import ModelTable
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.model_repository import ModelCheck
@@ -35,7 +34,7 @@ from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
-from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from application.settings import CacheSettings, ModelSettings, ModelTable, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate

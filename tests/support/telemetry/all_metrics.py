@@ -6,12 +6,17 @@ from adapters.fake.environment import FakeClock
 from adapters.otel.catalogue import Metric
 from adapters.otel.setup import build_telemetry
 from application.events import (
+    EngineRecovered,
+    EngineRestarted,
+    EngineStuck,
     Event,
     FaultObserved,
     HttpRefused,
+    MemoryMeasured,
     ModelLoaded,
     PrefixAwaited,
     PrefixMatched,
+    PressureRelieved,
     RecordsDropped,
     RecordsEvicted,
     RecordsPersisted,
@@ -22,8 +27,6 @@ from application.events import (
     StepCompleted,
     StoreFault,
 )
-from application.events.health import EngineRecovered, EngineRestarted, EngineStuck
-from application.events.memory import MemoryMeasured, PressureRelieved
 from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings

@@ -3,20 +3,23 @@
 from dataclasses import replace
 
 from application.events import (
+    CacheMeasured,
     DecodeStarted,
     Event,
     FirstToken,
     Parsing,
     PrefillChunkComputed,
+    ReadinessMeasured,
+    RecordsOffered,
     RecordsPersisted,
+    RecordsRead,
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
     RequestWaits,
+    TierReading,
     TokensReceived,
 )
-from application.events.cache import CacheMeasured, RecordsOffered, RecordsRead, TierReading
-from application.events.health import ReadinessMeasured
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt, Prompt, TextPrompt, Usage

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from adapters.config.fields import setting_fields
-from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config_file, load_settings
-from adapters.config.model_tables import table_rows
-from application.model_table import ModelTable
-from application.settings import Settings
+from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config_file, load_settings, table_rows
+from application.settings import ModelTable, Settings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.request.sampling import SamplingDefaults

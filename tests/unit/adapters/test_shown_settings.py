@@ -1,11 +1,9 @@
 """Settings as people are shown them: every one, what decided it, and no secret."""
 
 from adapters.config.fields import setting_fields
-from adapters.config.loader import Flag, load_settings
-from adapters.config.shown_settings import shown_settings
-from application.model_table import ModelTable
+from adapters.config.loader import Flag, load_settings, shown_settings
 from application.ports.shown_setting import Origin
-from application.settings import CacheSettings, ServerSettings, Settings
+from application.settings import CacheSettings, ModelTable, ServerSettings, Settings
 
 FILE = "/home/one/config.toml"
 

@@ -1,7 +1,6 @@
 """The last minutes read off: tokens by origin, rates, percentiles, what was reused and when that is "n/a"."""
 
-from domain.health.live_reading import Latency
-from domain.health.live_windows import NUM_SLICES, SLICE_S, LiveWindows
+from domain.health.live_figures import NUM_SLICES, SLICE_S, Latency, LiveWindows
 
 S = 10**9
 NOW = 10_000 * S

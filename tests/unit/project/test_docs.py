@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from adapters.config.shown_settings import shown_settings
+from adapters.config.loader import shown_settings
 from application.settings import Settings
 from interfaces.cli.main import app
 

@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from application.model_table import NOTHING_SET, ModelTable
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
-from application.settings import ModelSettings
+from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource

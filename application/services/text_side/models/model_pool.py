@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
 
-from application.model_table import NOTHING_SET, ModelTable
 from application.ports.clock import Clock
 from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
@@ -26,7 +25,7 @@ from application.services.text_side.models.model_finder import (
     ServedModel,
     nothing_to_check,
 )
-from application.settings import ModelSettings
+from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId

@@ -1,8 +1,7 @@
 """A model's own salt: its prefixes are apart from those of other names of the same weights, and can be cleared."""
 
 from adapters.fake.options import FakeOptions
-from application.model_table import ModelTable
-from application.settings import ModelSettings
+from application.settings import ModelSettings, ModelTable
 from tests.support.http.fake_service import FakeService, fake_service
 
 PLAIN, TWIN, APART = "fake-attention", "fake-hybrid", "fake-windowed"

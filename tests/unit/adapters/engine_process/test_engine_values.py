@@ -6,10 +6,20 @@ import typing
 import pytest
 
 from application import events
-from application.events import Event, TokensReceived
-from application.events.cache import CacheMeasured, RecordsOffered, RecordsRead, TierReading
-from application.events.health import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
-from application.events.memory import MemoryMeasured, PressureRelieved
+from application.events import (
+    CacheMeasured,
+    EngineRecovered,
+    EngineRestarted,
+    EngineStuck,
+    Event,
+    MemoryMeasured,
+    PressureRelieved,
+    ReadinessMeasured,
+    RecordsOffered,
+    RecordsRead,
+    TierReading,
+    TokensReceived,
+)
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import (

@@ -8,8 +8,7 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.events.cache import RecordsOffered
+from application.events import RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
 from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId

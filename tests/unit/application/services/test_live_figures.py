@@ -5,7 +5,7 @@ from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMa
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
-from domain.health.live_reading import LiveReading
+from domain.health.live_figures import LiveReading
 from domain.ids import RequestId
 from tests.support.telemetry.event_script import START_NS, Script, at
 

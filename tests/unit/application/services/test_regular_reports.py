@@ -4,9 +4,7 @@ import asyncio
 from typing import cast
 
 from adapters.fake.environment import FakeClock
-from application.events import FaultObserved
-from application.events.cache import CacheMeasured, TierReading
-from application.events.health import ReadinessMeasured
+from application.events import CacheMeasured, FaultObserved, ReadinessMeasured, TierReading
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import Engine
 from application.services.cache_readings import RegularReports

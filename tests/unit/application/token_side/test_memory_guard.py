@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adapters.fake.environment import FakeClock, FakeMemory
-from application.events.memory import MemoryMeasured, PressureRelieved
+from application.events import MemoryMeasured, PressureRelieved
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard

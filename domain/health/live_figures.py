@@ -1,16 +1,137 @@
-"""The last quarter of an hour in slices of five seconds, and what can be read off it: see `live_reading`.
+"""Figures of the last quarter of an hour: latencies, tokens by origin and reuse, in slices of five seconds.
 
-Bounded whatever comes: a slice holds a few counts and two sketches.
+Memory is bounded: a slice holds a few counts and two sketches, and a sketch counts durations in some 500 buckets. Each
+bucket is 4 % wider than the one before it, from 10 us to one hour, so that a quantile is off by 2 % at most; a shorter
+or longer duration counts as the shortest or the longest. Sketches add up.
 """
 
+import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Generic, TypeVar
 
-from domain.health.latency_sketch import LatencySketch
-from domain.health.live_reading import ORIGINS, History, Latency, LiveReading, Reuse
 from domain.prefix.explanation import TIER_NAMES
+
+SHORTEST_S, LONGEST_S = 1e-5, 3600.0
+_LOG_WIDTH = math.log(1.04)
+_LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_WIDTH)
+
+MAX_ERROR = 1.04**0.5 - 1
+"""Of a quantile, relative to the true one."""
+
+
+class LatencySketch:
+    """Not thread-safe. What was asked of it last is remembered until something is added."""
+
+    __slots__ = ("_asked", "_counts")
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._asked: tuple[tuple[float, ...], tuple[float | None, ...]] | None = None
+
+    @classmethod
+    def of(cls, sketches: "Iterable[LatencySketch]") -> "LatencySketch":
+        """All of them as one."""
+        whole = cls()
+        for sketch in sketches:
+            whole._counts.update(sketch._counts)
+        return whole
+
+    @property
+    def num(self) -> int:
+        return self._counts.total()
+
+    @property
+    def num_buckets(self) -> int:
+        """In use; for leak checks."""
+        return len(self._counts)
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        self._counts[_bucket(seconds)] += times
+        self._asked = None
+
+    def quantiles(self, *shares: float) -> tuple[float | None, ...]:
+        """Seconds that this share of what was added (0 to 1, nearest rank) did not exceed; None where nothing was."""
+        if not self._counts:
+            return (None,) * len(shares)
+        if self._asked is None or self._asked[0] != shares:
+            self._asked = shares, self._look_up(shares)
+        return self._asked[1]
+
+    def _look_up(self, shares: tuple[float, ...]) -> tuple[float, ...]:
+        buckets = sorted(self._counts)
+        ranks = list(accumulate(self._counts[bucket] for bucket in buckets))
+        wanted = (max(1, math.ceil(share * ranks[-1])) for share in shares)
+        return tuple(_middle(buckets[bisect_left(ranks, rank)]) for rank in wanted)
+
+
+def _bucket(seconds: float) -> int:
+    if seconds <= SHORTEST_S:
+        return 0
+    return min(_LAST, math.ceil(math.log(seconds / SHORTEST_S) / _LOG_WIDTH))
+
+
+def _middle(bucket: int) -> float:
+    """Of the bucket by its logarithm."""
+    return SHORTEST_S * math.exp((bucket - 0.5) * _LOG_WIDTH) if bucket else SHORTEST_S
+
+
+ORIGINS = ("computed", *TIER_NAMES, "recomputed", "output")
+"""Of tokens: a prompt's are computed or come from a tier; those computed again after a preemption; those generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds; None where nothing was measured. `num`: measurements."""
+
+    num: int
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+
+    @classmethod
+    def of(cls, sketch: LatencySketch) -> "Latency":
+        return cls(sketch.num, *sketch.quantiles(0.5, 0.9, 0.99))
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Of the prompts looked up within `window_s`: the share of their tokens that each tier gave; None: nothing was
+    looked up that could have reused anything."""
+
+    window_s: int
+    num_lookups: int
+    num_prompt_tokens: int
+    hit_rate: Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Slices of `slice_s`, oldest first; the last one is not over. `start_ns`: when the first began, by the monotonic
+    clock. `tokens`: by origin."""
+
+    slice_s: int
+    start_ns: int
+    tokens: Mapping[str, Sequence[int]]
+    time_to_first_token: Sequence[Latency]
+    inter_token: Sequence[Latency]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReading:
+    """`tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S. `inter_token`: between one
+    token of a choice and its next, as the engine hands them over."""
+
+    at_ns: int
+    time_to_first_token: Latency
+    inter_token: Latency
+    tokens_per_s: Mapping[str, float]
+    reuse: Sequence[Reuse]
+    history: History
+
 
 T = TypeVar("T")
 
