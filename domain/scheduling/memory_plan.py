@@ -1,4 +1,4 @@
-"""The memory that a model would need on a machine, before it is loaded, by the sums that the guard uses.
+"""The memory that a model would need on a machine, before it is loaded.
 
     weights | states of all sequences, each at the end of its context | one step: the last chunk of one of them is
     prefilled while the others decode
@@ -9,13 +9,10 @@ This is the worst case: sequences share no memory, and all are at their longest.
 from bisect import bisect
 from dataclasses import dataclass, replace
 
-from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import MemoryShape
 from domain.models.state_layout import StateLayout
-from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
-from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import SequenceView
+from domain.scheduling.memory_demand import charge_bytes
 
 MOST_SEQUENCES = 1024
 """The upper bound of the search for the number of sequences."""
@@ -65,13 +62,10 @@ class MemoryPlan:
 
     @property
     def needed_bytes(self) -> int:
-        """The sum of weights, states and one step."""
-        views = [self._view(index, Phase.DECODING) for index in range(1, self.batch)]
-        views.append(self._view(0, Phase.PREFILLING))
-        shapes = {view.id: self.shape for view in views}
-        held = open_bytes(views, shapes, self.chunk)
-        step = demand_of(views, shapes, self.chunk, None)
-        return self.shape.weight_bytes + held.state_bytes + held.growth_bytes + step.step_bytes
+        """The sum of weights, states and one step, which copies the last chunk for the prefix cache."""
+        others = self.shape.decode_bytes(self.batch - 1, self.context) if self.batch > 1 else 0
+        prefill = self.prefill_bytes + self.shape.state_bytes(min(self.chunk, self.context)) + others
+        return self.shape.weight_bytes + self.batch * self.sequence_bytes + max(prefill, self.decode_bytes)
 
     @property
     def fits(self) -> bool:
@@ -84,7 +78,3 @@ class MemoryPlan:
     def most_sequences(self) -> int:
         """Returns how many sequences of this context fit; 0 for none."""
         return bisect(range(1, MOST_SEQUENCES + 1), False, key=lambda batch: not replace(self, batch=batch).fits)
-
-    def _view(self, index: int, phase: Phase) -> SequenceView:
-        done = self.context if phase is Phase.DECODING else max(0, self.context - self.chunk)
-        return SequenceView(SequenceId(index), phase, done, self.context, charge_bytes=self.sequence_bytes)

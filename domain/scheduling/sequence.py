@@ -105,7 +105,7 @@ class Sequence:
     def enter(self, phase: Phase) -> None:
         """Moves to `phase`. Raises IllegalTransition when the table has no such step."""
         if phase not in TRANSITIONS[self.phase]:
-            raise IllegalTransition(f"sequence {self.id}: {self.phase.value} to {phase.value}")
+            raise IllegalTransition(f"sequence {self.id} cannot go from {self.phase.value} to {phase.value}")
         self.phase = phase
 
     def _feed(self) -> None:

@@ -151,7 +151,9 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         if isinstance(lease, Refused):
             needed, room = format_bytes(needed_bytes), format_bytes(max(0, lease.room_bytes))
             return ModelExceedsMemory(
-                f"{source.id} does not fit: it needs {needed}, and {room} are free", param="model"
+                f"model {source.id} does not fit in memory: it needs {needed}, and {room} are free; unload another"
+                " model or raise engine.memory",
+                param="model",
             )
         try:
             if self._constraints is not None:
@@ -170,7 +172,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             if isinstance(error, DomainError):
                 return bare(error)
             self._batcher.fault("engine.load", error)
-            return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
+            return ModelLoadFailed(f"model {source.id} could not be loaded: {described(error)}")
         self._models[source.id] = model, lease
         lease.resize(description.weight_bytes)
         self._guard.models_changed(is_loaded=True)

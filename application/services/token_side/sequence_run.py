@@ -234,8 +234,8 @@ class SequenceRun:
         position = sequence.position
         if not sequence.may_resume(is_alone=is_alone):
             raise MemoryBusy(
-                f"memory does not hold this request at present: it was preempted {sequence.num_preempted} times,"
-                f" the last time at token {position}; try again later"
+                f"this request does not fit in memory at present: it was preempted {sequence.num_preempted} times, the"
+                f" last time at token {position}; try again later"
             )
         self.release()
         sequence.preempt()

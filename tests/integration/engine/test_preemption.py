@@ -187,7 +187,7 @@ def test_what_does_not_fit_alone_fails_and_says_so() -> None:
     error = engine.end("a").error
     assert error is not None
     assert error.code == MemoryBusy.code, "by the estimate it fits: a client that shortened its prompt would lose by it"
-    assert "memory does not hold this request" in error.message
+    assert "this request does not fit in memory" in error.message
     assert 3 <= len(engine.events(RequestPreempted)) <= 4
 
 
