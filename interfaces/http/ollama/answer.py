@@ -20,6 +20,7 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.request.request import FinishReason
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Started
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
@@ -40,10 +41,6 @@ def ollama_error(problem: Problem) -> OllamaError:
     if isinstance(problem.overflow, PrefillMemoryExceeded):
         message = f"{problem.code}: {message}"
     return OllamaError(message, memory_numbers(problem))
-
-
-def error_line(error: DomainError) -> bytes:
-    return msgspec.json.encode(ollama_error(problem_of(error))) + b"\n"
 
 
 class CallFunction(Struct):
@@ -92,33 +89,38 @@ class GenerateAnswer(Answer, kw_only=True):
 
 @dataclass(slots=True)
 class Piece:
-    """What one line tells."""
+    """The content of one line."""
 
     content: str = ""
     thinking: str = ""
     calls: list[CallBody] = field(default_factory=list[CallBody])
 
     def add(self, part: ContentDelta) -> None:
-        """`part`: text as far as it goes, but a call must be whole."""
+        """`part`: a piece of text, or a whole call."""
         match part:
             case TextDelta(text=text):
                 self.content += text
             case ReasoningDelta(text=text):
                 self.thinking += text
             case ToolCallDelta():
-                arguments = _object_of(part.arguments)
-                if arguments is None:
-                    self.content += f"{part.name} {part.arguments}"
-                else:
+                try:
+                    arguments = msgspec.json.decode(part.arguments or "{}", type=dict[str, Any])
                     self.calls.append(CallBody(part.id, CallFunction(part.index, part.name, arguments)))
+                except (
+                    ValueError,
+                    RecursionError,
+                ):  # no JSON object, as where the answer was cut off: no client runs it
+                    self.content += f"{part.name} {part.arguments}"
 
     @property
     def is_empty(self) -> bool:
         return not (self.content or self.thinking or self.calls)
 
 
+MEDIA_TYPE = "application/x-ndjson"
+
 Shape = Callable[[Piece, dict[str, Any]], Answer]
-"""An answer with this piece; the fields that all answers have."""
+"""Makes an answer of a piece and of the fields that all answers have."""
 
 
 def chat_answer(piece: Piece, fields: dict[str, Any]) -> ChatAnswer:
@@ -132,66 +134,31 @@ def generate_answer(piece: Piece, fields: dict[str, Any]) -> GenerateAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Teller:
-    """Makes the objects of one answer. `asked_ns`, `submitted_ns`: as in Started."""
+class OllamaAnswer:
+    """The answer to one request: a Framing for its choice, or one object. `arrived_ns`, `submitted_ns`: monotonic times
+    of the request's headers and of its submission."""
 
-    model: str
-    shape: Shape
-    clock: Clock
-    asked_ns: int
-    submitted_ns: int
-
-    @classmethod
-    def of(cls, started: Started, name: str | None, shape: Shape) -> "Teller":
-        """`name`: what the client called the model."""
-        clock = started.context.services.clock
-        return cls(name or started.model, shape, clock, started.context.arrived_ns, started.submitted_ns)
-
-    def piece(self, piece: Piece) -> Answer:
-        return self.shape(piece, self._fields(done=False))
-
-    def last(self, piece: Piece, finished: Finished, first_ns: int) -> Answer:
-        """`first_ns`: when the first content came; 0 if none did."""
-        now_ns = self.clock.now_ns()
-        first_ns = first_ns or now_ns
-        usage = finished.usage
-        fields = self._fields(
-            done=True,
-            done_reason="length" if finished.reason is FinishReason.LENGTH else "stop",
-            total_duration=now_ns - self.asked_ns,
-            load_duration=self.submitted_ns - self.asked_ns,
-            prompt_eval_count=usage.prompt_tokens,
-            prompt_eval_duration=first_ns - self.submitted_ns,
-            eval_count=usage.completion_tokens,
-            eval_duration=now_ns - first_ns,
-        )
-        return self.shape(piece, fields)
-
-    def _fields(self, **fields: Any) -> dict[str, Any]:
-        at = datetime.fromtimestamp(self.clock.unix_ns() / 1e9, UTC)
-        return {"model": self.model, "created_at": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z", **fields}
-
-
-def _object_of(arguments: str) -> dict[str, Any] | None:
-    """None for what is no JSON object, as where the answer was cut off: it is told as text, so that nobody runs it."""
-    try:
-        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-    except (ValueError, RecursionError):
-        return None
-
-
-MEDIA_TYPE = "application/x-ndjson"
-
-
-class LineFraming:
-    """A Framing for one choice."""
-
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, model: str, shape: Shape, clock: Clock, arrived_ns: int, submitted_ns: int) -> None:
+        self._model = model
+        self._shape = shape
+        self._clock = clock
+        self._arrived_ns = arrived_ns
+        self._submitted_ns = submitted_ns
         self._first_ns = 0
         self._call: list[ToolCallDelta] = []
         """The pieces of the call that has not ended yet."""
+
+    @classmethod
+    def of(cls, started: Started, name: str | None, shape: Shape) -> "OllamaAnswer":
+        """`name`: the model's, as the client wrote it."""
+        context = started.context
+        return cls(name or started.model, shape, context.services.clock, context.arrived_ns, started.submitted_ns)
+
+    def whole(self, choice: Collected) -> Answer:
+        piece = Piece()
+        for part in choice.parts():
+            piece.add(part)
+        return self._last(piece, choice.finished, choice.first_ns)
 
     def begin(self) -> bytes:
         return b""
@@ -201,31 +168,31 @@ class LineFraming:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._content(item)
             case Finished():
-                return self._told(self._ended_call()) + _line(self._teller.last(Piece(), item, self._first_ns))
+                return self._line(self._ended_call()) + _encoded(self._last(Piece(), item, self._first_ns))
             case _:
                 return b""
 
     def keep_alive(self, progress: Progress) -> bytes:
-        return _line(self._teller.piece(Piece()))
+        return _encoded(self._shape(Piece(), self._fields(done=False)))
 
     def end(self) -> bytes:
         return b""
 
     def fail(self, error: DomainError) -> bytes:
-        return error_line(error)
+        return _encoded(ollama_error(problem_of(error)))
 
     def _content(self, delta: ContentDelta) -> bytes:
-        self._first_ns = self._first_ns or self._teller.clock.now_ns()
+        self._first_ns = self._first_ns or self._clock.now_ns()
         if isinstance(delta, ToolCallDelta):
             if self._call and self._call[0].merges_with(delta):
                 self._call.append(delta)
                 return b""
             ended = self._ended_call()
             self._call = [delta]
-            return self._told(ended)
+            return self._line(ended)
         piece = self._ended_call() if delta.text else Piece()
         piece.add(delta)
-        return self._told(piece)
+        return self._line(piece)
 
     def _ended_call(self) -> Piece:
         piece = Piece()
@@ -234,9 +201,30 @@ class LineFraming:
             self._call = []
         return piece
 
-    def _told(self, piece: Piece) -> bytes:
-        return b"" if piece.is_empty else _line(self._teller.piece(piece))
+    def _line(self, piece: Piece) -> bytes:
+        return b"" if piece.is_empty else _encoded(self._shape(piece, self._fields(done=False)))
+
+    def _last(self, piece: Piece, finished: Finished, first_ns: int) -> Answer:
+        """`first_ns`: the time of the first content; 0 without any."""
+        now_ns = self._clock.now_ns()
+        first_ns = first_ns or now_ns
+        usage = finished.usage
+        fields = self._fields(
+            done=True,
+            done_reason="length" if finished.reason is FinishReason.LENGTH else "stop",
+            total_duration=now_ns - self._arrived_ns,
+            load_duration=self._submitted_ns - self._arrived_ns,
+            prompt_eval_count=usage.prompt_tokens,
+            prompt_eval_duration=first_ns - self._submitted_ns,
+            eval_count=usage.completion_tokens,
+            eval_duration=now_ns - first_ns,
+        )
+        return self._shape(piece, fields)
+
+    def _fields(self, **fields: Any) -> dict[str, Any]:
+        at = datetime.fromtimestamp(self._clock.unix_ns() / 1e9, UTC)
+        return {"model": self._model, "created_at": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z", **fields}
 
 
-def _line(answer: Answer) -> bytes:
-    return msgspec.json.encode(answer) + b"\n"
+def _encoded(body: Struct) -> bytes:
+    return msgspec.json.encode(body) + b"\n"

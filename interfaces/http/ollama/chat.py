@@ -28,10 +28,8 @@ from interfaces.http.ollama.answer import (
     Answer,
     ChatAnswer,
     GenerateAnswer,
-    LineFraming,
-    Piece,
+    OllamaAnswer,
     Shape,
-    Teller,
     chat_answer,
     generate_answer,
 )
@@ -312,10 +310,10 @@ class _OllamaOperation(Operation[AnswerFieldsT]):
         return [generation_request(body, context, self.prompt(body))]
 
     def answer(self, body: AnswerFieldsT, started: Started, choices: Sequence[Collected]) -> Answer:
-        return whole_answer(Teller.of(started, body.model, self.shape), choices[0])
+        return OllamaAnswer.of(started, body.model, self.shape).whole(choices[0])
 
     def framing(self, body: AnswerFieldsT, started: Started) -> Framing:
-        return LineFraming(Teller.of(started, body.model, self.shape))
+        return OllamaAnswer.of(started, body.model, self.shape)
 
 
 class Chat(_OllamaOperation[ChatRequest]):
@@ -337,10 +335,3 @@ class Generate(_OllamaOperation[GenerateRequest]):
     names = MappingProxyType({**WIRE_NAMES, "messages": "prompt"})
     prompt = staticmethod(generate_prompt)
     shape = staticmethod(generate_answer)
-
-
-def whole_answer(teller: Teller, choice: Collected) -> Answer:
-    piece = Piece()
-    for part in choice.parts():
-        piece.add(part)
-    return teller.last(piece, choice.finished, choice.first_ns)

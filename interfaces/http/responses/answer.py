@@ -28,9 +28,8 @@ from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
-    CustomCallOutput,
+    CallOutput,
     Event,
-    FunctionCallOutput,
     MessageOutput,
     OutputItem,
     ReasoningOutput,
@@ -168,9 +167,8 @@ class AnswerContext:
                 return ReasoningOutput(id, index, is_summary=is_summary, handle=id if has_handle else None)
             case call:
                 tool = self.request.tool_table.wire(call.name)
-                if tool.is_custom:
-                    return CustomCallOutput(f"ctc_{self.id}_{index}", index, call.id, tool)
-                return FunctionCallOutput(f"fc_{self.id}_{index}", index, call.id, tool)
+                prefix = "ctc" if tool.is_custom else "fc"
+                return CallOutput(f"{prefix}_{self.id}_{index}", index, call.id, tool)
 
 
 def response_body(context: AnswerContext, choice: Collected) -> ResponseBody:

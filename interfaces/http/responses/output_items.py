@@ -12,10 +12,16 @@ The text of a custom tool's call is read out of its generated arguments, `{"inpu
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Final, TypeAlias
 
 from interfaces.http.responses.tools import WireTool
+
+Event: TypeAlias = dict[str, Any]
+
+IN_PROGRESS: Final = "in_progress"
+COMPLETED: Final = "completed"
+INCOMPLETE: Final = "incomplete"
 
 _OPENING = re.compile(r'\s{0,16}\{\s{0,16}"input"\s{0,16}:\s{0,16}"')
 _LONGEST_OPENING = 80
@@ -25,7 +31,7 @@ _LONGEST_ESCAPE = 12
 
 
 class CustomInput:
-    """`feed` the next characters of the arguments; it returns the next ones of the text."""
+    """A sans-io reader: `feed` takes the next characters of the arguments and returns the next ones of the text."""
 
     def __init__(self) -> None:
         self._arguments: list[str] = []
@@ -50,12 +56,12 @@ class CustomInput:
         return "" if self._is_done else "".join(self._arguments)
 
     def _text(self) -> str:
-        """What is certain of the text so far."""
-        told: list[str] = []
+        """The text that is certain so far."""
+        text: list[str] = []
         at = 0
         while at < len(self._waiting):
             if plain := _PLAIN.match(self._waiting, at):
-                told.append(plain[0])
+                text.append(plain[0])
             elif self._waiting[at] == '"':
                 self._in_text, self._is_done = False, True
                 break
@@ -63,10 +69,10 @@ class CustomInput:
                 plain = _ESCAPE.match(self._waiting, at)
                 if plain is None and len(self._waiting) - at < _LONGEST_ESCAPE:
                     break
-                told.append(_unescaped(plain[0]) if plain else self._waiting[at])
+                text.append(_unescaped(plain[0]) if plain else self._waiting[at])
             at = plain.end() if plain else at + 1
         self._waiting = "" if self._is_done else self._waiting[at:]
-        return "".join(told)
+        return "".join(text)
 
 
 def _unescaped(escape: str) -> str:
@@ -78,196 +84,151 @@ def _unescaped(escape: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-Event: TypeAlias = dict[str, Any]
+class OutputItem(ABC):
+    """One item, fed the pieces of one part of the answer: text, or a call's arguments."""
 
-IN_PROGRESS: Final = "in_progress"
-COMPLETED: Final = "completed"
-INCOMPLETE: Final = "incomplete"
+    def __init__(self, id: str, index: int) -> None:
+        self._id = id
+        self._at = {"item_id": id, "output_index": index}
+        self._pieces: list[str] = []
 
-
-class OutputItem(Protocol):
-    """Fed the pieces of one part of the answer: text, or a call's arguments."""
-
+    @abstractmethod
     def opening(self) -> list[Event]: ...
 
+    @abstractmethod
     def feed(self, piece: str) -> list[Event]: ...
 
+    @abstractmethod
     def closing(self, status: str) -> list[Event]:
         """After the last piece; before `body` with the same status."""
         ...
 
+    @abstractmethod
     def body(self, status: str) -> dict[str, Any]: ...
 
+    def _event(self, name: str, item: dict[str, Any]) -> Event:
+        return {"type": f"response.output_item.{name}", "output_index": self._at["output_index"], "item": item}
 
-class MessageOutput:
-    def __init__(self, id: str, index: int) -> None:
-        self._id = id
-        self._at = {"item_id": id, "output_index": index}
-        self._texts: list[str] = []
+
+class _TextOutput(OutputItem):
+    """Text as one part of the item. `_text_event`, `_part_event`: the names of its events; `_place`: the key of the
+    part's index in them; `_extra`: more fields of events about text."""
+
+    _text_event: str
+    _part_event: str = "response.content_part"
+    _place: str = "content_index"
+    _extra: ClassVar[dict[str, Any]] = {}
 
     def opening(self) -> list[Event]:
-        item: dict[str, Any] = {**self.body(IN_PROGRESS), "content": []}
-        return [_added(item, self._at), self._part("added", "")]
+        return [self._event("added", self._item(IN_PROGRESS, [])), self._part_of("added", "")]
 
     def feed(self, piece: str) -> list[Event]:
-        self._texts.append(piece)
+        self._pieces.append(piece)
         return [self._text("delta", delta=piece)]
 
     def closing(self, status: str) -> list[Event]:
-        text = "".join(self._texts)
-        return [self._text("done", text=text), self._part("done", text), _done(self.body(status), self._at)]
+        text = "".join(self._pieces)
+        done = self._event("done", self.body(status))
+        return [self._text("done", text=text), self._part_of("done", text), done]
 
     def body(self, status: str) -> dict[str, Any]:
-        content = [_output_text("".join(self._texts))]
-        return {"id": self._id, "type": "message", "role": "assistant", "status": status, "content": content}
+        return self._item(status, [self._part("".join(self._pieces))])
 
-    def _text(self, what: str, **fields: str) -> Event:
-        return {"type": f"response.output_text.{what}", **self._at, "content_index": 0, **fields, "logprobs": []}
+    @abstractmethod
+    def _part(self, text: str) -> dict[str, Any]: ...
 
-    def _part(self, what: str, text: str) -> Event:
-        part = _output_text(text)
-        return {"type": f"response.content_part.{what}", **self._at, "content_index": 0, "part": part}
+    @abstractmethod
+    def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]: ...
+
+    def _text(self, name: str, **fields: str) -> Event:
+        return {"type": f"{self._text_event}.{name}", **self._at, self._place: 0, **fields, **self._extra}
+
+    def _part_of(self, name: str, text: str) -> Event:
+        return {"type": f"{self._part_event}.{name}", **self._at, self._place: 0, "part": self._part(text)}
 
 
-class ReasoningOutput:
-    """As content, or as a summary for clients that asked for one: they show nothing else. `handle` names the item."""
+class MessageOutput(_TextOutput):
+    """The text of an answer."""
+
+    _text_event = "response.output_text"
+    _extra: ClassVar[dict[str, Any]] = {"logprobs": []}
+
+    def _part(self, text: str) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "status": status, "content": parts}
+
+
+class ReasoningOutput(_TextOutput):
+    """Reasoning as content, or as a summary for clients that request one: they show nothing else. `handle` names the
+    item."""
 
     def __init__(self, id: str, index: int, *, is_summary: bool, handle: str | None) -> None:
-        self._id = id
-        self._at = {"item_id": id, "output_index": index}
+        super().__init__(id, index)
         self._is_summary = is_summary
         self._handle = handle
-        self._texts: list[str] = []
-        self._place = {**self._at, "summary_index": 0} if is_summary else {**self._at, "content_index": 0}
+        self._text_event = "response.reasoning_text"
+        if is_summary:
+            self._text_event, self._part_event = "response.reasoning_summary_text", "response.reasoning_summary_part"
+            self._place = "summary_index"
 
-    def opening(self) -> list[Event]:
-        return [_added(self._item(IN_PROGRESS, []), self._at), self._part("added", "")]
-
-    def feed(self, piece: str) -> list[Event]:
-        self._texts.append(piece)
-        return [{"type": f"{self._text_event}.delta", **self._place, "delta": piece}]
-
-    def closing(self, status: str) -> list[Event]:
-        text = "".join(self._texts)
-        told = {"type": f"{self._text_event}.done", **self._place, "text": text}
-        return [told, self._part("done", text), _done(self.body(status), self._at)]
-
-    def body(self, status: str) -> dict[str, Any]:
-        return self._item(status, [self._part_body("".join(self._texts))])
-
-    def _item(self, status: str, parts: list[dict[str, str]]) -> dict[str, Any]:
-        told = {"summary": parts} if self._is_summary else {"summary": [], "content": parts}
-        return {
-            "id": self._id,
-            "type": "reasoning",
-            "status": status,
-            **told,
-            "encrypted_content": self._handle,
-        }
-
-    @property
-    def _text_event(self) -> str:
-        return "response.reasoning_summary_text" if self._is_summary else "response.reasoning_text"
-
-    def _part(self, what: str, text: str) -> Event:
-        name = "response.reasoning_summary_part" if self._is_summary else "response.content_part"
-        return {"type": f"{name}.{what}", **self._place, "part": self._part_body(text)}
-
-    def _part_body(self, text: str) -> dict[str, str]:
+    def _part(self, text: str) -> dict[str, Any]:
         return {"type": "summary_text" if self._is_summary else "reasoning_text", "text": text}
 
+    def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        shown = {"summary": parts} if self._is_summary else {"summary": [], "content": parts}
+        return {"id": self._id, "type": "reasoning", "status": status, **shown, "encrypted_content": self._handle}
 
-class FunctionCallOutput:
+
+class CallOutput(OutputItem):
+    """A call of a function with its arguments, or of a custom tool with its text."""
+
     def __init__(self, id: str, index: int, call_id: str, tool: WireTool) -> None:
-        self._id = id
-        self._at = {"item_id": id, "output_index": index}
+        super().__init__(id, index)
         self._call_id = call_id
         self._tool = tool
-        self._pieces: list[str] = []
+        self._input = CustomInput() if tool.is_custom else None
+        self._shown: list[str] = []
+        self._name = "custom_tool_call_input" if tool.is_custom else "function_call_arguments"
+        self._field = "input" if tool.is_custom else "arguments"
 
     def opening(self) -> list[Event]:
-        return [_added({**self.body(IN_PROGRESS), "arguments": ""}, self._at)]
+        return [self._event("added", self._item(IN_PROGRESS, ""))]
 
     def feed(self, piece: str) -> list[Event]:
         self._pieces.append(piece)
-        return [{"type": "response.function_call_arguments.delta", **self._at, "delta": piece}] if piece else []
+        return self._delta(piece if self._input is None else self._input.feed(piece))
 
     def closing(self, status: str) -> list[Event]:
-        if status == INCOMPLETE and not _is_json(self._arguments):
-            return []
-        told = {"type": "response.function_call_arguments.done", **self._at, "arguments": self._arguments}
-        return [told, _done(self.body(status), self._at)]
+        rest = [] if self._input is None else self._delta(self._input.finish())
+        if status == INCOMPLETE and not _is_json("".join(self._pieces) or self._default):
+            return rest
+        done = {"type": f"response.{self._name}.done", **self._at, self._field: self._value}
+        return [*rest, done, self._event("done", self.body(status))]
 
     def body(self, status: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self._call_id,
-            **_named(self._tool),
-            "arguments": self._arguments,
-        }
+        return self._item(status, self._value)
 
     @property
-    def _arguments(self) -> str:
-        return "".join(self._pieces) or "{}"
+    def _default(self) -> str:
+        return "{}" if self._input is None else ""
 
+    @property
+    def _value(self) -> str:
+        return "".join(self._shown) or self._default
 
-class CustomCallOutput:
-    def __init__(self, id: str, index: int, call_id: str, tool: WireTool) -> None:
-        self._id = id
-        self._at = {"item_id": id, "output_index": index}
-        self._call_id = call_id
-        self._tool = tool
-        self._pieces: list[str] = []
-        self._input = CustomInput()
-        self._texts: list[str] = []
-
-    def opening(self) -> list[Event]:
-        return [_added(self.body(IN_PROGRESS), self._at)]
-
-    def feed(self, piece: str) -> list[Event]:
-        self._pieces.append(piece)
-        return self._told(self._input.feed(piece))
-
-    def closing(self, status: str) -> list[Event]:
-        rest = self._told(self._input.finish())
-        if status == INCOMPLETE and not _is_json("".join(self._pieces)):
-            return rest
-        text = "".join(self._texts)
-        told = {"type": "response.custom_tool_call_input.done", **self._at, "input": text}
-        return [*rest, told, _done(self.body(status), self._at)]
-
-    def body(self, status: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "type": "custom_tool_call",
-            "call_id": self._call_id,
-            **_named(self._tool),
-            "input": "".join(self._texts),
-        }
-
-    def _told(self, text: str) -> list[Event]:
+    def _delta(self, text: str) -> list[Event]:
         if not text:
             return []
-        self._texts.append(text)
-        return [{"type": "response.custom_tool_call_input.delta", **self._at, "delta": text}]
+        self._shown.append(text)
+        return [{"type": f"response.{self._name}.delta", **self._at, "delta": text}]
 
-
-def _added(item: Mapping[str, Any], at: Mapping[str, Any]) -> Event:
-    return {"type": "response.output_item.added", "output_index": at["output_index"], "item": item}
-
-
-def _done(item: Mapping[str, Any], at: Mapping[str, Any]) -> Event:
-    return {"type": "response.output_item.done", "output_index": at["output_index"], "item": item}
-
-
-def _output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _named(tool: WireTool) -> dict[str, str]:
-    return {"name": tool.name, **({"namespace": tool.namespace} if tool.namespace else {})}
+    def _item(self, status: str, value: str) -> dict[str, Any]:
+        tool = self._tool
+        kind = {"type": "custom_tool_call"} if tool.is_custom else {"type": "function_call", "status": status}
+        namespace = {"namespace": tool.namespace} if tool.namespace else {}
+        return {"id": self._id, **kind, "call_id": self._call_id, "name": tool.name, **namespace, self._field: value}
 
 
 def _is_json(text: str) -> bool:

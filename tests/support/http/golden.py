@@ -8,7 +8,7 @@ from pathlib import Path
 from adapters.fake.environment import FakeClock
 from interfaces.http.answering.dialect import Framing
 from interfaces.http.anthropic.answer import MessageFraming
-from interfaces.http.ollama.answer import LineFraming, Shape, Teller, chat_answer, generate_answer
+from interfaces.http.ollama.answer import OllamaAnswer, Shape, chat_answer, generate_answer
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming
 from interfaces.http.responses.request import Reasoning, ResponsesRequest
 from tests.support.http.wire_scenarios import NUM_PROMPT, SCENARIOS, transcript
@@ -48,8 +48,8 @@ def summarised_context() -> AnswerContext:
     return responses_context(asked)
 
 
-def ollama_teller(shape: Shape) -> Teller:
-    return Teller("demo:latest", shape, FakeClock(tick_ns=1_000_000), 100, 500_000)
+def ollama_answer(shape: Shape) -> OllamaAnswer:
+    return OllamaAnswer("demo:latest", shape, FakeClock(tick_ns=1_000_000), 100, 500_000)
 
 
 def keeps_nothing(_response: ResponseBody) -> None:
@@ -62,8 +62,8 @@ def framings() -> dict[str, Framing]:
         "anthropic": MessageFraming("msg-1", "demo", NUM_PROMPT),
         "responses": ResponseFraming(responses_context(), keeps_nothing),
         "responses_summary": ResponseFraming(summarised_context(), keeps_nothing),
-        "ollama_chat": LineFraming(ollama_teller(chat_answer)),
-        "ollama_generate": LineFraming(ollama_teller(generate_answer)),
+        "ollama_chat": ollama_answer(chat_answer),
+        "ollama_generate": ollama_answer(generate_answer),
     }
 
 

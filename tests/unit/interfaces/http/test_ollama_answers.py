@@ -10,8 +10,8 @@ import pytest
 from domain.request.chat import Role
 from domain.request.request import ChatPrompt
 from interfaces.http.ollama.answer import Shape, chat_answer, generate_answer
-from interfaces.http.ollama.chat import ChatRequest, chat_prompt, whole_answer
-from tests.support.http.golden import framings, ollama_teller
+from interfaces.http.ollama.chat import ChatRequest, chat_prompt
+from tests.support.http.golden import framings, ollama_answer
 from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
 
 WHOLE = [name for name, steps in SCENARIOS.items() if collected(steps) is not None]
@@ -39,7 +39,7 @@ def test_lines_add_up_to_the_whole(
     told = [json.loads(line) for line in transcript(framings()[dialect], SCENARIOS[scenario]).splitlines()]
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    whole = msgspec.to_builtins(whole_answer(ollama_teller(shape), choice))
+    whole = msgspec.to_builtins(ollama_answer(shape).whole(choice))
     for name in ("content", "thinking"):
         assert "".join(part(one).get(name, "") for one in told) == part(whole).get(name, "")
     calls = [call for one in told for call in part(one).get("tool_calls", [])]
@@ -58,7 +58,7 @@ def test_a_failed_stream_ends_with_its_error(scenario: str) -> None:
 def test_a_call_that_was_cut_off_is_text() -> None:
     choice = collected(SCENARIOS["length_in_a_call"])
     assert choice is not None
-    answer = msgspec.to_builtins(whole_answer(ollama_teller(chat_answer), choice))
+    answer = msgspec.to_builtins(ollama_answer(chat_answer).whole(choice))
     assert "tool_calls" not in answer["message"]
     assert answer["message"]["content"].endswith('read {"path": "a.t')
 
