@@ -3,11 +3,10 @@
     bucket  requests_per_minute tokens; one comes back every 60 s / requests_per_minute
     places  max_concurrent; taken when generations begin, given back when their request is over
 
-Invariants: with different key salts no two requests share a prefix, whatever `cache_salt` either sends: a tenant's salt
-has a mark in front that no client can send (what begins with it is hashed like a tenant's own). Finding a key compares
-with every digest, in constant time each, so that nothing can be learnt from how long it takes. Keys are random, so a
-plain hash of one cannot be turned back. Nothing here is thread-safe; times are monotonic nanoseconds.
-"""
+Invariants: with different key salts no two requests share a prefix, whichever `cache_salt` either sends: a tenant's
+salt has a mark in front that no client can send (what begins with it is hashed like a tenant's own). Finding a key
+compares with every digest, in constant time each, so that nothing can be learnt from how long it takes. Keys are
+random, so a plain hash of one cannot be turned back. Nothing here is thread-safe; times are monotonic nanoseconds."""
 
 import json
 import re
@@ -36,9 +35,9 @@ _BUSY_RETRY_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`name`: the key's, never the key; empty where there are no keys. `salt`: empty shares with all who have none.
-    `models`: names that its requests may use. None: all models, no limit. Admins see and clear what is everybody's.
-    `priority`: the highest that its requests have, whatever they ask for."""
+    """The owner of a key and its limits; None for no limit. `name`: the key's, never the key; empty where there are no
+    keys. `salt`: empty shares prefixes with all other clients without one. `models`: names that its requests may use.
+    Admins see and clear what belongs to all clients. `priority`: the highest that its requests can have."""
 
     name: str = ""
     salt: str = ""
@@ -79,10 +78,10 @@ class Client:
         return _MARK + sha256(json.dumps([self.salt, cache_salt]).encode()).hexdigest()
 
 
-ANYBODY = Client(is_admin=True)
+OPEN_CLIENT = Client(is_admin=True)
 """The client of a server without keys."""
 
-NOBODY = Client(models=frozenset())
+ANONYMOUS = Client(models=frozenset())
 """A client without a key on a route that needs none."""
 
 
@@ -115,7 +114,7 @@ class ClientMeter:
         if limit is None or num_requests <= num_paid:
             return
         if num_requests > limit:
-            raise InvalidRequest(f"the key '{self.client.name}' may ask for {limit} generations a minute, all together")
+            raise InvalidRequest(f"the key '{self.client.name}' may request {limit} generations a minute in all")
         interval_ns = _MINUTE_NS // limit
         full_at_ns = max(self._full_at_ns, now_ns) + (num_requests - num_paid) * interval_ns
         if (wait_ns := full_at_ns - now_ns - limit * interval_ns) > 0:
@@ -176,7 +175,7 @@ class KeyRing:
     """`is_open`: no key is needed and none is looked at. Not thread-safe."""
 
     def __init__(self, keys: Sequence[Key], *, is_open: bool = False) -> None:
-        self._open_to = [ClientMeter(ANYBODY)] if is_open else []
+        self._open_to = [ClientMeter(OPEN_CLIENT)] if is_open else []
         self._keys: list[tuple[bytes, ClientMeter]] = []
         self.replace(keys)
 

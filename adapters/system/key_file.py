@@ -4,7 +4,7 @@ It is TOML, one table a key, with the key's SHA-256 and never the key.
 
     [keys.ci]
     sha256 = "9f86d0..."             # 64 hexadecimal digits
-    salt = "..."                     # the tenant's; without one its prefixes are shared with all who have none
+    salt = "..."                     # the tenant's; keys without one share their prefixes
     requests_per_minute = 60
     max_concurrent = 4
     models = ["cairn-demo"]
@@ -12,7 +12,7 @@ It is TOML, one table a key, with the key's SHA-256 and never the key.
     admin = false
 
 Only `sha256` is needed. An unknown field is refused: a limit with a typing error would be no limit. Messages name keys
-and fields, and repeat no value: somebody may have written a key where its hash belongs.
+and fields, and repeat no value: it may be a key that was written where its hash belongs.
 """
 
 import fcntl

@@ -24,8 +24,8 @@ _log = logging.getLogger("cairn.keys")
 
 
 class ServerKeys:
-    """Made in any thread, then event loop only. `ring` is what the server asks. Raises InvalidKeys when the file
-    cannot be used."""
+    """The keys of a server that runs. Made in any thread, then event loop only. `ring` finds the client of a key.
+    Raises InvalidKeys when the file cannot be used."""
 
     def __init__(
         self, settings: ServerSettings, events: EventSink, clock: Clock, look_every_s: float = LOOK_EVERY_S

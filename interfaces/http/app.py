@@ -49,7 +49,7 @@ _log = logging.getLogger("cairn.http")
 _DEFAULT_MAX_BODY_BYTES = 16 * 2**20
 
 _REFUSED = frozenset({401, 403, 429})
-"""Statuses that say something of who asks, and are counted by reason."""
+"""Statuses of refused clients, which are counted by reason."""
 
 _READABLE_HEADERS = [
     "x-cairn-cache",
@@ -74,7 +74,7 @@ def create_app(
     lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
     """`middleware` goes around authentication (telemetry does).
-    `lifespan`: what runs while the application does."""
+    `lifespan`: contexts that last as long as the application."""
     refusals = refusals_to(dialects, services.events, services.clock)
     pages = assets()
     max_body_bytes = settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES

@@ -1,6 +1,6 @@
-"""Which status an error has: one table for every dialect. A dialect only shapes the body (see `Problem`).
+"""The status of each error, one table for every dialect; a dialect only shapes the body (see `Problem`).
 
-No 5xx but 503 is ever the answer to something a client sent; 500 is a failed computation or a defect of Cairn.
+No request is answered with a 5xx other than 503 because of its content; 500 is a failed computation or a defect.
 """
 
 import re
@@ -66,13 +66,13 @@ _FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/'\":,()]+/)+")
 """Absolute paths up to their last part: which folders this machine has is for its log, not for clients."""
 
 _LEFT_WHILE_SENDING = "client disconnected prematurely"
-"""Litestar's message, in a server error, when a client leaves before its body is complete."""
+"""Litestar's message, in a server error, when a client disconnects before its body is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """An error as clients see it. `is_defect`: it was not foreseen, so it is logged and counted. `overflow`: the
-    error itself if it is one, for dialects whose clients read its numbers."""
+    error itself if it is one, for dialects with clients that read its numbers."""
 
     status: int
     code: str
@@ -84,8 +84,8 @@ class Problem:
 
 
 def overflow_words(error: ContextOverflow) -> str:
-    """On which agents shorten a conversation, whatever their dialect. Where the engine found out too late to tell
-    numbers, there are none."""
+    """The words on which agents of any dialect shorten a conversation. Without numbers where the engine found out too
+    late to know them."""
     if not error.context_length:
         return "the prompt is too long"
     return f"this model's maximum context length is {error.context_length} tokens"

@@ -28,7 +28,7 @@ def no_trace_context() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """`settings`: what is set, read when it is asked for."""
+    """The services of the admin API. `settings` reads the settings when it is called."""
 
     figures: LiveFigures
     requests: WatchRequests

@@ -1,4 +1,5 @@
-"""`cairn keys`: who may ask a server. A key is shown once, when it is made; its file holds only its SHA-256."""
+"""`cairn keys`: the keys of a server's clients. A key is shown once, when it is made; its file holds only its
+SHA-256."""
 
 import json
 import os
@@ -20,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As it stands in logs 
 File = Annotated[str | None, typer.Option("--file", metavar="FILE", help="Default: the setting server.key_file.")]
 Salt = Annotated[
     str | None,
-    typer.Option(help="Keys of one salt share prefixes. Default: a random one. '': shared with all who have none."),
+    typer.Option(help="Keys of one salt share prefixes. Default: a random one. '': shared with all keys without one."),
 ]
 PerMinute = Annotated[int | None, typer.Option("--requests-per-minute", metavar="N", help="Default: no limit.")]
 Concurrent = Annotated[int | None, typer.Option("--max-concurrent", metavar="N", help="Default: no limit.")]
@@ -99,7 +100,7 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
 
 @keys_app.command("remove")
 def remove(name: Name, file: File = None) -> None:
-    """Remove a key. A running server refuses it within seconds; what it began goes on to its end."""
+    """Remove a key. A running server refuses it within seconds; requests that have begun are finished."""
     from adapters.system.key_file import without_key
     from domain.errors import InvalidKeys
 

@@ -1,1 +1,1 @@
-"""An HTTP answer, whole or streamed, whatever its dialect. Uses `incoming`; each dialect implements `dialect`."""
+"""The parts of an HTTP answer that all dialects share. Uses `incoming`; each dialect implements `dialect`."""

@@ -159,7 +159,7 @@ async def cancelled_on_disconnect(request: Request[Any, Any, Any], work: Corouti
         await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
         if worker.done():
             return worker.result()
-        raise ClientLeft("the client left")
+        raise ClientLeft("the client disconnected")
     finally:
         worker.cancel()
         watcher.cancel()

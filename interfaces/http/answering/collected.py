@@ -1,7 +1,7 @@
 """A plain answer: everything the choices of a request received, once all of them have finished, and its parts (texts,
 reasoning, calls) as dialects with blocks or items show them, streamed or whole.
 
-A part goes on as long as deltas merge with it. Deltas that show nothing yet (undecided text) belong to none: they
+A part lasts as long as deltas merge with it. Deltas that show nothing yet (undecided text) belong to none: they
 neither open a part nor end one, so that both ways of answering find the same parts.
 """
 
@@ -23,8 +23,8 @@ from domain.request.stream import (
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One choice: its content as it came, and how it ended. `scores`: of its prompt's tokens, where they were asked for
-    and it is the prompt's first choice. `first_ns`: when the first content came; 0 for none."""
+    """One choice: its deltas in order, and how it ended. `scores`: of its prompt's tokens, where they were requested
+    and it is the prompt's first choice. `first_ns`: monotonic time of the first content; 0 for none."""
 
     deltas: tuple[ContentDelta, ...]
     finished: Finished
@@ -76,7 +76,7 @@ async def collect(answer: Answer, clock: Clock) -> list[Collected]:
     ]
 
 
-def shows_nothing(delta: ContentDelta) -> bool:
+def is_blank(delta: ContentDelta) -> bool:
     if isinstance(delta, ToolCallDelta):
         return not (delta.id or delta.arguments)
     return not delta.text
@@ -84,11 +84,11 @@ def shows_nothing(delta: ContentDelta) -> bool:
 
 def visible_parts(choice: Collected) -> list[ContentDelta]:
     """Each whole, in their order."""
-    return replace(choice, deltas=tuple(delta for delta in choice.deltas if not shows_nothing(delta))).parts()
+    return replace(choice, deltas=tuple(delta for delta in choice.deltas if not is_blank(delta))).parts()
 
 
 def opening(delta: ContentDelta) -> ContentDelta:
-    """The part that begins with this delta, while nothing of it is told."""
+    """The part that begins with this delta, before any of its content."""
     match delta:
         case TextDelta():
             return TextDelta("")

@@ -70,7 +70,7 @@ class Framing(Protocol):
     """
 
     def begin(self) -> bytes:
-        """Before any item. What reuse says is not known yet: it comes with each choice's Admitted."""
+        """Before any item. The reuse is not known yet: it is in each choice's Admitted."""
         ...
 
     def feed(self, index: int, item: StreamItem) -> bytes:
@@ -79,7 +79,7 @@ class Framing(Protocol):
         ...
 
     def keep_alive(self, progress: Progress) -> bytes:
-        """Nothing was sent for too long. Something that this dialect's clients count as a sign of life."""
+        """An event that this dialect's clients count as a sign of life, when nothing was sent for too long."""
         ...
 
     def end(self) -> bytes:
@@ -87,12 +87,12 @@ class Framing(Protocol):
         ...
 
     def fail(self, error: DomainError) -> bytes:
-        """Instead of `end`, at any time after `begin`; the status has gone out already."""
+        """Instead of `end`, at any time after `begin`; the status has been sent already."""
         ...
 
 
 class Body(Protocol):
-    """A decoded body, whatever its dialect."""
+    """A decoded body of any dialect."""
 
     @property
     def stream(self) -> bool | None: ...

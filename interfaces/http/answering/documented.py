@@ -1,5 +1,5 @@
-"""Parts of answers that all dialects share beside their bodies: the header that says what was reused, and the OpenAPI
-document's errors, streams and links."""
+"""The header that reports the reuse of a prompt, and the OpenAPI document's errors, streams and links, for all
+dialects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from msgspec import Struct
 from domain.prefix.explanation import Explanation
 
 Links = Mapping[str, Link]
-"""Operations that take something of an answer, by name of the link."""
+"""Operations that take a part of an answer, by name of the link."""
 
 CACHE_HEADER = "x-cairn-cache"
 PENDING = "pending"
@@ -35,8 +35,8 @@ class LinkedOperation(Operation):
 
 @dataclass
 class StreamableOperation(LinkedOperation):
-    """One whose 200 is JSON, or a stream of `stream_type` where the body asks for one. Both have the header that says
-    what was reused."""
+    """An operation whose 200 is JSON, or a stream of `stream_type` where the body requests one. Both have the header
+    that reports the reuse."""
 
     stream_type: ClassVar[str]
 
@@ -60,16 +60,16 @@ def _cache_header() -> OpenAPIHeader:
     example = "reused=768; live=0; hot=512; store=256; computed=12; reason=last-token"
     return OpenAPIHeader(
         Schema(type=OpenAPIType.STRING, examples=[example]),
-        description=f"What the prompt reused, one entry a choice; `{PENDING}` for one that is still queued.",
+        description=f"The reuse of the prompt, one entry a choice; `{PENDING}` for one that is still queued.",
     )
 
 
 def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
-    """The error answers a route has, all of `error_type`; those in front of every route among them."""
+    """The error answers of a route, all of `error_type`, with those that every route has."""
     reasons = {
         400: "The request is malformed or can never succeed; `param` names the field.",
         401: "An API key is required.",
-        403: "The key does not allow this, or web pages of this origin may not ask.",
+        403: "The key does not allow this, or web pages of this origin may not send requests.",
         404: "No such model.",
         413: "The body is too large.",
         415: "The body is not JSON by its content type.",
@@ -85,8 +85,8 @@ def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
 
 
 def cache_headers(explanations: Sequence[Explanation | None]) -> dict[str, str]:
-    """The header: one entry a choice, by index; None for one that was not admitted yet."""
-    shown = [told.header() if told is not None else PENDING for told in explanations[:MAX_SHOWN]]
+    """The header that reports the reuse: one entry a choice, by index; None for one that was not admitted yet."""
+    shown = [PENDING if one is None else one.header() for one in explanations[:MAX_SHOWN]]
     if len(explanations) > MAX_SHOWN:
         shown.append(f"more={len(explanations) - MAX_SHOWN}")
     return {CACHE_HEADER: ", ".join(shown)}

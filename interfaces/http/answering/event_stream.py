@@ -1,8 +1,7 @@
-"""A streamed answer: items in, bytes out, and the dialect's sign of life when nothing was sent for too long.
+"""A streamed answer: items in, bytes out, and the dialect's keep-alive when nothing was sent for too long.
 
-Nothing is sent before its requests have been admitted (or wait for too long), so that the headers can say what is
-reused and what fails until then has a status. The answer is closed however the response ends: to its end, cut off, or
-never begun.
+Nothing is sent before its requests have been admitted (or wait for too long), so that the headers can report the reuse
+and an earlier failure has a status. The answer is closed however the response ends: complete, cut off, or never begun.
 """
 
 import asyncio
@@ -29,7 +28,8 @@ HEADERS_BY_S = 1.0
 
 
 class _ReleasingResponse(ASGIStreamingResponse):
-    """Runs `release` after the body. A generator's own `finally` is not enough: it never runs if nobody began it."""
+    """A response that runs `release` after its body. A generator's own `finally` is not enough: it never runs if the
+    generator was not begun."""
 
     def __init__(self, release: Callable[[], None], iterator: AsyncIterator[bytes], **options: Any) -> None:
         super().__init__(iterator=iterator, **options)  # pyright: ignore[reportUnknownMemberType]
@@ -43,8 +43,8 @@ class _ReleasingResponse(ASGIStreamingResponse):
 
 
 class EventStream(Response[Any]):
-    """What a framing makes, of `media_type`. Litestar stops reading `events` as soon as the client leaves; `release` is
-    idempotent."""
+    """The response of a stream, of `media_type`. Litestar stops reading `events` as soon as the client disconnects;
+    `release` is idempotent."""
 
     def __init__(
         self, events: AsyncIterator[bytes], release: Callable[[], None], headers: Mapping[str, str], media_type: str
@@ -66,15 +66,16 @@ class EventStream(Response[Any]):
 
 
 async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> EventStream:
-    """The response that streams `answer`, once there is something to say or HEADERS_BY_S passed. Owns it from when it
-    returns. Raises what it fails with before."""
+    """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. The response then owns the
+    answer. Raises the answer's error if it fails before."""
     await answer.admitted(min(keepalive_s, HEADERS_BY_S))
     headers = cache_headers(answer.explanations)
     return EventStream(stream_events(answer, framing, keepalive_s), answer.close, headers, media_type)
 
 
 async def stream_events(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
-    """Closes `answer` however it ends; an error becomes an event, for the status has gone out already."""
+    """The bytes of the stream. Closes `answer` in the end; an error becomes an event, as the status has been sent
+    already."""
     try:
         if opening := framing.begin():
             yield opening
@@ -99,7 +100,7 @@ async def stream_events(answer: Answer, framing: Framing, keepalive_s: float) ->
 
 
 def _framed(items: Sequence[tuple[int, StreamItem]], framing: Framing) -> tuple[bytes, DomainError | None]:
-    """What arrived together goes out together: the bytes, and the error that ends them if there is one."""
+    """The bytes of items that arrived together, and the error that ends them if there is one."""
     parts: list[bytes] = []
     for index, item in items:
         if (error := failure(item)) is not None:

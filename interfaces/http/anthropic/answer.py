@@ -21,7 +21,7 @@ from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering import sse
-from interfaces.http.answering.collected import Collected, num_reasoning_tokens, opening, shows_nothing, visible_parts
+from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 from interfaces.http.fields.sampling_fields import anthropic_tier
@@ -54,7 +54,7 @@ def message_error(problem: Problem) -> MessageErrorBody:
 
 
 def _type(problem: Problem) -> str:
-    if problem.code == RequestCancelled.code:  # who hears of an overload asks again by itself
+    if problem.code == RequestCancelled.code:  # clients repeat a request after an overload by themselves
         return "api_error"
     default = "api_error" if problem.status >= 500 else "invalid_request_error"
     return _TYPES.get(problem.status, default)
@@ -166,7 +166,7 @@ def stop_reason(finished: Finished) -> StopReason:
 
 def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None) -> MessageUsageBody:
     """`num_thinking`: tokens of the completion that are reasoning. `priority`: None for the end of a stream, whose
-    beginning has told it."""
+    beginning has reported it."""
     return MessageUsageBody(
         usage.computed_tokens,
         0,
@@ -196,8 +196,8 @@ class MessageFraming:
 
     def feed(self, index: int, item: StreamItem) -> bytes:
         match item:
-            case Admitted(explanation=told):
-                return self._start(told.stopped_at)
+            case Admitted(explanation=explanation):
+                return self._start(explanation.stopped_at)
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._start() + self._content(item)
             case Finished():
@@ -230,7 +230,7 @@ class MessageFraming:
     def _content(self, delta: ContentDelta) -> bytes:
         if isinstance(delta, ReasoningDelta):
             self._num_thinking += len(delta.token_ids)
-        if shows_nothing(delta):
+        if is_blank(delta):
             return b""
         if self._open is not None and self._open.merges_with(delta):
             return self._delta(delta)

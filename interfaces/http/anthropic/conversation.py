@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
-from interfaces.http.fields.sampling_fields import unseen
+from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
 
 Blocks: TypeAlias = list[dict[str, Any]]
@@ -40,7 +40,7 @@ class ToolUseBlock(Struct):
 
 
 class ToolResultBlock(Struct):
-    """What a call gave. `is_error` true is told to the model."""
+    """The result of a call. The model is shown `is_error` true."""
 
     tool_use_id: str
     content: Content | None = None
@@ -110,7 +110,7 @@ BLOCKS: Mapping[str, type[Block]] = {
     "tool_reference": ToolReferenceBlock,
     "compaction": CompactionBlock,
 }
-"""By `type`. All others, known to nobody or run by a server (`server_tool_use`, `web_search_tool_result`,
+"""By `type`. All others, unknown ones and those run by a server (`server_tool_use`, `web_search_tool_result`,
 `redacted_thinking`, ...), become nothing."""
 
 
@@ -119,7 +119,7 @@ BETWEEN = "\n"
 
 
 def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
-    """Every block that something becomes of, with its path. Raises InvalidRequest, naming `path[i].field`."""
+    """Every block that has an effect, with its path. Raises InvalidRequest, naming `path[i].field`."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     for index, raw in enumerate(content):
@@ -130,18 +130,18 @@ def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
 
 
 def text_of(content: Content, path: str, *, refuses_media: bool) -> str:
-    """What all of the content says, one block after the other. Raises InvalidRequest."""
+    """The text of all blocks, one after the other. Raises InvalidRequest."""
     texts = (block_text(block, at, refuses_media=refuses_media) for at, block in blocks_of(content, path))
     return BETWEEN.join(text for text in texts if text)
 
 
 def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
-    """What one block says; nothing for those that are no text. Raises InvalidRequest."""
+    """The text of one block; empty for those that are no text. Raises InvalidRequest."""
     match block:
         case TextBlock(text=text):
             return text
         case ImageBlock():
-            return unseen("image", path, is_refused=refuses_media)
+            return media_note("image", path, is_refused=refuses_media)
         case DocumentBlock():
             return _document(block, path, refuses_media)
         case SearchResultBlock(content=content, source=source, title=title):
@@ -156,7 +156,7 @@ def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
 
 
 def _inner_text(content: Content, path: str, refuses_media: bool) -> str:
-    """Of content inside a block: texts and images only, so that nothing nests."""
+    """The text of content inside a block: texts and images only, so that nothing nests."""
     inner = ((at, block) for at, block in blocks_of(content, path) if isinstance(block, TextBlock | ImageBlock))
     return BETWEEN.join(block_text(block, at, refuses_media=refuses_media) for at, block in inner)
 
@@ -174,7 +174,7 @@ def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> s
             content = converted(source, ContentSource, f"{path}.source").content
             return _inner_text(content, f"{path}.source.content", refuses_media)
         case _:
-            return unseen("document", path, is_refused=refuses_media)
+            return media_note("document", path, is_refused=refuses_media)
 
 
 BILLING = "x-anthropic-billing-header:"
@@ -191,12 +191,12 @@ class MessageParam(Struct):
 def conversation(system: Content | None, messages: Sequence[MessageParam]) -> tuple[ChatMessage, ...]:
     """Raises InvalidRequest, naming `messages[i].content[j]`."""
     refuses_media = not any(message.role == "assistant" for message in messages)
-    told = list(_system(system))
+    found = list(_system(system))
     for index, message in enumerate(messages):
-        told += _message(message, f"messages[{index}].content", refuses_media)
+        found += _message(message, f"messages[{index}].content", refuses_media)
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages")
-    return tuple(told)
+    return tuple(found)
 
 
 def _system(system: Content | None) -> Iterator[ChatMessage]:
@@ -232,7 +232,7 @@ def _assistant(content: Content, path: str) -> list[ChatMessage]:
 
 
 def _arguments(block: ToolUseBlock) -> str:
-    """As JSON text. What Claude Code could not parse comes back as it was generated."""
+    """The arguments as JSON text. Text that Claude Code could not parse is returned as it was generated."""
     match block.input:
         case {"__unparsedToolInput": {"raw": str(raw)}}:
             return raw
@@ -242,17 +242,19 @@ def _arguments(block: ToolUseBlock) -> str:
 
 def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]:
     """Results of tools are messages of their own; what stands between them is the user's."""
-    told: list[ChatMessage] = []
+    found: list[ChatMessage] = []
     texts: list[str] = []
     for at, block in blocks_of(content, path):
         if isinstance(block, ToolResultBlock):
-            told += _joined(texts)
+            found += _joined(texts)
             texts = []
             result = text_of(block.content or "", f"{at}.content", refuses_media=False)
-            told.append(ChatMessage(Role.TOOL, result, tool_call_id=block.tool_use_id, is_error=block.is_error is True))
+            found.append(
+                ChatMessage(Role.TOOL, result, tool_call_id=block.tool_use_id, is_error=block.is_error is True)
+            )
         else:
             texts.append(block_text(block, at, refuses_media=refuses_media))
-    return told + _joined(texts) or [ChatMessage(Role.USER)]
+    return found + _joined(texts) or [ChatMessage(Role.USER)]
 
 
 def _joined(texts: Sequence[str]) -> list[ChatMessage]:

@@ -32,7 +32,7 @@ from interfaces.http.services import Services
 
 
 class Tool(Struct):
-    """Whatever else a tool has (`cache_control`, `defer_loading`, ...) stays out of the prompt."""
+    """A tool with a schema. Its other fields (`cache_control`, `defer_loading`, ...) stay out of the prompt."""
 
     name: str
     input_schema: dict[str, Any]
@@ -66,7 +66,7 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
 
 
 def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """What the model is shown. Raises InvalidRequest, naming `tools[i].field`."""
+    """The tools that the model is shown. Raises InvalidRequest, naming `tools[i].field`."""
     own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]
     return tuple(_spec(converted(tool, Tool, f"tools[{index}]")) for index, tool in own)
 
@@ -90,7 +90,7 @@ class OutputConfig(Struct):
 
 
 class PromptFields(Struct, kw_only=True):
-    """What makes the prompt; null and absent mean the same."""
+    """The fields that make the prompt; null and absent mean the same."""
 
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     messages: Annotated[
@@ -121,7 +121,7 @@ class PromptFields(Struct, kw_only=True):
     thinking: Annotated[
         Thinking | None,
         mapped(
-            "`disabled` and absent ask the model's template for no reasoning, every other type for it;"
+            "`disabled` and absent request no reasoning of the model's template, every other type requests it;"
             " after `budget_tokens` the reasoning is ended, where the model has tokens for that"
         ),
     ] = None
@@ -133,7 +133,7 @@ class PromptFields(Struct, kw_only=True):
     store: Annotated[
         bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
     ] = None
-    mcp_servers: Annotated[list[Any] | None, refused("the server calls nobody", [])] = None
+    mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", [])] = None
     cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
 
@@ -150,7 +150,7 @@ class MessagesRequest(PromptFields, kw_only=True):
     top_p: Annotated[float | None, supported("above 0, at most 1")] = None
     top_k: Annotated[int | None, supported("0 is off")] = None
     service_tier: Annotated[
-        str | None, mapped("Cairn's own `batch`: others go first; `usage` tells the tier, `batch` or `standard`")
+        str | None, mapped("Cairn's own `batch`: others go first; `usage` reports the tier, `batch` or `standard`")
     ] = None
     metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
     container: Annotated[Any, ignored("there are none")] = None
@@ -165,7 +165,7 @@ _NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"
 
 
 def chat_prompt(body: PromptFields) -> ChatPrompt:
-    """Raises InvalidRequest for whatever the body asks for that cannot be had."""
+    """Raises InvalidRequest for what the body requests and is not supported."""
     refuse_unsupported(body)
     output = body.output_config
     thinks = body.thinking is not None and body.thinking.type != "disabled"
@@ -187,7 +187,7 @@ def grammar(body: PromptFields) -> Grammar | None:
 
 
 def wire_names(body: PromptFields) -> dict[str, str]:
-    """The client's names for fields that the domain calls otherwise. Without a format, a grammar comes from tools."""
+    """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
     return {**_NAMES, "grammar": FORMAT if _format(body) is not None else "tools"}
 
 

@@ -1,10 +1,10 @@
-"""The request fields that say what an answer must look like, in OpenAI's words and vLLM's, as one grammar.
+"""The request fields that constrain the form of an answer, OpenAI's and vLLM's, as one grammar.
 
     field                                                    grammar
     response_format {"type": "text"}                         none
     response_format {"type": "json_object"}                  any JSON object
-    response_format {"type": "json_schema", "json_schema"    what `schema` accepts; `strict` or not: it is always held
-      {"name", "schema", "strict"}} or with these beside     to, and a schema that cannot be is refused
+    response_format {"type": "json_schema", "json_schema"    what `schema` accepts, `strict` or not; a schema that
+      {"name", "schema", "strict"}} or with these beside     cannot be enforced is refused
       "type", as in the Responses dialect's text.format
     structured_outputs {"json" | "json_object" | "regex"     as each says; exactly one of them
       | "choice" | "grammar"}
@@ -41,14 +41,14 @@ GRAMMAR_FIELDS = (
 
 
 class FieldGrammar(NamedTuple):
-    """A grammar and the field it came from: what the client calls the domain's `grammar` in later errors."""
+    """A grammar and the field that it is from: the client's name for the domain's `grammar` in later errors."""
 
     grammar: Grammar
     field: str
 
 
 def grammar_of(fields: Mapping[str, object]) -> FieldGrammar | None:
-    """The grammar that these of `GRAMMAR_FIELDS`, decoded from JSON, ask for; None without one.
+    """The grammar that these of `GRAMMAR_FIELDS`, decoded from JSON, request; None without one.
 
     Raises InvalidRequest, naming the field."""
     found: list[FieldGrammar] = []

@@ -1,8 +1,8 @@
-"""Support for each parameter of a request, declared beside its field:
+"""The support of each parameter of a request, declared beside its field:
 
     temperature: Annotated[float | None, supported("0 to 10")] = None
 
-The documentation's table is made of these declarations, and what is refused is refused by them.
+The documentation's tables and the refusals are made of these declarations.
 """
 
 from dataclasses import dataclass
@@ -29,22 +29,23 @@ class Parameter:
 
 
 def supported(note: str) -> Meta:
-    """It does what the dialect says."""
+    """The field has the dialect's effect."""
     return _declared("supported", note)
 
 
 def mapped(note: str) -> Meta:
-    """It becomes something near to what the dialect says."""
+    """The field has an effect near to the dialect's."""
     return _declared("mapped", note)
 
 
 def ignored(note: str) -> Meta:
-    """It changes nothing."""
+    """The field has no effect."""
     return _declared("ignored", note)
 
 
 def refused(note: str, *neutral: Any) -> Meta:
-    """It would change the answer and cannot be had. `neutral`: values that ask for nothing; null is always one."""
+    """The field would change the answer and is not supported. `neutral`: values that request nothing; null always
+    is."""
     return _declared("refused", note, neutral)
 
 

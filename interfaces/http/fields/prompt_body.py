@@ -1,4 +1,4 @@
-"""A body that any dialect takes for a prompt; a field that only one operation has says which one it is for."""
+"""A body with a prompt in any dialect; a field that only one operation has determines which one it is for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -113,7 +113,7 @@ def _token_id(key: str) -> int:
 
 
 def thinking_kwargs(is_on: bool | None, effort: str | None) -> dict[str, Json]:
-    """Whether and how hard a model is to think, as arguments of its chat template; a template that knows neither
+    """Returns the arguments of a chat template that switch reasoning and set its effort; a template that knows neither
     ignores both. `is_on` None leaves it to the model. An unknown effort is passed on as it is."""
     kwargs: dict[str, Json] = {} if is_on is None else dict.fromkeys(THINKING_SWITCHES, is_on)
     if effort is not None:
@@ -136,8 +136,9 @@ def anthropic_tier(priority: Priority) -> str:
     return "batch" if priority is Priority.BATCH else "standard"
 
 
-def unseen(what: str, path: str, *, is_refused: bool) -> str:
-    """The text that the model reads instead. `what`: singular, as "image". Raises InvalidRequest if `is_refused`."""
+def media_note(what: str, path: str, *, is_refused: bool) -> str:
+    """The text that the model reads instead of media. `what`: singular, as "image". Raises InvalidRequest if
+    `is_refused`."""
     if is_refused:
         raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
     return f"[{what} left out: this model reads text only]"
@@ -179,12 +180,12 @@ def openai_tool_choice(choice: str | Mapping[str, Any] | None, *, one_call: bool
     """`one_call`: the client takes no parallel calls. Raises InvalidRequest."""
     if choice is None or isinstance(choice, str):
         return ToolChoice(_mode(choice or "auto"), one_call=one_call)
-    told = converted(choice, _Choice, "tool_choice")
-    if told.type in ("function", "custom"):
-        return named_tool(told.named())
-    if told.type != "allowed_tools":
-        _refuse(told.type)
-    allowed = told.allowed_tools or told
+    wire = converted(choice, _Choice, "tool_choice")
+    if wire.type in ("function", "custom"):
+        return named_tool(wire.named())
+    if wire.type != "allowed_tools":
+        _refuse(wire.type)
+    allowed = wire.allowed_tools or wire
     if not allowed.tools:
         raise InvalidRequest("tool_choice allows no tools; use none", param="tool_choice")
     return ToolChoice(_mode(allowed.mode), tuple(tool.named() for tool in allowed.tools), one_call)

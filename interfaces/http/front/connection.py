@@ -4,11 +4,10 @@
        |                      |                 |
        keep-alive (uvicorn)   header_timeout_s  body_timeout_s, extended while the body keeps coming
 
-Bounds hold before the application, and so the key, is asked. The input is fed to the parser in small pieces, so that a
-read of the socket completes no more than a few things before they are counted. A refused request is answered where that
-is still possible, then the connection is closed and its further input thrown away. A request that is sent before the
-last one was answered closes the connection after that answer: no client in use pipelines.
-"""
+Bounds apply before the application looks at the request, and so before its key. The input is fed to the parser in small
+pieces, so that a read of the socket completes no more than a few things before they are counted. A refused request is
+answered where that is still possible, then the connection is closed and its further input thrown away. A request that
+is sent before the last one was answered closes the connection after that answer: no client in use pipelines."""
 
 import asyncio
 from typing import Any, cast
@@ -29,11 +28,11 @@ from interfaces.http.front.connection_limits import (
     TOO_LARGE,
     TOO_SLOW,
     ConnectionLimits,
+    ConnectionSlots,
     Deadline,
     MessageMeter,
     Phase,
-    Place,
-    Places,
+    Slot,
     more_time_s,
     shared_address,
 )
@@ -53,7 +52,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        places: Places,
+        slots: ConnectionSlots,
         refusals: Refusals,
         config: Config,
         server_state: ServerState,
@@ -63,7 +62,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.address: str | None = None
         self._limits = limits
-        self._places = places
+        self._slots = slots
         self._refusals = refusals
         self._meter = MessageMeter()
         self._problem: Problem | None = None
@@ -75,23 +74,23 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = shared_address(self.client[0] if self.client else None)
-        place = self._places.enter(self)
-        if place is Place.NONE:
+        slot = self._slots.enter(self)
+        if slot is Slot.NONE:
             self._refuse(FULL, lingers=False)
             return
-        if place is Place.HEALTH_ONLY:
+        if slot is Slot.HEALTH_ONLY:
             self.app = HealthOnly(self.app, FULL, self._refusals)
         self._arrival.arm(self._limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._places.leave(self)
+        self._slots.leave(self)
         self._arrival.end()
         self._departure.end()
         super().connection_lost(exc)
 
-    def give_way(self) -> None:
-        """See Occupant."""
-        if self._meter.phase is Phase.BETWEEN:  # nothing was asked, so there is nothing to answer
+    def evict(self) -> None:
+        """See SlotHolder."""
+        if self._meter.phase is Phase.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
         else:
@@ -146,13 +145,13 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if self.transport.is_closing():
             return
-        if self.flow.read_paused:  # the application has not read what came
+        if self.flow.read_paused:  # the application has not read the input
             self._arrival.arm(self._timeout_s)
             return
         more_s = self._meter.spend_body(self._timeout_s) if self._meter.phase is Phase.BODY else 0.0
         if more_s > 0.001:
             self._arrival.arm(more_s)
-        elif self._meter.phase is Phase.BETWEEN:  # nothing was asked, so there is nothing to answer
+        elif self._meter.phase is Phase.BETWEEN:  # no request, so no answer
             self._close()
         else:
             self._refuse(TOO_SLOW)
@@ -172,7 +171,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._check(self._meter.header(name, value))
-        if self._meter.phase is Phase.HEAD:  # trailers come when the request has long been judged by its headers
+        if self._meter.phase is Phase.HEAD:  # trailers arrive after the request was checked by its headers
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -190,7 +189,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.cancel()
         self._meter.complete()
         if not self.cycle.response_complete:
-            self._places.asked(self)
+            self._slots.request_arrived(self)
         super().on_message_complete()
 
     def _check(self, problem: Problem | None) -> None:
@@ -201,7 +200,7 @@ class BoundedConnection(HttpToolsProtocol):
     # Output
 
     def on_response_complete(self) -> None:
-        self._places.answered(self)
+        self._slots.request_answered(self)
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_departure()
@@ -239,13 +238,13 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def _answering(self) -> RequestResponseCycle | None:
-        """The last request whose headers are complete, while its answer is not."""
+        """The last request with complete headers and an incomplete answer."""
         cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first, whatever the attribute's type
         return cycle if cycle is not None and not cycle.response_complete else None
 
     @property
     def _path(self) -> str:
-        """The path of the request that is arriving, as far as it has come."""
+        """The path of the request that is arriving, so far."""
         return "" if self._meter.phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
 
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
@@ -255,7 +254,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusals.note(problem)
         answering = self._answering
         if answering is None:
-            is_answered = self._meter.phase is Phase.BODY  # before its body came
+            is_answered = self._meter.phase is Phase.BODY  # before its body arrived
             self._end(b"" if is_answered else self._refusals.as_bytes(self._path, problem), lingers)
         elif self._meter.phase is not Phase.BODY:
             answering.keep_alive = False  # the request before it gets its answer first

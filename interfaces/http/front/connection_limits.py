@@ -1,4 +1,4 @@
-"""Limits of one connection before its client is known: bytes, time, and a place among the connections of the server.
+"""Limits of one connection before its client is known: bytes, time, and a slot among the connections of the server.
 
 Sizes are generous for what OpenAI's clients send and far below what hurts.
 """
@@ -16,7 +16,7 @@ MAX_HEADER_BYTES = 32 * 2**10
 """Bound on all input before a body but its target, and on all within a body but its bytes (chunk lines, trailers)."""
 
 CHUNK_OVERHEAD = 8
-"""Bytes of input for each byte of a body, where it comes in chunks of one: `1`, CR, LF, the byte, CR, LF."""
+"""Bytes of input for each byte of a body that is sent in chunks of one: `1`, CR, LF, the byte, CR, LF."""
 
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 2**10
@@ -34,7 +34,7 @@ MAX_DISCARDED_BYTES = 16 * 2**20
 take the answer from the client."""
 
 LINGER_S = 2.0
-"""How long such input is read after a refusal."""
+"""Time for which such input is read after a refusal."""
 
 RESERVED_CONNECTIONS = 16
 """Connections beyond the limit, for health checks: a server that is full is not dead."""
@@ -44,10 +44,10 @@ STALL_S = 1.0
 
 HEADERS_TOO_LARGE = Problem(431, "headers_too_large", "the request's headers are too large or too many")
 TARGET_TOO_LONG = Problem(414, "target_too_long", "the request's path is too long")
-MALFORMED = Problem(400, "invalid_request", "this is not an HTTP request that can be understood")
+MALFORMED = Problem(400, "invalid_request", "the input is not a valid HTTP request")
 PIPELINED = Problem(400, "pipelined", "a request was sent before the one before it was answered; send it again")
 TOO_SLOW = Problem(408, "request_timeout", "the request did not arrive in time")
-TOO_LARGE = Problem(413, "body_too_large", "the body goes on after it was refused")
+TOO_LARGE = Problem(413, "body_too_large", "the body continues after it was refused")
 NOT_READ = Problem(408, "write_timeout", "the client did not take its answer in time")
 FULL = Problem(503, "too_many_connections", "too many connections are open", headers={"Retry-After": "1"})
 
@@ -69,7 +69,7 @@ def more_time_s(num_bytes: int, most_s: float) -> float:
 
 
 class Phase(Enum):
-    """Where in a request the input is. BETWEEN: no request has begun that is not complete."""
+    """The part of a request that the input is in. BETWEEN: every request that has begun is complete."""
 
     BETWEEN = "between"
     HEAD = "head"
@@ -78,8 +78,8 @@ class Phase(Enum):
 
 class MessageMeter:
     """Counts the input of one request; sans-io, fed by the parser's callbacks, which return the problem that ends the
-    connection. `new_body_bytes`: body since `spend_body`. `rest_bytes`: what is still to come of a body whose length
-    was announced."""
+    connection. `new_body_bytes`: body since `spend_body`. `rest_bytes`: those still to come of a body with an
+    announced length."""
 
     __slots__ = ("_announced_bytes", "_body_bytes", "_num_headers", "_other_bytes", "_target_bytes",
                  "new_body_bytes", "phase", "rest_bytes")  # fmt: skip
@@ -95,7 +95,7 @@ class MessageMeter:
 
     def fed(self, num_bytes: int) -> Problem | None:
         """After each piece of input. All that is neither target nor body counts, whether the parser made anything of it
-        or not; a body may come in chunks of one byte."""
+        or not; a body may be sent in chunks of one byte."""
         self._other_bytes += num_bytes
         allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
         if self._other_bytes <= allowed_bytes:
@@ -126,7 +126,7 @@ class MessageMeter:
         self.rest_bytes = max(0, self.rest_bytes - num_bytes)
 
     def spend_body(self, most_s: float) -> float:
-        """More time in seconds for what has come of the body since the last call."""
+        """Returns more time in seconds for the bytes of the body since the last call."""
         num_bytes, self.new_body_bytes = self.new_body_bytes, 0
         return more_time_s(num_bytes, most_s)
 
@@ -164,7 +164,7 @@ class Deadline:
             self._handle = None
 
     def end(self) -> None:
-        """For good; `expired` is let go, so that its owner is freed without the collector."""
+        """Cancel for good and release `expired`, so that its owner is freed without the collector."""
         self.cancel()
         self._expired = None
 
@@ -176,66 +176,66 @@ class Deadline:
             self._expired()
 
 
-class Occupant(Protocol):
-    """A connection as its place sees it. `address`: its client's; None on loopback, where everybody has the same."""
+class SlotHolder(Protocol):
+    """A connection in ConnectionSlots. `address`: its client's; None on loopback, where all clients have the same."""
 
     address: str | None
 
-    def give_way(self) -> None:
-        """Close, for another one; it has no whole request that waits for an answer."""
+    def evict(self) -> None:
+        """Close to free the slot for another connection; no complete request of this one waits for an answer."""
         ...
 
 
-class Place(Enum):
-    """Requests that a new connection may send: all, health checks, or none."""
+class Slot(Enum):
+    """The requests that a new connection may send: all, health checks, or none."""
 
-    WHOLE = "whole"
+    ALL_REQUESTS = "all requests"
     HEALTH_ONLY = "health only"
     NONE = "none"
 
 
-class Places:
-    """The places of all connections of a server. Event loop only.
+class ConnectionSlots:
+    """The slots of all connections of a server. Event loop only.
 
     A connection waits for its client from when it opens, and from the end of each answer, until a whole request has
-    arrived. When the server is full, or one address has half of all places, the connection that has waited longest
-    gives way to the new one. Without one that waits, the new one is refused.
+    arrived. When the server is full, or one address has half of all slots, the connection that has waited longest
+    is closed for the new one. Without one that waits, the new one is refused.
     """
 
     def __init__(self, max_connections: int) -> None:
         self._max = max_connections
         self._share = max(1, max_connections // 2)
         self._num_of: dict[str, int] = {}
-        self._open: set[Occupant] = set()
-        self._waiting: dict[Occupant, None] = {}
+        self._open: set[SlotHolder] = set()
+        self._waiting: dict[SlotHolder, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, one: Occupant) -> Place:
-        """For a new connection. `leave` gives the place back."""
+    def enter(self, one: SlotHolder) -> Slot:
+        """For a new connection. `leave` releases the slot."""
         if one.address is not None and self._num_of.get(one.address, 0) >= self._share:
-            is_made = self._make_room(one.address)
+            is_made = self._evict_one(one.address)
         else:
-            is_made = len(self._open) < self._max or self._make_room(None)
+            is_made = len(self._open) < self._max or self._evict_one(None)
         if not is_made and len(self._open) >= self._max + RESERVED_CONNECTIONS:
-            return Place.NONE
+            return Slot.NONE
         self._open.add(one)
         self._waiting[one] = None
         if one.address is not None:
             self._num_of[one.address] = self._num_of.get(one.address, 0) + 1
-        return Place.WHOLE if is_made else Place.HEALTH_ONLY
+        return Slot.ALL_REQUESTS if is_made else Slot.HEALTH_ONLY
 
-    def asked(self, one: Occupant) -> None:
+    def request_arrived(self, one: SlotHolder) -> None:
         """A whole request has arrived and is being answered."""
         self._waiting.pop(one, None)
 
-    def answered(self, one: Occupant) -> None:
+    def request_answered(self, one: SlotHolder) -> None:
         if one in self._open and one not in self._waiting:
             self._waiting[one] = None
 
-    def leave(self, one: Occupant) -> None:
-        """Idempotent; also for a connection that never had a place."""
+    def leave(self, one: SlotHolder) -> None:
+        """Idempotent; also for a connection that never had a slot."""
         if one not in self._open:
             return
         self._open.discard(one)
@@ -245,18 +245,18 @@ class Places:
             if not self._num_of[one.address]:
                 del self._num_of[one.address]
 
-    def _make_room(self, address: str | None) -> bool:
+    def _evict_one(self, address: str | None) -> bool:
         """Close the connection that has waited longest, of this address if there is one. False without any."""
         longest = next((one for one in self._waiting if address is None or one.address == address), None)
         if longest is None:
             return False
         self.leave(longest)
-        longest.give_way()
+        longest.evict()
         return True
 
 
 def shared_address(host: str | None) -> str | None:
-    """The address whose connections are counted together; None on loopback and for sockets without one."""
+    """The address to count connections by; None on loopback and for sockets without one."""
     if host is None:
         return None
     try:

@@ -84,7 +84,7 @@ def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals
 
 
 _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
-"""Never one of the three that a page may send unasked: form data, urlencoded and plain text."""
+"""Never one of the three that a page may send without a preflight: form data, urlencoded and plain text."""
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -114,7 +114,7 @@ def allowed_hosts(settings: ServerSettings) -> AllowedHosts:
 
 
 class RequestGuard:
-    """ASGI middleware around the whole application. `origins`: of pages that may ask."""
+    """ASGI middleware around the whole application. `origins`: of pages that may send requests."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refusals: Refusals) -> None:
         self._app = app
@@ -155,7 +155,8 @@ class RequestGuard:
         foreign = [origin for origin in origins if origin.lower() not in own | self._origins]
         if not foreign or ANY in self._origins:
             return None
-        message = f"web pages of '{shown(foreign[0])}' may not ask this server; server.cors_origins can list them"
+        page = shown(foreign[0])
+        message = f"web pages of '{page}' may not send requests to this server; server.cors_origins can list them"
         return Problem(403, "origin_not_allowed", message)
 
     def _site_problem(self, headers: dict[bytes, list[str]], method: str) -> Problem | None:
@@ -164,14 +165,16 @@ class RequestGuard:
             return None
         if method == "GET" and headers.get(b"sec-fetch-dest") == ["document"]:
             return None
-        message = "web pages of other sites may not ask this server; server.cors_origins can list their origins"
+        message = (
+            "web pages of other sites may not send requests to this server; server.cors_origins can list their origins"
+        )
         return Problem(403, "origin_not_allowed", message)
 
 
 def _type_problem(types: list[str], method: str) -> Problem | None:
     if method not in _WITH_BODY or (types and all(map(_is_allowed, types))):
         return None
-    sent = f"not '{shown(types[0])}'" if types else "and nothing says what this one is"
+    sent = f"not '{shown(types[0])}'" if types else "but there is no Content-Type header"
     return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
 
 

@@ -12,17 +12,18 @@ from litestar import Litestar
 
 from application.settings import ServerSettings
 from interfaces.http.front.connection import BoundedConnection
-from interfaces.http.front.connection_limits import ConnectionLimits, Places
+from interfaces.http.front.connection_limits import ConnectionLimits, ConnectionSlots
 from interfaces.http.front.guard import Refusals
 
 KEEP_ALIVE_S = 75
-"""How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""
+"""Time after which an idle connection is closed; above the usual 60 s of clients and proxies, so that they close
+first."""
 
 GRACE_S = 10
-"""How long running requests may take to finish after `stop`."""
+"""Time that running requests have to finish after `stop`."""
 
 LAST_WORDS_S = 2
-"""How long it may take to end those that did not."""
+"""Time to end those that did not finish."""
 
 BACKLOG = 2048
 
@@ -95,8 +96,8 @@ class HttpServer:
         """Serve what `create_app` made, until `stop`; then let running requests finish for a while, and have `cut_off`
         end those that are left. Closes the socket."""
         refusals: Refusals = app.state.refusals
-        places = Places(self._limits.max_connections)
-        connection = partial(BoundedConnection, self._limits, places, refusals)
+        slots = ConnectionSlots(self._limits.max_connections)
+        connection = partial(BoundedConnection, self._limits, slots, refusals)
         config = uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], connection),
@@ -116,7 +117,7 @@ class HttpServer:
             self._socket.close()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Ask `serve` to return; requests may take so long, and no longer than GRACE_S. Any thread."""
+        """Make `serve` return; requests may take `grace_s`, at most GRACE_S. Any thread."""
         if self._server is not None:
             self._server.grace_s = grace_s
             self._server.should_exit = True

@@ -68,7 +68,7 @@ def check_nodes(text: bytes, field: str | None = None) -> None:
 
 
 def check_arguments(messages: Iterable[ChatMessage], field: str) -> None:
-    """Raises InvalidRequest where the arguments of all tool calls, JSON inside of strings, hold too many values."""
+    """Raises InvalidRequest if the arguments of all tool calls, JSON inside of strings, hold too many values."""
     num = sum(num_nodes(call.arguments.encode()) for message in messages for call in message.tool_calls)
     if num > MAX_NODES:
         raise InvalidRequest(f"{field}: the arguments of tool calls hold more than {MAX_NODES} values", param=field)
@@ -142,7 +142,7 @@ class _BodyDTO(AbstractDTO[Any]):
 
     @classmethod
     def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
-        """Nothing to prepare: there is no transfer model."""
+        """Prepares nothing: there is no transfer model."""
 
     @classmethod
     def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:

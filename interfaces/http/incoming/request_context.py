@@ -23,7 +23,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from application.ports.id_source import IdSource
 from domain.byte_size import format_bytes
-from domain.client import NOBODY, ClientMeter, KeyRing
+from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable
 from domain.request.document import Owner
 from domain.request.request import GenerationRequest
@@ -243,7 +243,7 @@ class Authentication(ASGIMiddleware):
         if len(found) == 1:
             return found[0]
         if not is_needed:
-            return ClientMeter(NOBODY)
+            return ClientMeter(ANONYMOUS)
         what = "the API key is not valid" if offered else "an API key is required"
         if found:
             what = "the API keys belong to different clients"

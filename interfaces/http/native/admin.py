@@ -26,8 +26,8 @@ class LatencyBody(Struct):
 
 
 class ReuseBody(Struct):
-    """Of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`live`, `hot`, `store`), 0
-    to 1; null ("n/a") when nothing was asked, or only of models whose prompts are never reused."""
+    """The reuse of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`live`, `hot`,
+    `store`), 0 to 1; null ("n/a") without any lookup, or only of models whose prompts are never reused."""
 
     window_s: int
     lookups: int

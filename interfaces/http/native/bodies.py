@@ -16,7 +16,7 @@ from domain.prefix.prompt_content import ForkPoint
 
 class DivergenceBody(Struct):
     """The first token that differs from the nearest stored prompt: its position, what stands before it in both, and
-    how either goes on. `stored` is null where the server does not show stored text (`cache.show_text`)."""
+    how either goes on. `stored` is null if the server does not show stored text (`cache.show_text`)."""
 
     position: int
     before: str
@@ -83,8 +83,8 @@ class PromisedBody(Struct):
 
 class MemoryBody(Struct):
     """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller),
-    paused (nobody is admitted), preempting or refusing. `waiting_for`: how many wait in the
-    queue for `memory` or a `place`."""
+    paused (no request is admitted), preempting or refusing. `waiting_for`: the number of choices that wait in the queue
+    for `memory` or a `place`."""
 
     limits: MemoryLimits | None
     used_bytes: int
@@ -194,7 +194,7 @@ class DocumentsBody(Usage):
 
 class TiersBody(Struct):
     """`store` and `queue` are null when nothing is persisted, `documents` while their store does not answer. `problem`:
-    why `store` is null although there is one. `live`: null where the engine tells nothing of it."""
+    why `store` is null although there is one. `live`: null where the engine does not report it."""
 
     hot: HotBody
     store: StoreBody | None

@@ -78,7 +78,7 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
 
 
 class CacheStatsBody(TiersBody, tag_field="object", tag="cairn.cache_stats"):
-    """As TiersBody. `memory`: null where the engine keeps no ledger."""
+    """The tiers with the ledger. `memory`: null where the engine keeps no ledger."""
 
     memory: MemoryBody | None = None
 

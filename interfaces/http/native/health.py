@@ -41,7 +41,7 @@ class VersionBody(Struct):
 
 
 def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
 
     @get(["/health", "/health/live"], sync_to_thread=False)
     def live() -> LiveBody:
@@ -91,9 +91,9 @@ class OutstandingBody(Struct):
 
 class EngineBody(Struct):
     """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
-    the engine does now, for how long. `stuck_in`: what does not come to an end, an activity, `waiting` or `ended`; null
-    when nothing is stuck. `requests`: of whom; null for who is no admin. `event_loop_lag_s`: how late the event loop
-    was when it was last asked, once a second."""
+    the engine does now, for how long. `stuck_in`: what does not end, an activity, `waiting` or `ended`; null when
+    nothing is stuck. `requests`: those that are stuck; null for clients that are no admins. `event_loop_lag_s`: how
+    late the event loop was at the last check, once a second."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float

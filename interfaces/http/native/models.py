@@ -57,8 +57,8 @@ class ManagedBody(Struct):
 
 
 class RoomBody(Struct):
-    """Bytes. `limit`: what may be held in all, null: nothing bounds it. `fixed`: held whatever is loaded. `requests`:
-    what those that run hold and still grow into."""
+    """Memory in bytes. `limit`: what may be held in all, null without a limit. `fixed`: held independently of models.
+    `requests`: held by those that run, with their growth."""
 
     limit: int | None
     fixed: int
@@ -71,7 +71,7 @@ class ManagedListBody(Struct):
 
 
 def managed_model_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
     models = services.models
 
     @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(error_type, 401, 403))

@@ -73,10 +73,10 @@ class PreparingBody(Struct):
 
 class RequestBody(Struct):
     """One choice of a request. `id`: as its answer has it, and the log. `key`: the name of the API key, empty without.
-    `operation`: by which it came, as the OpenAPI document calls it, empty if unknown. `stage`: where it is, or was when
-    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null;
-    `waited_for`: each that it ever waited for. `followed`: the request whose computing of the same prefix it waited
-    for, null for none. `preempted`: it has given up its
+    `operation`: its operation id in the OpenAPI document, empty if unknown. `stage`: the current one, or the last one
+    of a request that ended. `waits_for`: `place` or `memory` while it is in the queue, else null;
+    `waited_for`: each that it ever waited for. `followed`: the request that computed the same prefix meanwhile, null
+    for none. `preempted`: it has given up its
     memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
     by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
     only where `shows_text` says so."""
@@ -185,13 +185,13 @@ class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
 
 
 class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
-    """It ends within one engine step, and its client is told so."""
+    """The request ends within one engine step, and its client gets an error."""
 
     id: str
 
 
 def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
     watch, clock = services.admin.requests, services.clock
 
     @admin_get("/requests", "listRequests", error_type, 400)
@@ -224,7 +224,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
 
 
 def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListBody:
-    # Asked for again and again: what nobody reads in a list is not in it.
+    # Polled: what no client reads in a list is left out.
     opened = [request_body(one, None, now_ns, unix_offset_ns) for one in found.open]
     ended = [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in found.ended]
     preparing = [preparing_body(one, now_ns) for one in found.preparing]

@@ -78,7 +78,7 @@ WIRE_NAMES: Mapping[str, str] = {
     **{name: f"options.{name}" for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
     **{name: f"options.{name}" for name in ("presence_penalty", "frequency_penalty")},
 }
-"""The client's names for fields that the domain calls otherwise."""
+"""The client's names for fields that the domain names otherwise."""
 
 
 def sampling_params(options: Options) -> SamplingParams:
@@ -113,7 +113,7 @@ class CalledTool(Struct):
 
 
 class Message(Struct):
-    """One of the conversation. `tool_name` or `tool_call_id`: whose result it is."""
+    """A message of the conversation. `tool_name` or `tool_call_id`: of the call that it is the result of."""
 
     role: str
     content: str = ""
@@ -136,19 +136,19 @@ class Tool(Struct):
 
 
 class AnswerFields(Struct, kw_only=True):
-    """What both have; null and absent mean the same."""
+    """The fields that both have; null and absent mean the same."""
 
     model: Annotated[
         str | None, supported("a `:latest` at its end is left out; without it, the default model answers")
     ] = None
     stream: Annotated[bool | None, supported("true by default: a JSON object a line (`application/x-ndjson`)")] = None
-    format: Annotated[str | dict[str, Any] | None, supported("`json` or a JSON schema: the answer is held to it")] = (
-        None
-    )
+    format: Annotated[
+        str | dict[str, Any] | None, supported("`json` or a JSON schema: the answer is constrained to it")
+    ] = None
     options: Annotated[Options | None, mapped("see below")] = None
     think: Annotated[
         bool | str | None,
-        mapped("true, false, `low`, `medium` or `high`, as far as the model's template knows it"),
+        mapped("true, false, `low`, `medium` or `high`, if the model's template knows it"),
     ] = None
     keep_alive: Annotated[Any, ignored("models stay loaded until another needs the room")] = None
     logprobs: Annotated[bool | None, refused("log probabilities are in OpenAI's dialect", False)] = None
@@ -176,7 +176,7 @@ class GenerateRequest(AnswerFields, kw_only=True):
 
     prompt: Annotated[str | None, supported("a user's message, unless `raw`")] = None
     system: Annotated[str | None, supported("a system message before it; not with `raw`")] = None
-    raw: Annotated[bool | None, supported("the prompt goes to the model without its template")] = None
+    raw: Annotated[bool | None, supported("the model gets the prompt without its template")] = None
     suffix: Annotated[str | None, refused("nothing is filled in", "")] = None
     template: Annotated[str | None, refused("the template is the model's", "")] = None
     context: Annotated[list[int] | None, refused("conversations are in `/api/chat`", [])] = None
@@ -188,7 +188,7 @@ _LATEST = ":latest"
 
 
 def generation_request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
-    """Raises InvalidRequest for whatever the body asks for that cannot be had."""
+    """Raises InvalidRequest for what the body requests and is not supported."""
     options = body.options or Options()
     refuse_unsupported(body)
     refuse_unsupported(options)
@@ -254,7 +254,7 @@ def _with_call_ids(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Calls and results have no ids here: a template that wants one gets what both sides of a call can agree on."""
     if any(call.id for message in messages for call in message.tool_calls):
         return tuple(messages)
-    told: list[ChatMessage] = []
+    found: list[ChatMessage] = []
     waiting: list[str] = []
     for index, message in enumerate(messages):
         if message.tool_calls:
@@ -265,8 +265,8 @@ def _with_call_ids(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
             message = replace(message, tool_calls=tuple(calls))
         elif message.role is Role.TOOL and message.tool_call_id is None and waiting:
             message = replace(message, tool_call_id=waiting.pop(0))
-        told.append(message)
-    return tuple(told)
+        found.append(message)
+    return tuple(found)
 
 
 def _grammar(format: str | dict[str, object] | None) -> Grammar | None:
@@ -289,7 +289,7 @@ AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)
 
 
 class _OllamaOperation(Operation[AnswerFieldsT]):
-    """`prompt` and `shape` are all that the two do each in its own way."""
+    """A route that generates. The two differ in `prompt` and `shape`."""
 
     stream_type = MEDIA_TYPE
     names: Mapping[str, str] = WIRE_NAMES

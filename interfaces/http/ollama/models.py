@@ -1,7 +1,7 @@
 """GET /api/tags, /api/ps and /api/version, POST /api/show: which models there are; and what is refused.
 
-Nobody reads weights for this: a digest stands for a model's name and age. A size is that of the weights as they are
-loaded, or else of their files.
+No weights are read for this: a digest stands for a model's name and age. A size is that of the loaded weights, or else
+of their files.
 """
 
 from datetime import UTC, datetime
@@ -25,13 +25,13 @@ from interfaces.http.ollama.chat import model_id
 from interfaces.http.services import Services
 
 SPOKEN_VERSION = "0.12.6"
-"""Of Ollama, whose routes these are like: clients ask which they may use."""
+"""The version of Ollama that these routes follow, by which clients decide what they may use."""
 
 CAPABILITIES = ["completion", "tools", "thinking"]
-"""As far as a model's template and training go: the routes take all of it."""
+"""The capabilities of the routes; a model's template and training may have fewer."""
 
 _NEVER = "2318-01-01T00:00:00Z"
-"""When a model is unloaded that nobody is in the way of."""
+"""The time at which an idle model is unloaded: never, unless its room is needed."""
 
 
 class Details(Struct):
@@ -98,11 +98,11 @@ class VersionBody(Struct):
 
 
 class EmbedRequest(Struct):
-    """Whatever is in it: it is refused."""
+    """Any object; the request is refused."""
 
 
 def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
 
     @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))
     async def tags(request: Request[Any, Any, Any]) -> TagsBody:

@@ -64,14 +64,14 @@ class CallProblemBody(Struct):
 
 
 class CairnBody(Struct):
-    """What Cairn tells beside OpenAI's fields, where there is something to tell."""
+    """Fields of Cairn's own beside OpenAI's; left out where they are empty."""
 
     tool_call_problems: list[CallProblemBody]
 
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
-    """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them, `prompt_logprobs` when the
-    field of this name did. `service_tier`: where one was named, or the key's is another."""
+    """A whole answer. `prompt_token_ids` and `token_ids` are there if `return_token_ids` is true, `prompt_logprobs`
+    with the request field of this name. `service_tier`: where one was named, or the key's is another."""
 
     id: str
     created: int
@@ -133,20 +133,20 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
         [_choice(body, started, index, choice) for index, choice in enumerate(collected)],
         usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
         list(started.prompts[0]) if body.return_token_ids else UNSET,
-        _told_beside([(index, choice.finished) for index, choice in enumerate(collected)]),
+        _extensions([(index, choice.finished) for index, choice in enumerate(collected)]),
         _prompt_logprobs(body, started, collected[0].scores),
         _service_tier(body, started),
     )
 
 
 def _service_tier(body: ChatCompletionRequest, started: Started) -> str | UnsetType:
-    """Told where it was asked for, or is not what it would be."""
+    """The tier, where the request names one or got another than the default."""
     priority = started.requests[0].priority
     is_plain = body.service_tier is None and priority is Priority.INTERACTIVE
     return UNSET if is_plain else openai_tier(priority)
 
 
-def _told_beside(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:
+def _extensions(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:
     problems = [
         CallProblemBody(index, problem.call_id, problem.kind.value, problem.detail)
         for index, choice in finished
@@ -215,14 +215,14 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         return None if is_silent else choice
 
     def _last(self, index: int, finished: Finished) -> ChunkChoice:
-        self._beside = _told_beside([(index, finished)])
+        self._beside = _extensions([(index, finished)])
         return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
 
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
         beside, self._beside = self._beside, UNSET
-        told = (self._prompt_ids, beside, self._prompt_logprobs, self._tier)
-        return ChatChunk(started.id, started.created_s, started.model, choices, usage, *told)
+        more = (self._prompt_ids, beside, self._prompt_logprobs, self._tier)
+        return ChatChunk(started.id, started.created_s, started.model, choices, usage, *more)
 
 
 def _delta(delta: ContentDelta) -> Delta:

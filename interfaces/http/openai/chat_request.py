@@ -83,7 +83,7 @@ class UserMessage(Struct, tag_field="role", tag="user"):
 
 
 class AssistantMessage(Struct, tag_field="role", tag="assistant"):
-    """An earlier answer. Its reasoning may come under either of the names servers use for it. With `prefix` or
+    """An earlier answer. Its reasoning may have either of the names that servers use for it. With `prefix` or
     `partial`, as the last message, it is the beginning of the answer."""
 
     content: Content | None = None
@@ -168,7 +168,7 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
         list[Message], supported("roles `system`, `developer`, `user`, `assistant`, `tool`; a string or parts")
     ]
     max_completion_tokens: Annotated[int | None, supported("wins over `max_tokens`")] = None
-    logprobs: Annotated[bool | None, supported("of all tokens, whatever part they are in")] = None
+    logprobs: Annotated[bool | None, supported("of all tokens, in whichever part they are")] = None
     top_logprobs: Annotated[int | None, supported("up to 20")] = None
     tools: Annotated[list[Tool] | None, supported("functions, `strict` or not")] = None
     tool_choice: Annotated[
@@ -179,16 +179,16 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
         ),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, mapped("false: one call, where the model's form of calls can be told from text")
+        bool | None, mapped("false: one call, where the model's form of calls can be distinguished from text")
     ] = None
-    reasoning_effort: Annotated[str | None, mapped("handed to the model's template")] = None
+    reasoning_effort: Annotated[str | None, mapped("passed to the model's template")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, supported("arguments of the model's template")] = None
     reasoning_budget: Annotated[
         int | None, supported("tokens of reasoning, after which it is ended; -1 is none; a 400 where nothing ends it")
     ] = None
     thinking_budget: Annotated[int | None, supported("the same")] = None
     thinking_token_budget: Annotated[int | None, supported("the same")] = None
-    continue_final_message: Annotated[bool | None, supported("the answer goes on with the last message")] = None
+    continue_final_message: Annotated[bool | None, supported("the answer continues the last message")] = None
     add_generation_prompt: Annotated[bool | None, mapped("false only with `continue_final_message`")] = None
 
 
@@ -197,7 +197,7 @@ _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
-    """Raises InvalidRequest for whatever the body asks for that cannot be had."""
+    """Raises InvalidRequest for what the body requests and is not supported."""
     template_kwargs = cast("dict[str, Json]", dict(body.chat_template_kwargs or {}))
     if body.reasoning_effort is not None:
         template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
@@ -215,7 +215,7 @@ def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
-    """How many alternatives to report a token; None for no log probabilities. Raises InvalidRequest."""
+    """The number of alternatives to report a token; None for no log probabilities. Raises InvalidRequest."""
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
@@ -226,7 +226,7 @@ def max_tokens(body: ChatCompletionRequest) -> int | None:
 
 
 def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
-    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    """The client's names for fields that the domain names otherwise, for `renamed`."""
     names = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
     return names | body.grammar_names | {"reasoning_budget": _budget_name(body) or _BUDGETS[0]}
 
@@ -236,7 +236,8 @@ def _budget_name(body: ChatCompletionRequest) -> str | None:
 
 
 def _continues(body: ChatCompletionRequest) -> bool:
-    """As vLLM's clients ask for it, or by a mark on the message, as DeepSeek's and Kimi's do."""
+    """Returns whether the answer continues the last message: by vLLM's field, or by DeepSeek's or Kimi's mark on the
+    message."""
     last = body.messages[-1] if body.messages else None
     is_marked = isinstance(last, AssistantMessage) and bool(last.prefix or last.partial)
     if body.add_generation_prompt is False and not body.continue_final_message:

@@ -37,7 +37,7 @@ from interfaces.http.openai.shared import (
 )
 
 DEFAULT_MAX_TOKENS = 16
-"""As OpenAI's text completions have it."""
+"""OpenAI's default for text completions."""
 
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 WirePrompt: TypeAlias = str | Sequence[str | int | Sequence[int]]
@@ -52,7 +52,7 @@ class CompletionRequest(CompletionFields, kw_only=True):
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
 
     def __post_init__(self) -> None:
-        """Ids as rows, where they are such: a body stays for as long as its request waits and is answered."""
+        """Keep ids as rows, which are small: a body stays in memory until its request is answered."""
         if self.prompt and not isinstance(self.prompt, str):
             row = _rowed(self.prompt)
             self.prompt = row or [item if isinstance(item, str | int) else _rowed(item) or item for item in self.prompt]
@@ -78,13 +78,13 @@ def check_combination(body: CompletionRequest) -> None:
 
 
 def num_prompt_logprobs(body: CompletionRequest) -> int | None:
-    """How many alternatives to report a prompt token; None for no log probabilities of the prompt."""
-    asked = (body.prompt_logprobs, body.logprobs if body.echo else None)
-    return max((number for number in asked if number is not None), default=None)
+    """The number of alternatives to report a prompt token; None for no log probabilities of the prompt."""
+    numbers = (body.prompt_logprobs, body.logprobs if body.echo else None)
+    return max((number for number in numbers if number is not None), default=None)
 
 
 def wire_names(body: CompletionRequest) -> dict[str, str]:
-    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    """The client's names for fields that the domain names otherwise, for `renamed`."""
     names = {"top_logprobs": "logprobs", **body.grammar_names}
     return names if body.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
 
@@ -120,7 +120,8 @@ def _no_token_id(field: str) -> InvalidRequest:
 
 
 class CompletionChoice(Struct):
-    """`prompt_token_ids` and what is known of the prompt come with a streamed choice's first chunks."""
+    """A choice, or a piece of one. `prompt_token_ids` and log probabilities of the prompt are in a streamed choice's
+    first chunks."""
 
     index: int
     text: str
@@ -159,7 +160,7 @@ def completion(body: CompletionRequest, started: Started, collected: Sequence[Co
 
 
 class CompletionFraming(ChunkFraming[CompletionChoice]):
-    """The echoed prompt if asked for, text, a finish chunk a choice."""
+    """A stream of the echoed prompt if requested, text, and a finish chunk a choice."""
 
     def __init__(self, body: CompletionRequest, started: Started) -> None:
         super().__init__(body, started)
@@ -219,7 +220,7 @@ def _of_prompt(started: Started, number: int) -> slice:
 def _add_scores(
     body: CompletionRequest, choices: Sequence[CompletionChoice], prompt: ScoredPrompt, scores: Scores
 ) -> None:
-    """To all choices of a prompt, if they were asked for."""
+    """Add the log probabilities of a prompt to all its choices, if they were requested."""
     echoed = prompt.echoed(scores, body.logprobs) if body.echo and body.logprobs is not None else None
     listed = prompt.listed(scores, body.prompt_logprobs) if body.prompt_logprobs is not None else UNSET
     for choice in choices:

@@ -93,7 +93,8 @@ def completion_logprobs(deltas: Sequence[ContentDelta], tokenizer: Tokenizer, st
 
 
 def _top_texts(text_of: TextOf, entry: TokenLogprob, num_tops: int) -> dict[str, float]:
-    """Of tokens with equal texts (pieces of characters) the likeliest: clients compare the token with the largest."""
+    """The log probabilities by text; of tokens with equal texts (pieces of characters) the likeliest, as clients
+    compare the token with the largest."""
     texts: dict[str, float] = {}
     for token_id, value in (*entry.top[:num_tops], (entry.token_id, entry.logprob)):
         text = text_of(token_id)

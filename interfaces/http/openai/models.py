@@ -47,9 +47,9 @@ class LoadedBody(Struct):
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
-    """`note`: what to know of a model that nobody chose, the embedded ones. `cairn` is null until the model is loaded,
-    which its first request does. `state`: `absent`, `loading`, `loaded` or `unloading`. `bytes`: of its weights as they
-    are loaded, or else as they lie in its files. `pinned`: never unloaded to make room."""
+    """`note`: a remark on the embedded models, which are used if none was chosen. `cairn` is null until the model is
+    loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or `unloading`. `bytes`: of its weights
+    as they are loaded, or else as they lie in its files. `pinned`: never unloaded to make room."""
 
     id: str
     created: int
@@ -66,7 +66,7 @@ class ModelListBody(Struct, tag_field="object", tag="list"):
 
 
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
 
     @get("/v1/models", operation_id="listModels", responses=errors(ErrorBody, 401))
     async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:

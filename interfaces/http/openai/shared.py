@@ -92,7 +92,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens, with so many alternatives")] = None
     stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
     service_tier: Annotated[
-        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+        str | None, mapped("`flex`: others go first; the answer reports the tier it was served in, `flex` or `default`")
     ] = None
     return_token_ids: Annotated[
         bool | None, supported("`token_ids` in every choice, `prompt_token_ids` beside or in them")
@@ -101,7 +101,7 @@ class CompletionFields(SamplingFields, kw_only=True):
         bool | None, supported("false keeps what is computed for this request out of the prefix cache's store")
     ] = None
     response_format: Annotated[
-        dict[str, Any] | None, supported("`text`, `json_object`, `json_schema`, held to whether `strict` or not")
+        dict[str, Any] | None, supported("`text`, `json_object`, `json_schema`, enforced whether `strict` or not")
     ] = None
     structured_outputs: Annotated[
         dict[str, Any] | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")

@@ -1,6 +1,6 @@
 """GET /admin, /chat and the files they are made of, below /pages/; GET / leads to the chat.
 
-They hold nothing of the server's, so they need no key: what they show they ask for, with the key that somebody gave
+They contain no data of the server, so they need no key: they request what they show, with the key that the user gave
 them. A strict policy keeps it so: a page runs no script but those served here, and connects to no other server. The
 files are listed once, when the server starts, and stay in memory: no path of a request becomes a path of the file
 system. Files of types that browsers do not need (licenses, notes) are not served.
@@ -35,7 +35,7 @@ _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # kept, and asked for again by its tag: another version is another page
+    "Cache-Control": "no-cache",  # kept and revalidated by its tag: another version is another page
 }
 
 # Litestar adds the charset of texts.
@@ -58,7 +58,8 @@ class Asset:
     etag: str
 
     def is_known_as(self, if_none_match: str) -> bool:
-        """Whether a client that sends this `If-None-Match` has it already (RFC 9110, 13.1.2: compared weakly)."""
+        """Returns whether a client that sends this `If-None-Match` has it already (RFC 9110, 13.1.2: compared
+        weakly)."""
         tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
         return bool(tags & {self.etag, "*"})
 

@@ -22,7 +22,7 @@ from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering import sse
-from interfaces.http.answering.collected import Collected, num_reasoning_tokens, opening, shows_nothing, visible_parts
+from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.responses.output_items import (
@@ -87,8 +87,8 @@ class IncompleteBody(Struct):
 
 
 class ResponseBody(Struct, kw_only=True):
-    """`output`: items of type `reasoning`, `message`, `function_call` and `custom_tool_call`. What the request said is
-    told again."""
+    """`output`: items of type `reasoning`, `message`, `function_call` and `custom_tool_call`. The fields of the request
+    are repeated."""
 
     id: str
     object: Literal["response"] = "response"
@@ -116,7 +116,7 @@ class ResponseBody(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AnswerContext:
-    """What an answer has to know of its request."""
+    """The fields of a response that its request determines."""
 
     id: str
     created_s: int
@@ -186,7 +186,7 @@ def response_body(context: AnswerContext, choice: Collected) -> ResponseBody:
 
 
 def piece(delta: ContentDelta) -> str:
-    """What it adds to its item."""
+    """The text that a delta adds to its item."""
     return delta.text if isinstance(delta, TextDelta | ReasoningDelta) else delta.arguments
 
 
@@ -208,12 +208,12 @@ class ResponseFraming:
     """A Framing for one choice."""
 
     def __init__(self, context: AnswerContext, keep: Callable[[ResponseBody], None]) -> None:
-        """`keep` is told the whole response, once it is."""
+        """`keep` is called with the whole response when it is complete."""
         self._context = context
         self._keep = keep
         self._num_events = 0
         self._open: tuple[ContentDelta, OutputItem] | None = None
-        """The part that is being told, and its item."""
+        """The part that is being sent, and its item."""
         self._output: list[dict[str, Any]] = []
         self._num_reasoning = 0
 
@@ -243,7 +243,7 @@ class ResponseFraming:
     def _content(self, delta: ContentDelta) -> bytes:
         if isinstance(delta, ReasoningDelta):
             self._num_reasoning += len(delta.token_ids)
-        if shows_nothing(delta):
+        if is_blank(delta):
             return b""
         before = b""
         if self._open is None or not self._open[0].merges_with(delta):

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
 from domain.shown import shown
-from interfaces.http.fields.sampling_fields import unseen
+from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
 from interfaces.http.responses.tools import template_name
 
@@ -45,11 +45,11 @@ class ImagePart(Struct):
 
 
 class FilePart(Struct):
-    """As an image."""
+    """Treated as an image."""
 
 
 class AudioPart(Struct):
-    """As an image."""
+    """Treated as an image."""
 
 
 Part: TypeAlias = TextPart | RefusalPart | ImagePart | FilePart | AudioPart
@@ -69,7 +69,7 @@ PARTS: Mapping[str, type[Part]] = {
 
 
 class MessageItem(Struct):
-    """A message; `type` may be missing. Roles nobody knows speak as users."""
+    """A message; `type` may be missing. Unknown roles speak as users."""
 
     role: str
     content: Content
@@ -101,7 +101,7 @@ class CustomToolCallItem(Struct):
 
 
 class CallOutputItem(Struct):
-    """What a call gave."""
+    """The result of a call."""
 
     call_id: str
     output: Content
@@ -154,7 +154,7 @@ class _Head(Struct):
 
 
 def kind_of(raw: Raw, path: str) -> type[Item] | None:
-    """What an item says it is; None for one that is left out. Raises InvalidRequest, naming `path` and its field."""
+    """The type of an item; None for one that is left out. Raises InvalidRequest, naming `path` and its field."""
     head = decoded(raw, _Head, path)
     name = head.type or ("message" if head.role is not None else None)
     if name is None:
@@ -206,7 +206,7 @@ def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @dataclass(slots=True)
 class _Turn:
-    """The assistant's, as far as its items have come."""
+    """The assistant's turn, so far."""
 
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
@@ -257,7 +257,7 @@ class _Conversation:
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
-                raise InvalidRequest("item_reference: what it refers to was not looked up", param=path)
+                raise InvalidRequest("item_reference: the item was not looked up", param=path)
 
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)
@@ -310,8 +310,8 @@ def _part_text(part: Part, path: str, refuses_media: bool) -> str:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
         case ImagePart():
-            return unseen("image", path, is_refused=refuses_media)
+            return media_note("image", path, is_refused=refuses_media)
         case FilePart():
-            return unseen("file", path, is_refused=refuses_media)
+            return media_note("file", path, is_refused=refuses_media)
         case AudioPart():
-            return unseen("audio", path, is_refused=refuses_media)
+            return media_note("audio", path, is_refused=refuses_media)

@@ -62,7 +62,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         ),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, mapped("false: one call, where the model's form of calls can be told from text")
+        bool | None, mapped("false: one call, where the model's form of calls can be distinguished from text")
     ] = None
     max_output_tokens: Annotated[
         int | None, supported("an upper bound; without it, or with less room, the context is the bound")
@@ -73,7 +73,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         Reasoning | None,
         mapped(
             "`effort` goes to the model's template as `low`, `medium` or `high`, and `none` as no reasoning, which is"
-            " ended where a model begins it all the same; with a `summary`, the reasoning itself comes as the summary"
+            " ended where a model begins it all the same; with a `summary`, the reasoning itself is sent as the summary"
         ),
     ] = None
     text: Annotated[
@@ -91,7 +91,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         ),
     ] = None
     service_tier: Annotated[
-        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+        str | None, mapped("`flex`: others go first; the answer reports the tier it was served in, `flex` or `default`")
     ] = None
     metadata: Annotated[dict[str, str] | None, supported("repeated in the answer; it stays out of the prompt")] = None
     seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None

@@ -1,4 +1,4 @@
-"""Responses as they are kept. Each leaves documents of three kinds, all raw JSON:
+"""Stored responses. Each has documents of three kinds, all raw JSON:
 
     response      the body as it was answered, for GET
     turn          its own input and output items and the id of the response before, so that a conversation is a chain
@@ -6,7 +6,7 @@
 
     turn of resp-3 ──previous──► turn of resp-2 ──previous──► turn of resp-1
 
-What one request looks up is bounded in bytes and in values, before any of it is decoded.
+The items that one request looks up are bounded in bytes and in values, before any of it is decoded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +23,10 @@ from interfaces.http.incoming.json_body import MAX_NODES, num_nodes
 RESPONSE, TURN, OUTPUT_ITEM = "response", "turn", "output_item"
 
 MAX_RESPONSES = 1_000
-"""In a conversation."""
+"""Bound on the responses of a conversation."""
 
 MAX_BYTES = 16 << 20
-"""That are looked up for one request: what a client may send at once. More is no prompt."""
+"""Bound on what is looked up for one request: what a client may send at once. More is no prompt."""
 
 
 class Turn(Struct):
@@ -42,7 +42,7 @@ class Turn(Struct):
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """A response that a request goes on from is not here (any more)."""
+    """The previous response of a request is not stored (any more)."""
 
     code = "previous_response_not_found"
 
@@ -51,7 +51,7 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class LookupBudget:
-    """What is looked up for one request. `num_bytes`: so far."""
+    """The bound on what is looked up for one request. `num_bytes`: so far."""
 
     def __init__(self) -> None:
         self.num_bytes = self._num_nodes = 0
@@ -60,10 +60,12 @@ class LookupBudget:
         """Raises InvalidRequest, naming `param`."""
         self.num_bytes += len(body)
         if self.num_bytes > MAX_BYTES:
-            raise InvalidRequest(f"{param}: what it refers to has more than {MAX_BYTES >> 20} MiB", param=param)
+            raise InvalidRequest(
+                f"{param}: the items that it refers to have more than {MAX_BYTES >> 20} MiB", param=param
+            )
         self._num_nodes += num_nodes(body)
         if self._num_nodes > MAX_NODES:
-            raise InvalidRequest(f"{param}: what it refers to holds more than {MAX_NODES} values", param=param)
+            raise InvalidRequest(f"{param}: the items that it refers to hold more than {MAX_NODES} values", param=param)
 
 
 _turns = msgspec.json.Decoder(Turn)
@@ -75,7 +77,7 @@ async def find(documents: Documents, owner: Owner, id: str) -> bytes | None:
 
 
 async def delete(documents: Documents, owner: Owner, id: str) -> bool:
-    """Whether it was there. Raises StoreUnresponsive."""
+    """Returns whether it was stored. Raises StoreUnresponsive."""
 
     def forget(store: DocumentStore) -> bool:
         keys = [DocumentKey(owner, RESPONSE, id), DocumentKey(owner, TURN, id)]
@@ -102,14 +104,15 @@ async def chain(documents: Documents, owner: Owner, id: str, budget: LookupBudge
 
 
 async def kept_chain(documents: Documents, owner: Owner, id: str, budget: LookupBudget) -> dict[str, Turn]:
-    """As much of it as is still kept; empty without the response itself. Raises InvalidRequest, StoreUnresponsive."""
+    """The part of the chain that is still stored; empty without the response itself. Raises InvalidRequest,
+    StoreUnresponsive."""
     return await documents.ask(lambda store: dict(reversed([*_chain(store, owner, id, budget, "response_id")])))
 
 
 async def find_items(
     documents: Documents, owner: Owner, ids: Mapping[str, str], budget: LookupBudget
 ) -> dict[str, Raw]:
-    """Output items by their ids, as far as they are here. `ids`: by the field that names each. Raises InvalidRequest,
+    """Output items by their ids, those that are stored. `ids`: by the field that names each. Raises InvalidRequest,
     StoreUnresponsive."""
 
     def read(store: DocumentStore) -> dict[str, Raw]:
@@ -128,7 +131,7 @@ class _WithId(Struct):
 
 
 def _chain(store: DocumentStore, owner: Owner, id: str, budget: LookupBudget, param: str) -> Iterator[tuple[str, Turn]]:
-    """The youngest first, as far as they are here."""
+    """The turns that are stored, the youngest first."""
     next_id: str | None = id
     for _ in range(MAX_RESPONSES):
         body = _read(store, DocumentKey(owner, TURN, next_id)) if next_id is not None else None

@@ -32,7 +32,7 @@ STORED_LINKS = {
     operation: Link(operation_id=operation, parameters={"response_id": "$response.body#/id"})
     for operation in ("getResponse", "listInputItems", "deleteResponse")
 }
-"""From a response to what can be asked of it once it is stored."""
+"""Links from a response to its operations once it is stored."""
 
 Fields = dict[str, Raw]
 
@@ -75,7 +75,7 @@ class DeletedBody(Struct, tag_field="object", tag="response"):
 
 
 def stored_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers, bound to what they need."""
+    """The handlers."""
     documents = services.documents
 
     @get(PATH, operation_id="getResponse", responses=errors(ErrorBody, 400, 401, 404, 503))

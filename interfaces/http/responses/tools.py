@@ -35,7 +35,8 @@ class Grammar(Struct):
 
 
 class CustomTool(Struct):
-    """A tool that takes text; a grammar is told to the model, and enforced where the model's form of calls can."""
+    """A tool that takes text; a grammar is shown to the model, and enforced where the model's form of calls allows
+    it."""
 
     name: str
     description: str | None = None
@@ -56,7 +57,7 @@ TOOLS: Mapping[str, type[Tool]] = {"function": FunctionTool, "custom": CustomToo
 
 @dataclass(frozen=True, slots=True)
 class WireTool:
-    """What a client calls a tool, and whether its calls carry text instead of arguments."""
+    """A tool by the client's name for it. `is_custom`: its calls carry text instead of arguments."""
 
     name: str
     namespace: str | None = None
@@ -78,11 +79,11 @@ class Tools:
 
     def wire(self, name: str) -> WireTool:
         """The tool that a generated name stands for. A namespace that the model left out is added where only one tool
-        can be meant; a name nobody offered stays what it is."""
+        can be meant; an unknown name stays as it is."""
         return self._wires.get(name) or self._by_last_name.get(name) or WireTool(name)
 
     def template_name(self, name: str) -> str:
-        """A tool's name as the model knows it, from the client's; a name nobody offered stays what it is."""
+        """A tool's name as the model knows it, from the client's; an unknown name stays as it is."""
         if name in self._wires or name not in self._by_last_name:
             return name
         return template_name(name, self._by_last_name[name].namespace)
@@ -120,8 +121,8 @@ def _input(tool: CustomTool) -> dict[str, Json]:
 
 
 def _text_grammar(tool: CustomTool) -> TextGrammar | None:
-    told = tool.format
-    return TextGrammar(told.syntax, told.definition) if told is not None and told.definition else None
+    format = tool.format
+    return TextGrammar(format.syntax, format.definition) if format is not None and format.definition else None
 
 
 def _unambiguous(named: Sequence[tuple[str, WireTool]]) -> dict[str, WireTool]:

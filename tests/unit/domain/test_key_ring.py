@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from domain import client
-from domain.client import ANYBODY, Client, Key, KeyRing, key_digest, own_keys
+from domain.client import OPEN_CLIENT, Client, Key, KeyRing, key_digest, own_keys
 from domain.errors import InvalidKeys, InvalidRequest, NotAllowed
 from domain.ids import ModelId, RequestId
 from domain.prefix.fingerprint import tenant_salt
@@ -55,7 +55,7 @@ def test_every_key_is_compared_whichever_it_is(offered: bytes, monkeypatch: pyte
 
 
 def test_an_open_ring_is_open_to_anybody_and_an_empty_one_to_nobody() -> None:
-    assert [meter.client for meter in KeyRing([], is_open=True).find([b"unused"])] == [ANYBODY]
+    assert [meter.client for meter in KeyRing([], is_open=True).find([b"unused"])] == [OPEN_CLIENT]
     assert KeyRing([]).find([b"", b"unused"]) == []
 
 
@@ -100,7 +100,7 @@ def test_no_cache_salt_reaches_another_tenant() -> None:
 def test_equal_salts_share_by_wish_and_none_is_as_without_keys() -> None:
     assert Client("a", salt="team").tenant("x") == Client("b", salt="team").tenant("x")
     assert Client("a").tenant("x") == "x"
-    assert ANYBODY.tenant("") == ""
+    assert OPEN_CLIENT.tenant("") == ""
 
 
 def test_a_request_becomes_its_client_s() -> None:

@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.connection import BoundedConnection
-from interfaces.http.front.connection_limits import ConnectionLimits, Places
+from interfaces.http.front.connection_limits import ConnectionLimits, ConnectionSlots
 from interfaces.http.front.guard import Refusals
 
 LIMITS = ConnectionLimits(header_timeout_s=10.0, body_timeout_s=20.0, write_timeout_s=100.0)
@@ -103,7 +103,7 @@ class Client:
         self.loop, self.transport = ScriptedLoop(), ScriptedTransport()
         self.connection = BoundedConnection(
             LIMITS,
-            Places(8),
+            ConnectionSlots(8),
             Refusals(DIALECTS, lambda code, _detail: self.refused.append(code)),
             Config(app=cast(Any, object()), log_config=None),
             ServerState(),
@@ -229,7 +229,7 @@ class TestDeparture:
         half.sends(HEAD)
         body.sends(BODY)
         for client in (silent, half, body):
-            client.connection.give_way()
+            client.connection.evict()
             assert client.transport.is_over
             assert client.refused == ["too_many_connections"]
         assert silent.transport.written == b""

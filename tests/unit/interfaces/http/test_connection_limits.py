@@ -1,8 +1,14 @@
-"""Limits of one connection: the rest of a body, and places."""
+"""Limits of one connection: the rest of a body, and slots."""
 
 import pytest
 
-from interfaces.http.front.connection_limits import RESERVED_CONNECTIONS, MessageMeter, Place, Places, shared_address
+from interfaces.http.front.connection_limits import (
+    RESERVED_CONNECTIONS,
+    ConnectionSlots,
+    MessageMeter,
+    Slot,
+    shared_address,
+)
 
 
 def test_what_is_still_to_come_of_an_announced_body_is_counted_down() -> None:
@@ -39,62 +45,62 @@ class Silent:
         self.address = address
         self.is_gone = False
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.is_gone = True
 
 
-class TestPlaces:
+class TestConnectionSlots:
     def test_the_connection_that_has_waited_longest_gives_way(self) -> None:
-        places, (first, second, third, fourth) = Places(2), [Silent() for _ in range(4)]
-        places.enter(first)
-        places.enter(second)
-        places.asked(first)
-        places.answered(first)  # so that it waits since later than the second
-        assert places.enter(third) is Place.WHOLE
+        slots, (first, second, third, fourth) = ConnectionSlots(2), [Silent() for _ in range(4)]
+        slots.enter(first)
+        slots.enter(second)
+        slots.request_arrived(first)
+        slots.request_answered(first)  # so that it waits since later than the second
+        assert slots.enter(third) is Slot.ALL_REQUESTS
         assert [one.is_gone for one in (first, second, third)] == [False, True, False]
-        assert places.enter(fourth) is Place.WHOLE
+        assert slots.enter(fourth) is Slot.ALL_REQUESTS
         assert first.is_gone
-        assert len(places) == 2
+        assert len(slots) == 2
 
     def test_a_connection_that_is_being_answered_keeps_its_place(self) -> None:
-        places, busy = Places(1), Silent()
-        places.enter(busy)
-        places.asked(busy)
+        slots, busy = ConnectionSlots(1), Silent()
+        slots.enter(busy)
+        slots.request_arrived(busy)
         beyond = [Silent() for _ in range(RESERVED_CONNECTIONS + 1)]
         found = []
         for one in beyond:
-            found.append(places.enter(one))
-            places.asked(one)
+            found.append(slots.enter(one))
+            slots.request_arrived(one)
         assert not busy.is_gone
-        assert found == [Place.HEALTH_ONLY] * RESERVED_CONNECTIONS + [Place.NONE]
+        assert found == [Slot.HEALTH_ONLY] * RESERVED_CONNECTIONS + [Slot.NONE]
         for one in (busy, *beyond):
-            places.leave(one)
-            places.leave(one)
-        assert len(places) == 0
-        assert places.enter(Silent()) is Place.WHOLE
+            slots.leave(one)
+            slots.leave(one)
+        assert len(slots) == 0
+        assert slots.enter(Silent()) is Slot.ALL_REQUESTS
 
     def test_one_address_has_half_of_the_places(self) -> None:
         """Its own connections give way to it, and those of others do not."""
-        places, other = Places(6), Silent("10.0.0.2")
-        places.enter(other)
+        slots, other = ConnectionSlots(6), Silent("10.0.0.2")
+        slots.enter(other)
         own = [Silent("10.0.0.1") for _ in range(9)]
         for one in own:
-            assert places.enter(one) is Place.WHOLE
+            assert slots.enter(one) is Slot.ALL_REQUESTS
         assert [one.is_gone for one in own] == [True] * 6 + [False] * 3
         assert not other.is_gone
         for one in own[6:]:
-            places.asked(one)
-        assert places.enter(Silent("10.0.0.1")) is Place.HEALTH_ONLY
-        assert places.enter(Silent("10.0.0.3")) is Place.WHOLE
+            slots.request_arrived(one)
+        assert slots.enter(Silent("10.0.0.1")) is Slot.HEALTH_ONLY
+        assert slots.enter(Silent("10.0.0.3")) is Slot.ALL_REQUESTS
 
     def test_an_answer_to_a_connection_that_is_gone_brings_it_back_nowhere(self) -> None:
-        places, one = Places(1), Silent()
-        places.enter(one)
-        places.asked(one)
-        places.leave(one)
-        places.answered(one)
-        assert len(places) == 0
-        assert places.enter(Silent()) is Place.WHOLE
+        slots, one = ConnectionSlots(1), Silent()
+        slots.enter(one)
+        slots.request_arrived(one)
+        slots.leave(one)
+        slots.request_answered(one)
+        assert len(slots) == 0
+        assert slots.enter(Silent()) is Slot.ALL_REQUESTS
         assert not one.is_gone
 
     @pytest.mark.parametrize(
