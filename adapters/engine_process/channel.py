@@ -1,12 +1,12 @@
 """One end of a connected pair of sockets, on an event loop that never waits for the other end.
 
-Messages are framed: the length comes first, four bytes, most significant first. Bytes that the socket does not take are
-kept, and sent by the loop when it can be; `num_unsent_bytes` says how many, and `moved` is called when there are fewer.
-The end of the connection is reported once, whichever side caused it, and never from inside `send`.
+Messages are framed by their length in four bytes, most significant first. Bytes that the socket does not accept are
+kept and sent by the loop when it does; `num_unsent_bytes` counts them, and `moved` is called when there are fewer. The
+end of the connection is reported once, whichever side caused it, and never from inside `send`.
 
-Event loop only, but for `send`, which any thread may call: it wakes the loop only where something is to be kept. A lock
-is held while ready bytes are sent or kept, and for nothing else, so that no frame gets into another and none goes to a
-descriptor that was closed, and is another's now.
+Event loop only, except for `send`, which any thread may call: it wakes the loop only where bytes are kept. A lock is
+held while ready bytes are sent or kept, so that frames do not interleave and none goes to a closed descriptor, whose
+number may be in use again.
 """
 
 import asyncio
@@ -18,40 +18,40 @@ from collections.abc import Callable
 from contextlib import suppress
 
 MAX_FRAME_BYTES = 1 << 30
-"""A longer announcement is no message of this protocol."""
+"""The longest frame of this protocol."""
 
 READ_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 22
-"""Asked of the kernel, which may give less: a long prompt then passes in one piece."""
+"""The requested size of the kernel's buffers, in which a long prompt fits; the kernel may grant less."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class BrokenStream(Exception):
-    """The bytes received are no sequence of frames."""
+    """The received bytes are not a sequence of frames."""
 
 
 def framed(payload: bytes) -> bytes:
-    """A payload as it is sent. Raises BrokenStream for one that is too long."""
+    """Returns the frame of a payload. Raises BrokenStream if it is too long."""
     if len(payload) > MAX_FRAME_BYTES:
-        raise BrokenStream(f"a message of {len(payload)} bytes")
+        raise BrokenStream(f"a message of {len(payload)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(payload)) + payload
 
 
 class Deframer:
-    """Takes bytes as they come. Memory: one frame, and what was read behind it."""
+    """The reader of frames from received bytes. Memory: one frame and the bytes read behind it."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are whole by now. Raises BrokenStream."""
+        """Returns the payloads that are complete now. Raises BrokenStream."""
         held, payloads, at = self._held, list[bytes](), 0
         held += data
         while len(held) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(held, at)
             if length > MAX_FRAME_BYTES:
-                raise BrokenStream(f"a message of {length} bytes is announced")
+                raise BrokenStream(f"an announced message of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
             end = at + _LENGTH.size + length
             if len(held) < end:
                 break
@@ -63,7 +63,8 @@ class Deframer:
 
 
 class Channel:
-    """`received`: one payload, in order; it must not raise. `ended`: why; nothing is received after it."""
+    """A framed connection. `received` takes each payload in order and must not raise; `ended` takes the reason of the
+    end, after which nothing is received."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Channel:
         ended: Callable[[str], None],
         moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes the socket over. Needs a running loop."""
+        """Takes ownership of the socket. Needs a running loop."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._received, self._ended, self._moved = received, ended, moved
@@ -87,7 +88,7 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._read)
 
     def send(self, payload: bytes) -> None:
-        """In the order of the calls, whichever threads make them. What is sent after the end goes nowhere. Raises
+        """Send payloads in the order of the calls, whichever threads make them. After the end they are dropped. Raises
         BrokenStream for a payload that is too long. Any thread."""
         data = memoryview(framed(payload))
         with self._lock:
@@ -104,7 +105,7 @@ class Channel:
                 self._loop.call_soon_threadsafe(self._watch)
 
     def close(self) -> None:
-        """No more is received, sent or reported. Idempotent."""
+        """End the connection without a report. Idempotent."""
         if self._is_closed:
             return
         self._loop.remove_reader(self._socket.fileno())
@@ -116,13 +117,13 @@ class Channel:
             self.num_unsent_bytes = 0
 
     def _watch(self) -> None:
-        """Send what was kept when the socket takes more."""
+        """Send the kept bytes when the socket accepts more."""
         if not self._is_closed:
             self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _try(self, data: memoryview) -> memoryview:
-        """Returns the bytes that the socket does not take. A connection that broke takes all: its end is read, and
-        reported, in a moment. So does any other failure: behind missing bytes the rest would be in pieces."""
+        """Returns the bytes that the socket does not accept. After any failure none are left: the connection is shut
+        down, since later frames would be damaged, and its end is read and reported soon."""
         try:
             while data:
                 data = data[self._socket.send(data) :]
@@ -161,7 +162,7 @@ class Channel:
         try:
             payloads = self._frames.feed(data)
         except BrokenStream as error:
-            self._end(f"what came is no message: {error}")
+            self._end(f"an invalid message was received: {error}")
             return
         for payload in payloads:
             if not self._is_closed:

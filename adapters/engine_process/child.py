@@ -1,9 +1,9 @@
-"""One child process: spawned with one socket, killed if need be, and seen off when it has ended.
+"""The child process of an engine: spawned with one end of a socket, killed if necessary, and reaped.
 
-It is a fresh interpreter (`exec`, never a bare fork: threads and MLX do not survive one), in a session of its own, and
-has of this process's descriptors standard error and its end of the socket.
+It is a new interpreter (`exec`, never a bare fork, which threads and MLX do not survive), in a session of its own, and
+inherits only standard error and its end of the socket.
 
-Linux ends a child with the thread that made it (`PR_SET_PDEATHSIG`, which the child asks for): `start` belongs to the
+Linux kills a child with the thread that created it (`PR_SET_PDEATHSIG`, which the child requests): call `start` on a
 thread that lives as long as the server.
 """
 
@@ -19,11 +19,11 @@ from application.installation import child_environment
 
 
 class Child(Protocol):
-    """The host of an engine at the other end of a socket, for one life."""
+    """The process that hosts an engine at the other end of a socket. It is started once."""
 
     @property
     def pid(self) -> int | None:
-        """None until it was started."""
+        """The process id; None before the start."""
         ...
 
     def start(self) -> socket.socket:
@@ -31,16 +31,16 @@ class Child(Protocol):
         ...
 
     def kill(self) -> None:
-        """Nothing happens to one that has ended."""
+        """Kill it. A process that has ended is left alone."""
         ...
 
     def abort(self) -> None:
-        """As `kill`, but that it writes where each of its threads is, if it still can, and may not end at all."""
+        """Ask it to write the stacks of its threads and abort, which a stopped process never does."""
         ...
 
     def see_off(self, gone: Callable[[str], None]) -> None:
-        """`gone` is called on a thread of its own once it is no more, with how it ended. A stop does not wait for
-        one that hangs in a driver."""
+        """Call `gone` with how it ended, on a thread of its own, once it has ended. A process that hangs in a driver
+        may never end."""
         ...
 
 
@@ -59,7 +59,7 @@ class ChildProcess:
         return self._process.pid if self._process is not None else None
 
     def launch(self) -> None:
-        """Start it before anybody talks to it: it has much to import. Raises OSError."""
+        """Start it early, since it has much to import; `start` returns its socket later. Raises OSError."""
         if self._ours is None:
             self._ours = self._launched()
 

@@ -1,11 +1,11 @@
-"""The text side's end: an Engine whose token side lives in a child process, for as long as that lives.
+"""The text side's end: an Engine whose token side runs in a child process, for the life of that process.
 
     NEW ──start──► RUNNING ──stop──► STOPPING ──┐
-                      └── end of file ──────────┴──► ENDED, once the process is no more
+                      └── end of file ──────────┴──► ENDED, once the process has ended
 
-The end of the child is the engine's end: every open question ends then, with the reason, whether it was asked to stop,
-crashed or was killed. A choice that was open at a loss ends without a word: `EngineSupervisor` has it go on in another
-engine.
+The end of the child is the end of the engine: every open question ends then with the reason, whether the child was
+stopped, crashed or was killed. Nothing is reported of choices that were open at a loss: `EngineSupervisor` continues
+them in another engine.
 """
 
 import asyncio
@@ -69,9 +69,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long, in seconds, the child may take. `close_s`: to see to its store, beyond what its engine is given to
-    stop. `abort_s`: to write its stacks, which one that was stopped by a signal never does. `gone_s`: to be no more
-    when it was killed, which takes an instant; one that hangs in a driver may be there for ever."""
+    """The deadlines of the child, in seconds. `close_s`: for closing its store, beyond the engine's own time to stop.
+    `abort_s`: for writing its stacks. `gone_s`: for ending after it was killed; a process that hangs in a driver may
+    never end."""
 
     close_s: float = 37.0
     abort_s: float = 5.0
@@ -79,13 +79,13 @@ class Patience:
 
 
 SILENT_AFTER_S = 10.0
-"""Seconds without a message: the child sends one twice a second."""
+"""Seconds without a message after which the child counts as silent; it sends one twice a second."""
 
 OUTDATED = "cairn was upgraded while it was running; restart the server"
 """The loss of an engine whose code differs from this process's."""
 
 SILENCE = "silence"
-"""The activity of a child that sends nothing: an Activity's kind."""
+"""The kind of Activity of a child that sends nothing."""
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -109,15 +109,15 @@ class EngineProcess:
         lost: Callable[[str], None] = lambda _why: None,
         patience: Patience | None = None,
     ) -> None:
-        """`child`: not started yet. `settings`: what its entry gets first.
-        `lost`: called when the engine has ended unasked, with the reason."""
+        """`child`: not started yet. `settings`: the content of Begin. `lost`: called with the reason when the engine
+        has ended without being stopped."""
         self._child = child
         self._settings = settings
         self._clock = clock
         self._lost = lost
         self._patience = patience or Patience()
         self._state = _State.NEW
-        self._fault = self._broken = ""  # `_broken`: what the child said, or failed to say, before its end
+        self._fault = self._broken = ""  # `_broken`: the child's own reason of its end
         self._stopped_in_time = True
         now = clock.now_ns()
         self._status = EngineStatus(
@@ -134,11 +134,11 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None until it was started."""
+        """The child's process id; None before the start."""
         return self._child.pid
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        """Spawns the child, which takes milliseconds; it is ready seconds later, and takes calls at once."""
+        """Spawn the child, which takes milliseconds. It is ready seconds later; calls are accepted at once."""
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._state = _State.RUNNING
@@ -168,13 +168,13 @@ class EngineProcess:
         return self._stopped_in_time
 
     def abandon(self) -> None:
-        """End it as it is: for one that hangs, which writes the stack of each of its threads first."""
+        """End a child that hangs; it may write the stacks of its threads first."""
         self._child.abort()
         if self._loop is not None:
             self._loop.call_later(self._patience.abort_s, self._give_up)
 
     def status(self) -> EngineStatus:
-        """As the child reported it last."""
+        """The last status that the child reported."""
         status, heard_ns = self._status, self._heard_ns
         is_silent = self._clock.now_ns() - heard_ns > SILENT_AFTER_S * 1e9
         return replace(
@@ -256,8 +256,8 @@ class EngineProcess:
         try:
             self._take(decoded(payload, ToParent))
         except (msgspec.MsgspecError, KeyError) as error:
-            _logger.exception("a message of the engine's process cannot be read")
-            self._broken = f"a message of the engine's process cannot be read: {error}"
+            _logger.exception("a message from the engine's process cannot be decoded")
+            self._broken = f"a message from the engine's process cannot be decoded: {error}"
             self._give_up()
 
     def _take(self, message: ToParent) -> None:
@@ -279,13 +279,13 @@ class EngineProcess:
                 self._stopped_in_time = message.in_time
 
     def _give_up(self) -> None:
-        """Hear no more of it, whatever it still says."""
+        """Close the connection and kill the child."""
         if self._channel is not None and not self._is_cut:
             self._channel.close()
             self._cut("")
 
     def _cut(self, _why: str) -> None:
-        """End of file: nothing is heard of it any more."""
+        """The connection has ended; the process is killed and reaped."""
         loop = self._loop
         assert loop is not None, "it was started"
         self._is_cut = True
@@ -297,14 +297,14 @@ class EngineProcess:
             patience.cancel()
             self._end(f"the engine's process {how}")
 
-        def tell(how: str) -> None:
+        def report(how: str) -> None:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(gone, how)
 
-        self._child.see_off(tell)
+        self._child.see_off(report)
 
     def _end(self, why: str) -> None:
-        """The process is no more."""
+        """The process has ended."""
         if self._state is _State.ENDED:
             return
         was_asked = self._state is _State.STOPPING

@@ -1,14 +1,14 @@
-"""The child's end: an Engine driven by messages, from the first one, which says how it is to be made, to its stop.
+"""The child's end: an Engine that is driven by messages, from Begin, which carries its settings, to Stop.
 
     waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, behind all reports
                              └──end of file: only the store is closed──┘
 
-Any failure here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes past
-it, through `reports`.
+Any failure here ends the process: the parent starts a new one. Event loop only; the engine's output does not pass
+through the loop but through `reports`.
 
-The process minds no terminal and does not outlive its parent: SIGINT, SIGTERM and SIGHUP are ignored, for they are the
-server's, which stops its engine; Linux kills this process with its parent, and everywhere end of file on the socket
-ends it. A crash writes every thread's stack to standard error.
+The process ignores SIGINT, SIGTERM and SIGHUP, which are meant for the server, and does not outlive it: Linux kills
+this process with its parent, and on every system end of file on the socket ends it. A crash writes every thread's stack
+to standard error.
 """
 
 import asyncio
@@ -54,26 +54,26 @@ from domain.shown import writable
 
 HEARTBEAT_S = 0.5
 ORPHAN_TIMEOUT_S = 5.0
-"""How long an engine without a reader has to end its step."""
+"""The time in which an engine without a parent must end its step."""
 
 _logger = logging.getLogger("cairn.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """The engine of a child, with its checks. `engine`: it may hand its batches over on any thread, one after the
-    other. `check`: a ModelCheck for models of its backend."""
+    """The engine of a child and the checks of its models. `engine` may deliver its batches on any thread, one after
+    the other. `check`: a ModelCheck for its backend."""
 
     engine: Engine
     check: ModelCheck
 
 
 class MakeEngine(Protocol):
-    """How a child's engine is made."""
+    """The factory of a child's engine."""
 
     def __call__(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
-        """`hold`: to be called by the engine before each step; it waits for a reader that lags behind. May take long,
-        and raise."""
+        """`hold`: the engine calls it before each step; it waits for a parent that reads slowly. May take long and
+        raise."""
         ...
 
 
@@ -83,8 +83,8 @@ def serve_parent(
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     warm_up: Callable[[], object] = lambda: None,
 ) -> int:
-    """A child's whole life. Returns its exit status; leave with `os._exit`. `warm_up`: what can be done before it is
-    known which engine is wanted."""
+    """Run a child from its start to its end. Returns its exit status; leave with `os._exit`. `warm_up`: work that needs
+    no settings, such as imports."""
     sock = take_up(descriptor)
     warm_up()
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -102,7 +102,7 @@ class EngineHost:
         self._heartbeat: asyncio.TimerHandle | None = None
 
     async def run(self, sock: Any) -> int:
-        """Until the engine has stopped and all is sent, or the parent is gone."""
+        """Run until the engine has stopped and all is sent, or the parent is gone."""
         self._loop = asyncio.get_running_loop()
         self._status: asyncio.Future[int] = self._loop.create_future()
         self._last_status = 0
@@ -115,13 +115,13 @@ class EngineHost:
         finally:
             self._channel.close()
 
-    # ---- what the parent says ----------------------------------------------------------------------------------
+    # ---- messages of the parent --------------------------------------------------------------------------------
 
     def _received(self, payload: bytes) -> None:
         try:
             self._take(decoded(payload, ToChild))
         except Exception:
-            _logger.exception("a message to the engine's process cannot be carried out")
+            _logger.exception("a message to the engine's process cannot be handled")
             self._finish(1)
 
     def _take(self, message: ToChild) -> None:
@@ -130,10 +130,10 @@ class EngineHost:
             return
         hosted = self._hosted
         if hosted is None:
-            return  # it could not be made: what was said meanwhile ends with the process
+            return  # the engine could not be made, and the process is about to end
         match message:
             case Submit():
-                with suppress(DomainError):  # its thread has ended, and so does this process
+                with suppress(DomainError):  # the engine's thread has ended, and this process is about to
                     hosted.engine.submit(message.submission)
             case Cancel():
                 hosted.engine.cancel(message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens)
@@ -151,7 +151,7 @@ class EngineHost:
             self._reports.begin(lambda: hosted.engine.start(self._reports.batch))
         except Exception as error:
             self._hosted = None
-            if isinstance(error, DomainError):  # it says all there is to say
+            if isinstance(error, DomainError):  # its message suffices
                 why = error.message
             else:
                 _logger.exception("the engine could not be made")
@@ -162,14 +162,14 @@ class EngineHost:
         self._beat()
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
-        """Every question gets an answer, also where its value cannot be written."""
+        """Answer a question, also if its value cannot be encoded."""
         try:
             answer = Answer(asked.call, raw(await self._find(hosted, asked)))
-            self._reports.status()  # what was asked for may have changed it
+            self._reports.status()  # the call may have changed it
         except DomainError as error:
             answer = Answer(asked.call, NO_VALUE, EngineError.of(error))
         except Exception as error:
-            _logger.exception("asked to %s, the engine's process failed", asked.what)
+            _logger.exception("the engine's process failed at %s", asked.what)
             answer = Answer(asked.call, NO_VALUE, EngineError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
@@ -190,17 +190,15 @@ class EngineHost:
 
     def _beat(self) -> None:
         status = self._reports.beat()
-        if status.fault and self._stopping is None:  # its thread is lost, and nothing here brings it back
+        if status.fault and self._stopping is None:  # its thread has ended and cannot be restarted
             self._break(status.fault)
             return
         self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     def _hole(self, why: str) -> None:
-        """A batch cannot be written. Any thread."""
+        """A batch cannot be encoded. Any thread."""
         with suppress(RuntimeError):  # the loop was closed, and this process ends anyway
-            self._loop.call_soon_threadsafe(
-                self._break, f"the engine stopped: what it put out cannot be written: {why}"
-            )
+            self._loop.call_soon_threadsafe(self._break, f"the engine stopped: its output cannot be encoded: {why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -229,7 +227,7 @@ class EngineHost:
         self._finish(0 if in_time else 1)
 
     def _orphaned(self, _why: str) -> None:
-        """The parent is gone, and unsent bytes with it: an end that waited for them goes on."""
+        """The parent is gone. An end that waits for unsent bytes continues."""
         if self._hosted is None:
             self._finish(1)
         else:
@@ -237,7 +235,7 @@ class EngineHost:
             self._moved()
 
     def _finish(self, status: int) -> None:
-        """Leave once everything is sent."""
+        """End the process once everything is sent."""
         self._last_status, self._is_last_sent = status, True
         self._moved()
 
@@ -251,7 +249,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def take_up(descriptor: int) -> socket.socket:
-    """The child's end of the socket. First thing in the child, on its main thread."""
+    """Returns the child's end of the socket and sets up the signals. Call it first in the child, on its main thread."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()

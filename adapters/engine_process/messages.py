@@ -11,8 +11,9 @@ Ask | Withdraw                ──►
 Stop                          ──►
                               ◄──    Stopped, the last one
 
-Values of the engine port are encoded as MessagePack by msgspec, which checks every type. Where one of several types may
-come, such as items of a batch and telemetry events, the name of its class goes with it. A row of ids goes as its bytes.
+Values of the engine port are encoded as MessagePack by msgspec, which checks every type. A value of one of several
+types, such as an item of a batch or a telemetry event, is preceded by the name of its class. A row of ids is encoded as
+its bytes.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ Named: TypeAlias = tuple[str, Any]
 def _plain(value: object) -> bytes:
     if isinstance(value, IdRow):
         return value.to_bytes()
-    raise NotImplementedError(f"the port has no {type(value).__name__}")
+    raise NotImplementedError(f"the engine port has no type {type(value).__name__}")
 
 
 def _read(kind: type, plain: object) -> IdRow:
@@ -63,7 +64,7 @@ def encoded(value: object) -> bytes:
 
 
 def decoded(data: "bytes | msgspec.Raw", kind: Any) -> Any:
-    """Raises msgspec.MsgspecError for anything but a value of this type."""
+    """Returns the value. Raises msgspec.MsgspecError for any data that is not of this type."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_read)
@@ -75,7 +76,7 @@ def named(value: object) -> Named:
 
 
 def from_named(name: str, raw: msgspec.Raw) -> Any:
-    """Raises KeyError for a class that is none of the port's, and as `decoded`."""
+    """Returns a value by the name of its class. Raises KeyError for an unknown class, and as `decoded`."""
     return decoded(raw, _CLASSES[name])
 
 
@@ -84,7 +85,7 @@ class _Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Begin(_Message, frozen=True):
-    """The first message. `settings`: as the child's entry decodes them."""
+    """The first message to the child. `settings`: encoded by the entry of the child, which decodes them."""
 
     settings: bytes
 
@@ -94,7 +95,7 @@ class Submit(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """As `Engine.cancel`."""
+    """A call of `Engine.cancel`."""
 
     id: RequestId
     choice: int | None
@@ -103,7 +104,7 @@ class Cancel(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """`what`: a name in `QUESTIONS`, and `arguments` a tuple of its types."""
+    """A question. `what`: a name in `QUESTIONS`. `arguments`: a tuple of its types."""
 
     call: int
     what: str
@@ -111,7 +112,7 @@ class Ask(_Message, frozen=True):
 
 
 class Withdraw(_Message, frozen=True):
-    """The answer is not waited for any more."""
+    """The withdrawal of a question: its answer is no longer needed."""
 
     call: int
 
@@ -121,19 +122,19 @@ class Stop(_Message, frozen=True):
 
 
 class Begun(_Message, frozen=True):
-    """The engine is made. `status` as it begins."""
+    """The engine was made. `status`: its first one."""
 
     status: EngineStatus
 
 
 class Broken(_Message, frozen=True):
-    """The engine could not be made: why. The child ends."""
+    """The engine could not be made or cannot continue, with the reason. The child ends."""
 
     why: str
 
 
 class Answer(_Message, frozen=True):
-    """`value`: of the question's type, where there is no error."""
+    """The answer to a question. `value`: of the question's answer type, unless there is an error."""
 
     call: int
     value: msgspec.Raw
@@ -141,7 +142,7 @@ class Answer(_Message, frozen=True):
 
 
 class Batch(_Message, frozen=True):
-    """A StepBatch with its items and events by the names of their classes. `status`: after it; None: not much older."""
+    """A StepBatch with its items and events by the names of their classes. `status`: after it; None if it is recent."""
 
     at_ns: int
     items: tuple[tuple[RequestId, int, str, msgspec.Raw], ...]
@@ -167,7 +168,7 @@ class Status(_Message, frozen=True):
 
 
 class Stopped(_Message, frozen=True):
-    """`in_time`: as `Engine.stop` returned."""
+    """The last message. `in_time`: the result of `Engine.stop`."""
 
     in_time: bool
 
@@ -210,7 +211,7 @@ def greeting() -> bytes:
 
 
 def batch_bytes(batch: StepBatch, status: EngineStatus | None) -> bytes:
-    """A Batch, without a copy of what is in it."""
+    """Returns an encoded Batch, without copying its items."""
     items = tuple((id, choice, *named(item)) for id, choice, item in batch.items)
     events: tuple[Named, ...] = tuple(map(named, batch.events))
     whole: Any = Batch
@@ -222,4 +223,4 @@ def raw(value: object) -> msgspec.Raw:
 
 
 NO_VALUE = msgspec.Raw(b"\xc0")
-"""The value of an answer that is an error."""
+"""The encoded `value` of an answer that carries an error."""

@@ -25,9 +25,10 @@ from application.ports.engine import Ended, EngineStatus, StepBatch
 from application.services.faults import described
 
 STATUS_AGE_S = 0.1
-"""A status may be so old while batches come that end nothing."""
+"""The age that a status may reach while batches report no end."""
 
 HIGH_BYTES = 4 << 20
+"""Unsent bytes above which the compute thread is held."""
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -38,8 +39,8 @@ class Reports:
     def __init__(
         self, channel: Channel, status: Callable[[], EngineStatus], broken: Callable[[str], object] = lambda _why: None
     ) -> None:
-        """`status`: of the engine, once it is made. `broken`: called once, on the thread of a batch that cannot be
-        written, with the reason."""
+        """`status`: reads the engine's status, once it is made. `broken`: called once with the reason, on the thread of
+        a batch that cannot be encoded."""
         self._channel = channel
         self._status = status
         self._broken = broken
@@ -49,13 +50,13 @@ class Reports:
         self._moved, self._is_open = threading.Condition(), False
 
     def begin(self, start: Callable[[], object]) -> None:
-        """Start the engine: its first report comes behind Begun. Raises what `start` raises."""
+        """Start the engine so that its first report follows Begun. Raises the error of `start`."""
         with self._lock:
             start()
             self._channel.send(encoded(Begun(self._status())))
 
     def batch(self, batch: StepBatch) -> None:
-        """Never raises."""
+        """Send a batch, with a status where that is due. Never raises."""
         with self._lock:
             if self._has_hole or self._has_ended:
                 return
@@ -63,29 +64,29 @@ class Reports:
                 self._channel.send(batch_bytes(batch, self._status() if self._is_news(batch) else None))
                 return
             except Exception as error:
-                _logger.exception("what the engine put out cannot be written")
+                _logger.exception("the engine's output cannot be encoded")
                 self._has_hole, why = True, described(error)
         self._broken(why)
 
     def status(self) -> EngineStatus:
-        """Returns it as well."""
+        """Send the engine's status and return it."""
         with self._lock:
             status = self._status()
             self._send(encoded(Status(status)))
             return status
 
     def beat(self) -> EngineStatus:
-        """As `status`, but not to a parent that reads slowly: it is news for a moment only."""
+        """Send the status as a heartbeat, but not to a parent that reads slowly: it would be outdated on arrival."""
         return self._status() if self._channel.num_unsent_bytes else self.status()
 
     def say(self, message: ToParent) -> None:
-        """Any other message but the last one."""
-        data = encoded(message)  # it may be long, and a step does not wait for it
+        """Send any other message except the last one."""
+        data = encoded(message)  # outside the lock: it may be long, and a step must not wait for it
         with self._lock:
             self._send(data)
 
     def end(self, message: Stopped) -> None:
-        """The last message."""
+        """Send the last message."""
         with self._lock:
             self._send(encoded(message))
             self._has_ended = True

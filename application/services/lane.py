@@ -1,11 +1,11 @@
-"""A lane: a few threads for one kind of work that may hang or take long, so that nothing else waits for it.
+"""A lane: a small thread pool for one kind of work that may hang or take long, so that no other work waits for it.
 
-asyncio's own threads are left to work that always ends: a volume that does not answer would hold them one call after
-the other, until nothing is done any more. A call that never returns keeps its thread of the lane, and that is all:
-nobody waits for a lane when the process ends, and who waits for an answer has a deadline.
+asyncio's own threads are left to work that always ends: a volume that does not answer would occupy all of them. A call
+that never returns occupies one thread of its lane and nothing else: the end of the process does not wait for a lane,
+and callers have a deadline.
 
     waiting ──► running ──► done, or failed
-       └──► cancelled: it never runs, and keeps nothing alive; it counts until a thread has passed it over
+       └──► cancelled: it never runs and holds no references; it counts until a thread has skipped it
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from domain.errors import ServerUnavailable
 
 IDLE_IN = "Lane._next"
-"""Where a thread of a lane is that has nothing to do, for who reads stacks."""
+"""The function in which an idle thread of a lane waits, for readers of stacks."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class LaneFull(ServerUnavailable):
-    """As much as may be is under way or waits already."""
+    """The lane has as many calls waiting or running as it may have."""
 
 
 class Call(Generic[T]):
@@ -37,23 +37,23 @@ class Call(Generic[T]):
         self.future: Future[T] = Future()
         self.count_down: Callable[[], None] = lambda: None
         self._work = [work]
-        # Nothing that a future keeps refers to its call: in a cycle large results would outlive their use.
+        # The future must not refer to its call: in a reference cycle large results would outlive their use.
         self.future.add_done_callback(partial(_clear, self._work))
 
     def begin(self) -> bool:
-        """False when it was cancelled."""
+        """Returns False if it was cancelled."""
         return self.future.set_running_or_notify_cancel()
 
     def finish(self) -> None:
         future = self.future
         try:
             result = self._work[0]()
-        except BaseException as error:  # whoever asked is told, as by the standard library's executors
+        except BaseException as error:  # the caller gets it, as from the standard library's executors
             try:
                 self.ended(error)
             finally:
                 future.set_exception(error)
-                del self, future  # an error keeps the frames that it passed, and must not keep itself by them
+                del self, future  # the error holds this frame, which must not hold the error
         else:
             try:
                 self.ended(None)
@@ -61,7 +61,7 @@ class Call(Generic[T]):
                 future.set_result(result)
 
     def ended(self, error: BaseException | None) -> None:
-        """It is over; nobody has been told yet."""
+        """It has ended; called before the future is resolved."""
         self.count_down()
 
 
@@ -70,13 +70,13 @@ def _clear(work: list[Callable[[], T]], _future: "Future[T]") -> None:
 
 
 class Lane:
-    """Any thread, but for `run`. Work begins in the order submitted; threads start as it comes."""
+    """Any thread, except for `run`. Calls begin in the order submitted; threads start on demand."""
 
     def __init__(
         self, name: str, num_threads: int, *, max_pending: int | None = None, timeout_s: float | None = None
     ) -> None:
-        """`max_pending`: calls that may wait or run; one more is refused. `timeout_s`: how long `run` waits. None is
-        without a limit. `name` tells people what is done here."""
+        """`name`: of the work, for threads and errors. `max_pending`: calls that may wait or run; one more is refused.
+        `timeout_s`: the deadline of `run`. None is no limit."""
         self.name = name
         self._num_threads = num_threads
         self._max_pending = max_pending
@@ -88,7 +88,7 @@ class Lane:
 
     @property
     def num_pending(self) -> int:
-        """Calls that wait or run, those included that were cancelled and no thread has passed over yet."""
+        """Calls that wait or run, including cancelled ones that no thread has skipped yet."""
         return self._num_pending
 
     def start(self, call: Call[T]) -> "Future[T]":
@@ -109,19 +109,19 @@ class Lane:
         return self.start(Call(lambda: work(*args, **kwargs)))
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` gives, for somebody on an event loop, in his context. Raises what it raises, what `start`
-        raises, and ServerUnavailable after `timeout_s`. Cancelled or timed out, work that has not begun never does."""
+        """Returns the result of `work`, run in the caller's context. Event loop only. Raises its error, the errors of
+        `start`, and ServerUnavailable after `timeout_s`. Cancelled or timed out, work that has not begun never does."""
         context = copy_context()
         future = self.submit(lambda: context.run(work, *args, **kwargs))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s)
         except TimeoutError:
             if self._timeout_s is None or (future.done() and not future.cancelled()):
-                raise  # the work's own
+                raise  # the work's own timeout
             raise ServerUnavailable(f"{self.name} did not answer within {self._timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Take no more work and cancel what waits. What runs is not waited for."""
+        """Refuse more work and cancel waiting calls. Running calls are not waited for."""
         with self._changed:
             self._is_closed = True
             waiting, self._waiting = self._waiting, deque()
@@ -131,12 +131,12 @@ class Lane:
             call.future.cancel()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """After `close`: wait for what runs, at most so long. False when something does still."""
+        """Wait for running calls, after `close`. Returns False if one still runs after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._num_threads_live, timeout_s)
 
     def _wake(self) -> None:
-        """Something waits. Called with the lock held; lanes of tests have no threads."""
+        """A call waits. Called with the lock held."""
         self._changed.notify()
         if self._num_threads_live < self._num_threads:
             name = f"cairn-{self.name}-{self._num_threads_live}"
@@ -147,14 +147,14 @@ class Lane:
         try:
             while (call := self._next()) is not None:
                 self._do(call)
-                del call  # an idle thread keeps nothing alive
+                del call  # an idle thread holds no references
         finally:
             with self._changed:
                 self._num_threads_live -= 1
                 self._changed.notify_all()
 
     def _next(self) -> Call[Any] | None:
-        """None when there is no more and will be none."""
+        """Returns the next call; None once the lane is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             return self._waiting.popleft() if self._waiting else None

@@ -1,1 +1,1 @@
-"""One thing a caller can ask for, a file each."""
+"""The use cases: a class and a file for each thing that a caller can ask of the server."""

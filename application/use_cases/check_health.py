@@ -1,6 +1,6 @@
-"""Whether the server can do its work now: ready means that the engine moves, not that the process exists.
+"""The health check: a server is ready when its engine makes progress and a model is loaded.
 
-It looks for itself, and at nothing that a watch has noted: a watch that is gone makes nothing look well.
+It evaluates the engine's status itself and relies on nothing that the watch has noted.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,10 @@ from domain.scheduling.queue_waits import WaitReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """`problem` is empty when ready; up to a colon it may be told to anybody. Counts are of requests. `waiting_for`:
-    how many wait for what, by WaitReason. `doing`: what the compute thread does, for how long. `stuck_s`: for how long
-    the engine has been stuck. `loop_lag_s`: how late the event loop was when it was last asked."""
+    """The result of a health check. `problem` is empty when ready; its part before a colon is public. Counts are of
+    requests. `waiting_for`: counts by WaitReason. `doing`, `doing_s`: the activity of the compute thread and its
+    duration. `stuck_s`: the time since the engine got stuck. `loop_lag_s`: the last measured delay of the event
+    loop."""
 
     is_ready: bool
     is_running: bool
@@ -85,5 +86,5 @@ class CheckHealth:
 
 def _described(health: EngineHealth) -> str:
     if health.stuck_in == WAITING:
-        return "nothing of what is open has got on"
-    return "it has ended" if health.stuck_in == ENDED else f"{health.stuck_in} has not come to an end"
+        return "no open request has made progress"
+    return "it has ended" if health.stuck_in == ENDED else f"{health.stuck_in} has not finished"

@@ -1,6 +1,6 @@
-"""What a request would reuse and why no more, without computing it.
+"""The explanation of a prompt: how much of it would be reused and why no more, without computing it.
 
-An explanation can quote what is stored, which is what somebody else sent. It does so only where that was allowed.
+An explanation can quote stored text, which another client may have sent. It does so only where a setting allows it.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class ExplainPrompt:
         *,
         shows_text: bool = False,
     ) -> None:
-        """`requests`: where it is seen, and can be cancelled. `shows_text`: quote what is stored where the prompt
-        differs from it."""
+        """`requests`: lists and cancels it while it is prepared. `shows_text`: quote stored text at the position where
+        the prompt differs from it."""
         self._pool = pool
         self._engine = engine
         self._encoder = encoder

@@ -131,7 +131,7 @@ class Generate:
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
         _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
-        request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
+        request = await self._grammars.constrain(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(
             id=request.id,
             model=served.source.id,

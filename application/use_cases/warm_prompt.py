@@ -1,6 +1,6 @@
-"""Computing a prompt ahead of time, so that the request that brings it finds it.
+"""The warming of a prompt: it is computed ahead of time, so that the first request with it reuses its prefix.
 
-An ordinary generation of one token, so that what is kept is exactly what a request would have left.
+Warming is an ordinary generation of one token: the cache then holds exactly what a request would have left.
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +19,13 @@ from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished
 
 FLUSH_TIMEOUT_S = 30.0
-"""How long to wait for the store to take what was computed."""
+"""How long to wait until the computed state is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmedPrompt:
-    """In tokens: prompt = computed + reused. `num_stored`: how much a restart would leave, None without a store."""
+    """The result in tokens: prompt = computed + reused. `num_stored`: the tokens that survive a restart; None without a
+    store."""
 
     model: ModelId
     num_prompt: int
@@ -44,7 +45,7 @@ class WarmPrompt:
         requests: OpenRequests,
         clock: Clock,
     ) -> None:
-        """`requests`: where it is seen, and can be cancelled, while it waits for its model."""
+        """`requests`: lists and cancels it while it waits for its model."""
         self._pool = pool
         self._generate = generate
         self._engine = engine
@@ -52,8 +53,8 @@ class WarmPrompt:
         self._clock = clock
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
-        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept, StoreUnresponsive when
-        nobody can tell what was stored."""
+        """Raises any DomainError: InvalidRequest for a model whose state cannot be kept, StoreUnresponsive when the
+        store does not answer."""
         with self._requests.prepare(request, self._clock.now_ns()):
             served = await self._pool.acquire(request.model)
         try:
@@ -80,7 +81,7 @@ class WarmPrompt:
 
 
 def _prompt_only(request: GenerationRequest) -> GenerationRequest:
-    """The prompt with one token after it, whatever was asked of the answer."""
+    """Returns the request reduced to its prompt and one token of output."""
     prompt, stop = request.prompt, StopRules(max_tokens=1)
     if isinstance(prompt, ChatPrompt):
         prompt = replace(prompt, tool_choice=ToolChoice(CallMode.NONE))
@@ -96,7 +97,7 @@ def _prompt_only(request: GenerationRequest) -> GenerationRequest:
 
 
 async def _usage(answer: Answer) -> Usage:
-    """Once the answer has ended well."""
+    """Returns the usage of an answer once it has finished. Raises its error."""
     async for _, item in answer:
         if (error := failure(item)) is not None:
             raise error

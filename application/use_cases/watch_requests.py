@@ -1,7 +1,7 @@
-"""What an operator does with requests: see those that are open and the last that ended, look at one, cancel one.
+"""The requests of a server as its operator sees them: open ones, the last that ended, one in detail, and cancelling.
 
-Text of prompts is shown by the rule of `/v1/cache/explain`: only where explanations may quote what is stored, and then
-only to who has the key and the salt that the request had.
+Text of prompts is shown by the rule of `/v1/cache/explain`: only where a setting allows it, and only to a client with
+the key and the salt of the request.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ MAX_SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsSeen:
-    """`preparing`: not in the queue yet, the longest waiting first, at most MAX_SHOWN of `num_preparing`. `open`: the
-    longest open first, at most MAX_SHOWN of `num_open`. `ended`: the last first."""
+    """The requests of a server. `preparing`: those not in the queue yet, the longest waiting first. `open`: the longest
+    open first. Both hold at most MAX_SHOWN of `num_preparing` and `num_open`. `ended`: the latest first."""
 
     num_preparing: int
     preparing: Sequence[Preparation]
@@ -34,7 +34,7 @@ class RequestsSeen:
 
 @dataclass(frozen=True, slots=True)
 class RequestShown:
-    """`explanation`: with text where `shows_text` says so, else without any."""
+    """One request. `explanation`: with text if `shows_text`."""
 
     seen: RequestTimeline
     explanation: Explanation | None
@@ -55,11 +55,11 @@ class WatchRequests:
         return self._requests.max_queue
 
     def failures(self) -> Mapping[str, int]:
-        """Events that what is shown here could not take, by type."""
+        """Events that could not be folded into the timelines, by type."""
         return self._timelines.failures()
 
     def all(self, most_ended: int) -> RequestsSeen:
-        """Without any text."""
+        """Returns all requests, without any text."""
         timelines, preparing = self._timelines, self._requests.preparations()
         return RequestsSeen(
             num_preparing=len(preparing),
@@ -70,7 +70,7 @@ class WatchRequests:
         )
 
     async def one(self, id: RequestId, viewer: Owner) -> RequestShown:
-        """Raises RequestNotFound. Its text is there while its model is loaded."""
+        """Returns one request, with text only while its model is loaded. Raises RequestNotFound."""
         seen = self._timelines.get(id)
         if seen is None:
             raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from adapters.system.blas import BlasReport, load_blas
 from adapters.system.machine import SystemMemory
 from application.ports.compute import ComputeEngine, MemoryProbe
-from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
+from application.ports.model_repository import ModelCheck, ModelPlanner, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
 from application.services.prefix.store_tier import Land
+from application.services.text_side.models.model_finder import nothing_to_check
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from adapters.tokenizers.loader import HfTokenizerLoader
 
 _NUM_ATTENTION_PLANS = 192
-
-
-def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
-    """Toy models have no files."""
-    return ModelPreview()
 
 
 def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
@@ -59,7 +55,7 @@ class Backend:
     memory: MemoryProbe = field(default_factory=SystemMemory)
     host_memory: MemoryProbe | None = None
     may_be_cpu: bool = True
-    check: ModelCheck = _nothing_to_check
+    check: ModelCheck = nothing_to_check
     plan: ModelPlanner = _no_plan
 
 

@@ -219,7 +219,7 @@ def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> No
         assert isinstance([item async for _, item in answer][-1], Finished)
         answer.close()
         answer.close()
-        assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0
+        assert bench.pool.standing(A).num_leases == bench.pool.standing(B).num_leases == 0
 
     bench.run(work)
 

@@ -144,7 +144,7 @@ def test_ready_means_that_a_model_can_answer() -> None:
         service.clock.advance(61)
         not_ready, engine = service.client.get("/health/ready"), service.client.get("/health/engine")
         assert (not_ready.status_code, engine.status_code) == (503, 503)
-        assert not_ready.json()["problem"] == "the engine is stuck: decode has not come to an end for 61 s"
+        assert not_ready.json()["problem"] == "the engine is stuck: decode has not finished for 61 s"
         stuck = engine.json()
         assert (stuck["status"], stuck["stuck_in"], stuck["doing"]) == ("stuck", "decode", "decode")
         assert (stuck["stuck_s"], stuck["doing_s"], stuck["last_step_age_s"]) == (61, 61, 61)

@@ -98,7 +98,7 @@ def test_grammars_of_tools_are_written_beside_the_event_loop(is_strict: bool) ->
     request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
     model = FakeModel(ModelSource(ModelId("m"), ""), FakeOptions()).description
     try:
-        held = asyncio.run(checks.hold(request, tokenizer, model, (1, 2)))
+        held = asyncio.run(checks.constrain(request, tokenizer, model, (1, 2)))
     finally:
         checks.close()
     assert held.grammar is not None

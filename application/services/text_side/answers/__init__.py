@@ -1,1 +1,1 @@
-"""One request on the text side: its prompt in, its parsed answer out. Uses `models`."""
+"""A request on the text side: its prompt encoded and checked, its answer parsed and read. Uses `models`."""

@@ -1,14 +1,15 @@
-"""The grammar that a request's answer is held to: what the client asked for, in the words of the model's family.
+"""The grammar that constrains a request's answer: the client's wish in the call format of the model's family, checked.
 
-    tool_choice   asks for a grammar      held to
+    tool_choice   asks for a grammar      constrained to
     none          yes                     the grammar
     required      any                     calls
     auto          yes                     the grammar, or calls in its place, where there are tools
     auto          no                      text with calls in it, where a tool is strict or has a grammar of its own, or
-                                          one call or some tools are all that is wanted, as far as the family's calls
-                                          can be told from text
+                                          only one call or some tools are allowed, if the family's calls can be
+                                          distinguished from text
 
-Before all of them may stand the family's reasoning, where the client did not ask for none.
+The family's reasoning may precede each of them, unless the client switched it off. A grammar is checked before the
+request is submitted, so that an invalid one is an error then.
 """
 
 from collections.abc import Sequence
@@ -29,47 +30,47 @@ from domain.request.request import ChatPrompt, GenerationRequest
 
 NUM_THREADS = 2
 MAX_CHECKS = 64
-"""Checks that may wait or run, and as many grammars that are written."""
+"""Checks that may wait or run, and likewise grammars that are built."""
 
 PARAM = "grammar"
-"""What errors call the field; a dialect has its own name for it."""
+"""The field's name in errors; dialects replace it by their own."""
 
 
 class GrammarCheck:
-    """Event loop only. `checker`: None for a server that holds no answer to a grammar."""
+    """Event loop only. `checker`: None for a server without structured output."""
 
     def __init__(self, checker: GrammarChecker | None = None) -> None:
         self._checker = checker
         self._lane = Lane("grammar check", NUM_THREADS, max_pending=MAX_CHECKS)
         self._writing = Lane("grammar writing", 1, max_pending=MAX_CHECKS)
 
-    async def hold(
+    async def constrain(
         self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
     ) -> GenerationRequest:
-        """The request with the grammar of its answer (`with_answer_grammar`), which has been checked. What a tool's own
-        grammar makes impossible is left to the model, which was told it. Raises as both do."""
+        """Returns the request with the grammar of its answer (`with_answer_grammar`), checked. Tools' own grammars are
+        left out where they make that impossible; the model still reads them in its prompt. Raises as both do."""
         try:
-            return await self._held(request, tokenizer, model, prompt_ids)
+            return await self._constrained(request, tokenizer, model, prompt_ids)
         except (InvalidRequest, ServerUnavailable):
             free = without_text_grammars(request)
             if free is None:
                 raise
-        held = await self._held(free, tokenizer, model, prompt_ids)
-        return replace(held, prompt=request.prompt)
+        constrained = await self._constrained(free, tokenizer, model, prompt_ids)
+        return replace(constrained, prompt=request.prompt)
 
-    async def _held(
+    async def _constrained(
         self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
     ) -> GenerationRequest:
         if may_need_calls(request):  # tens of milliseconds for a hundred tools
-            held = await self._writing.run(with_answer_grammar, request, tokenizer, prompt_ids)
+            constrained = await self._writing.run(with_answer_grammar, request, tokenizer, prompt_ids)
         else:
-            held = with_answer_grammar(request, tokenizer, prompt_ids)
-        await self.check(held, tokenizer, model)
-        return held
+            constrained = with_answer_grammar(request, tokenizer, prompt_ids)
+        await self.check(constrained, tokenizer, model)
+        return constrained
 
     async def check(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> None:
-        """Raises InvalidRequest if the model cannot be held to the request's grammar, ServerUnavailable if too many are
-        being checked. Nothing to do for a request without one."""
+        """Raises InvalidRequest if the request's grammar cannot be enforced for the model, and ServerUnavailable while
+        too many are being checked."""
         if request.grammar is None:
             return
         if self._checker is None:
@@ -92,9 +93,9 @@ class GrammarCheck:
 def with_answer_grammar(
     request: GenerationRequest, tokenizer: Tokenizer, prompt_ids: Sequence[int]
 ) -> GenerationRequest:
-    """The same request with this grammar. `prompt_ids`: what its prompt was rendered to. Any thread.
+    """Returns the request with the grammar of its answer. `prompt_ids`: its rendered prompt. Any thread.
 
-    Raises InvalidRequest for what the model's family has no form for."""
+    Raises InvalidRequest for a combination that the model's family cannot express."""
     prompt = request.prompt
     if not isinstance(prompt, ChatPrompt):
         return request
@@ -103,8 +104,12 @@ def with_answer_grammar(
         return request
     if prompt.continues:
         if request.grammar is None and prompt.tool_choice.mode is CallMode.AUTO:
-            return request  # what was begun cannot be held to anything
-        raise InvalidRequest("an answer that was begun can neither be given a form nor be a call", param="messages")
+            return request  # an answer that was begun cannot be constrained
+        raise InvalidRequest(
+            "messages end with an answer to be continued, which cannot be combined with structured output or with"
+            " a tool_choice other than auto",
+            param="messages",
+        )
     reasoning = tokenizer.reasoning_before(prompt_ids)
     wants_none = prompt.is_thinking_off or (request.reasoning is not None and request.reasoning.num_tokens == 0)
     if reasoning is not None and reasoning.is_needless and wants_none:
@@ -113,7 +118,7 @@ def with_answer_grammar(
 
 
 def may_need_calls(request: GenerationRequest) -> bool:
-    """Whether `with_answer_grammar` may have to tell calls, which takes long where tools are many or large."""
+    """True if `with_answer_grammar` may build a grammar of calls, which takes long where tools are many or large."""
     prompt = request.prompt
     if not isinstance(prompt, ChatPrompt) or not prompt.callable_tools:
         return False
@@ -123,7 +128,7 @@ def may_need_calls(request: GenerationRequest) -> bool:
 
 
 def without_text_grammars(request: GenerationRequest) -> GenerationRequest | None:
-    """The same request, its tools' texts free; None where they are."""
+    """Returns the request without its tools' own grammars; None where no tool has one."""
     prompt = request.prompt
     if not isinstance(prompt, ChatPrompt) or not any(tool.text_grammar for tool in prompt.callable_tools):
         return None
@@ -137,19 +142,19 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
     if not tools:
         return grammar
     if sum(len(tool.text_grammar.definition) for tool in tools if tool.text_grammar) > MAX_GRAMMAR_BYTES:
-        tools = tuple(replace(tool, text_grammar=None) for tool in tools)  # free: reading them all would take long
+        tools = tuple(replace(tool, text_grammar=None) for tool in tools)  # too long to compile
     max_calls = 1 if choice.one_call else None
     if choice.mode is CallMode.REQUIRED:
         return _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls)
     if grammar is not None:
         if not written.is_marked:
-            _refuse("an answer in a given form needs tool_choice none or required, or no tools", tokenizer)
+            _refuse("structured output needs tool_choice none or required, or no tools", tokenizer)
         return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
     if choice.names or choice.one_call or any(tool.strict or text_regex(tool) for tool in tools):
         if written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
         if choice.names:
-            _refuse("tool_choice cannot leave tools out", tokenizer)
+            _refuse("tool_choice cannot name only some of the tools", tokenizer)
     return None
 
 
@@ -161,5 +166,6 @@ def _calls(
 
 def _refuse(what: str, tokenizer: Tokenizer) -> NoReturn:
     raise InvalidRequest(
-        f"{what}: no grammar holds this model's form of calls, {tokenizer.output_format}", param="tool_choice"
+        f"{what}: the tool-call format of this model, {tokenizer.output_format}, cannot be enforced by a grammar",
+        param="tool_choice",
     )

@@ -1,8 +1,8 @@
-"""What models wrote for their tool calls, kept by call id, so that later prompts are rendered with it.
+"""The generated text of tool calls, kept by call id, so that later prompts render it exactly as the model wrote it.
 
-A call is kept once the model has gone past it, with its owner (`cache_salt`): nobody's prompt gets another's text. It
-is bounded, ages and is cleared with the documents; of a request whose text may not be stored it is in memory alone.
-Whatever cannot be looked up in time is rendered as the client has it: that costs computing, never an answer.
+A call is kept once the model has finished it, under its owner (`cache_salt`), so that no prompt gets another owner's
+text. Calls are bounded, aged and cleared with the documents; those of a request that may not be stored stay in memory.
+A call that cannot be looked up in time is rendered as the client sent it: that costs computing, but no error.
 """
 
 import json
@@ -21,23 +21,23 @@ from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 KIND = "tool_call"
 
 MAX_CHARS = 1 << 20
-"""Of arguments and reasoning; a longer call is not kept."""
+"""The bound on arguments and reasoning; a longer call is not kept."""
 
 MAX_CALLS = 4096
-"""That are looked up for one prompt, as far as their bytes go: its first ones, so that a prompt that grows keeps its
-beginning."""
+"""The number of calls that are looked up for one prompt: its first ones, so that the beginning of a growing prompt
+stays the same."""
 
 RECALL_TIMEOUT_S = 2.0
 
 
 class GeneratedCalls:
-    """Event loop only. `documents` None: nothing is kept, and prompts are rendered as they come."""
+    """Event loop only. `documents`: None keeps nothing, and prompts are rendered as they were sent."""
 
     def __init__(self, documents: Documents | None = None) -> None:
         self._documents = documents
 
     async def recalled(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with its known calls as they were generated."""
+        """Returns the request with its known calls as they were generated."""
         prompt = request.prompt
         if self._documents is None or not isinstance(prompt, ChatPrompt):
             return request
@@ -60,7 +60,7 @@ class GeneratedCalls:
         new_id: Callable[[], str],
         make: Callable[[Callable[[], str]], OutputParser],
     ) -> OutputParser:
-        """The parser that `make` makes, given where ids come from, with what it reads kept."""
+        """Returns the parser that `make` builds from a source of ids, with the calls that it parses kept."""
         if self._documents is None or not request.persist:
             return make(new_id)
         return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, id, call))
@@ -77,7 +77,7 @@ class GeneratedCalls:
 
 
 class _KeepingParser:
-    """An OutputParser around another. A call is over when something follows it, or the answer ends."""
+    """An OutputParser around another one. A call is complete when something follows it or the answer ends."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _KeepingParser:
 
     def _end_call(self) -> None:
         if self._id:
-            is_own = any(own.endswith(self._id) for own in self._own)  # some families take the end of ours
+            is_own = any(own.endswith(self._id) for own in self._own)  # some families keep only the end of a given id
             self._keep(self._id, GeneratedCall(self._name, "".join(self._arguments), "".join(self._reasoning), is_own))
             self._id = ""
             self._reasoning.clear()

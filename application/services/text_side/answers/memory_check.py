@@ -1,11 +1,12 @@
-"""Whether a request fits in memory at all, asked before it is submitted.
+"""The memory check of a request before it is submitted.
 
-    beside its own model and pinned ones         what is over this can never be computed: a 400 with the numbers
-    beside all models that are used now,         over this, memory is short at present: an answer of open length
-    and what the process was read to hold        gets shorter, any other request a 503 that clients repeat
-    beside idle models as well                   over this, idle models are unloaded first
+    must fit beside                              otherwise
+    its own model and pinned ones                it can never be computed: 400 with the numbers
+    all models in use, and the memory that       memory is short at present: an answer of open length is shortened,
+    the process holds besides                    any other request gets 503, which clients repeat
+    idle models as well                          idle models are unloaded first
 
-What fits, but not beside the requests that run, is no matter of this: the engine lets it wait.
+A request that fits, but not beside the running ones, waits in the engine's queue.
 """
 
 from dataclasses import replace
@@ -32,11 +33,11 @@ class MemoryCheck:
     async def answer_length(
         self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
     ) -> int:
-        """How many tokens the answer may have, `max_new` at most; less only where the client left that to the server.
-        Unloads idle models that are in the way. The caller holds a lease on the model.
+        """Returns the most tokens that the answer may have: `max_new`, or fewer where the client set no length. Unloads
+        idle models to make room. The caller holds a lease on the model.
 
-        Raises PrefillMemoryExceeded where it could never fit, and MemoryBusy where it does not at present. Tokens that
-        are reused count like all others: they lie in memory as well."""
+        Raises PrefillMemoryExceeded for a request that can never fit, and MemoryBusy for one that does not fit at
+        present. Reused tokens count like all others: they occupy memory as well."""
         status = self._engine.status()
         limits, ledger = status.limits, status.ledger
         if limits is None or ledger is None:
@@ -63,7 +64,7 @@ class MemoryCheck:
 
 
 def _least(rules: StopRules, max_new: int) -> int:
-    """The shortest answer that is what the client asked for."""
+    """The shortest answer that satisfies the client's request."""
     is_free = rules.max_tokens is None or rules.fits_room
     return min(max(rules.min_tokens, 1), max_new) if is_free else max_new
 
@@ -71,8 +72,8 @@ def _least(rules: StopRules, max_new: int) -> int:
 def _not_now(request: GenerationRequest, now: Preflight, demand: Demand, least: int) -> MemoryBusy:
     needed_bytes, available_bytes = now.needed_bytes(replace(demand, num_new=least)), max(0, now.available_bytes)
     return MemoryBusy(
-        f"{prompt_field(request.prompt)} has {demand.num_prompt} tokens; with an answer of {least} they take about"
-        f" {format_bytes(needed_bytes)} of memory, and {format_bytes(available_bytes)} are there at present;"
+        f"{prompt_field(request.prompt)} has {demand.num_prompt} tokens; with an answer of {least} they need about"
+        f" {format_bytes(needed_bytes)} of memory, and {format_bytes(available_bytes)} are available at present;"
         " try again later"
     )
 
@@ -83,9 +84,9 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
     answers = f"{demand.num_choices} answers" if demand.num_choices > 1 else "an answer"
     instead = f", or this one with {answers} of {most_new}" if most_new else ""
     return PrefillMemoryExceeded(
-        f"{field} has {demand.num_prompt} tokens; with {answers} of {demand.num_new} they take about"
+        f"{field} has {demand.num_prompt} tokens; with {answers} of {demand.num_new} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
-        f" {format_bytes(refusal.limit_bytes)} are there for it: a prompt of {refusal.most_prompt} fits{instead}",
+        f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits{instead}",
         param="max_tokens" if most_new else field,
         num_prompt=demand.num_prompt,
         num_wanted=demand.num_new if most_new else 0,

@@ -1,8 +1,8 @@
-"""From a request's prompt to token ids that fit the model, in lanes of their own.
+"""The encoding of a request's prompt to token ids that fit the model, in lanes of its own.
 
-Encoding takes about 200 bytes of memory and a microsecond a character, so long texts go one at a time and never keep
-short ones waiting, and neither takes a thread from the rest of the server. What cannot fit is refused as early as its
-length proves it: before encoding, and before ids are looked at.
+Encoding takes about 200 bytes of memory and a microsecond a character, so long texts are encoded one at a time, short
+ones do not wait for them, and neither takes a thread from the rest of the server. A prompt that cannot fit is refused
+as early as its length proves it: before encoding, and before ids are checked.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPr
 from domain.request.sampling import StopRules
 
 LONG_CHARS = 2**19
-"""From here on a text waits its turn: half a second of a processor."""
+"""The length from which texts are encoded one at a time: about half a second of a processor."""
 
 MESSAGE_CHARS = 32
-"""What a message costs beside its text, as so many characters: templates are interpreted."""
+"""The cost of rendering a message besides its text, in characters: templates are interpreted."""
 
 NUM_THREADS = 2
 
@@ -28,12 +28,13 @@ class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
     def __init__(self, calls: GeneratedCalls | None = None) -> None:
-        """`calls`: what models wrote for the tool calls in prompts."""
+        """`calls`: the generated text of the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
-        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
+        """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed and
+        ContextOverflow."""
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         salt = request.cache_salt
         try:
@@ -48,20 +49,20 @@ class PromptEncoder:
         return EncodedPrompt.of_text(prompt.token_ids)
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
-        """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
+        """Returns the text, special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
         self._check_tokens(token_ids, model)
         return await self._lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
 
     async def decode_each(
         self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription
     ) -> tuple[str, ...]:
-        """The text of each on its own. Raises as `decode` does."""
+        """Returns the text of each token on its own. Raises as `decode` does."""
         self._check_tokens(token_ids, model)
         lane = self._lane_of(len(token_ids))
         return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
 
     def close(self) -> None:
-        """Nothing is waited for: what is being encoded then is dropped when it is done."""
+        """Stop the lanes without waiting; a prompt that is being encoded is dropped."""
         self._lane.close()
         self._long_lane.close()
 
@@ -82,7 +83,7 @@ class PromptEncoder:
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
-    """What people and models said, counting each message; how long a template makes it, only rendering tells."""
+    """The length of all texts plus a constant for each message; the rendered length is not known before rendering."""
     if isinstance(prompt, TextPrompt):
         return len(prompt.text)
     return len(prompt.messages) * MESSAGE_CHARS + sum(
@@ -92,7 +93,7 @@ def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
 
 
 def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, model: ModelDescription) -> int:
-    """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
+    """Returns the most tokens for the completion. Raises InvalidRequest or ContextOverflow, naming the field."""
     field = prompt_field(request.prompt)
     num_prompt = len(prompt.token_ids)
     if num_prompt == 0:
@@ -100,7 +101,7 @@ def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Toke
     room = model.context_length - num_prompt
     if room < 1:
         raise _overflow(request, num_prompt, model)
-    # Looking at every id of a long prompt takes milliseconds: what a tokenizer made needs it only where it knows more.
+    # Checking every id of a long prompt takes milliseconds, and is needed only where the tokenizer has more ids.
     is_made = not isinstance(request.prompt, TokenPrompt) and tokenizer.vocab_size <= model.vocab_size
     if not is_made and max(prompt.token_ids) >= model.vocab_size:
         raise _outside(field, model)
@@ -109,7 +110,7 @@ def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Toke
 
 
 def _outside(field: str, model: ModelDescription) -> InvalidRequest:
-    message = f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})"
+    message = f"{field} contains a token id outside the vocabulary (0 to {model.vocab_size - 1})"
     return InvalidRequest(message, param=field)
 
 
@@ -126,7 +127,7 @@ def _overflow(
 
 
 def prompt_field(prompt: Prompt) -> str:
-    """What its client calls it."""
+    """The client's name for the prompt."""
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 

@@ -1,4 +1,4 @@
-"""OutputParsers over a tokenizer's detokenizer."""
+"""The OutputParsers over a tokenizer's detokenizer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from domain.request.stream import ContentDelta, TextDelta
 
 
 class PlainParser:
-    """All is text: the completion of a raw prompt."""
+    """A parser that yields text only: for the completion of a raw prompt."""
 
     __slots__ = ("_detokenizer",)
 
@@ -23,8 +23,8 @@ class PlainParser:
 
 
 class TokenParser:
-    """Special tokens that mark something become marks, others nothing. `mark_of`: the ids of the tokens that the text
-    parser knows as marks."""
+    """A parser of chat answers. `mark_of`: the special tokens that mark reasoning or calls, as the text parser writes
+    them; other special tokens yield nothing."""
 
     __slots__ = ("_detokenizer", "_mark_of", "_parser")
 

@@ -1,7 +1,8 @@
-"""Models that could not be loaded a short while ago: answered from memory, so that naming one evicts nothing again.
+"""Recent failures of loading a model, remembered so that the next request for it neither unloads another model nor
+ends another engine.
 
-A failure counts for the very files that failed, as told by the folder and its newest change, and for REMEMBERED_S:
-what was missing may have been memory.
+A failure applies to the same files, known by the folder and its newest change, and for REMEMBERED_S: the cause may have
+been a lack of memory.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ REMEMBERED_S = 300.0
 MAX_REMEMBERED = 256
 
 MAX_RELOADS = 2
-"""Engines that may be lost while they load a model that was served before."""
+"""The number of engines lost in a row while they reload a served model, after which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class LoadFailures:
             del self._failures[next(iter(self._failures))]
 
     def recall(self, source: ModelSource, now_s: float) -> str | None:
-        """Why these files could not be loaded; None when that is not known, or no longer."""
+        """Returns why these files could not be loaded; None without a recent failure."""
         failure = self._failures.get(source.id)
         if failure is None:
             return None
@@ -56,12 +57,12 @@ class LoadFailures:
         )
 
     def forget(self, id: ModelId) -> None:
-        """It was loaded after all."""
+        """It was loaded."""
         self._failures.pop(id, None)
 
 
 class BlamedLoads:
-    """The loads that an engine has under way: they are the cause of its loss. Event loop only."""
+    """The loads and checks that an engine has under way: they are blamed for its loss. Event loop only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,12 +72,12 @@ class BlamedLoads:
         self._blamed: dict[object, str] = {}
 
     def begin(self) -> None:
-        """Another engine, which loads nothing yet."""
+        """Another engine has started, which loads nothing yet."""
         self._open.clear()
 
     async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]], max_losses: int = 1) -> T:
-        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that ends engines so often in a row, or
-        did so before."""
+        """Run `work`, which loads or checks a model. Raises ModelLoadFailed when it ends the engine `max_losses` times
+        in a row, and where it did so recently."""
         if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
             raise ModelLoadFailed(reason, param="model")
         key = object()
@@ -94,7 +95,7 @@ class BlamedLoads:
             self._blamed.pop(key, None)
 
     def blame(self, why: str) -> bool:
-        """The engine was lost. Returns whether there was anything to blame for it."""
+        """The engine was lost. Returns True if a load or check was under way."""
         for key, (source, max_losses) in self._open.items():
             self._num_losses[source.id] = self._num_losses.get(source.id, 0) + 1
             if self._num_losses[source.id] >= max_losses:

@@ -1,6 +1,6 @@
-"""Names to models that may be loaded: found, looked at, and known not to have failed a moment ago.
+"""The way from a model's name to a model that may be loaded: located, checked, and not known to have failed recently.
 
-Whoever asks for a model that is being looked for shares that look. Blocking work goes to `workers`.
+Concurrent requests for one name share one search. Blocking work runs in `workers`.
 """
 
 import asyncio
@@ -22,12 +22,13 @@ from domain.shown import shown
 
 NUM_THREADS = 4
 MAX_PENDING = 64
-"""Folders that are being looked at, or wait for it."""
+"""Searches and checks that may run or wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """`reuse_note`: why its prompts are never reused; empty when they are. `sampling`: for what requests leave open."""
+    """A loaded model that is ready for requests. `reuse_note`: why its prompts are never reused; empty when they are.
+    `sampling`: the defaults of requests."""
 
     source: ModelSource
     tokenizer: Tokenizer
@@ -38,7 +39,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model that may be loaded. `weight_bytes`: what its weights will take. `sampling`: as in ServedModel."""
+    """A model that may be loaded. `weight_bytes`: an estimate of its size in memory. `sampling`: as in ServedModel."""
 
     source: ModelSource
     tokenizer: Tokenizer
@@ -49,8 +50,8 @@ class FoundModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelStanding:
-    """Where a model stands in the pool. `idle_ttl_s`: after how long without a lease it is unloaded; None: only to make
-    room."""
+    """A model's state in the pool. `idle_ttl_s`: the seconds without a lease after which it is unloaded; None for a
+    model that is unloaded only to make room."""
 
     residence: Residence = Residence.ABSENT
     num_leases: int = 0
@@ -59,7 +60,7 @@ class ModelStanding:
 
 
 def nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
-    """For models of which nothing can be told."""
+    """A ModelCheck for models whose files cannot be checked."""
     return ModelPreview()
 
 
@@ -88,8 +89,8 @@ class ModelFinder:
         self.download: DownloadProgress | None = None
 
     async def find(self, id: ModelId) -> FoundModel:
-        """Shared by all who ask meanwhile; one of them leaving does not end it. Raises ModelNotFound and
-        ModelLoadFailed."""
+        """Concurrent callers share one search, which the cancellation of one of them does not end. Raises ModelNotFound
+        and ModelLoadFailed."""
         task = self._finding.get(id)
         if task is None:
             task = asyncio.create_task(self._find(id))
@@ -98,23 +99,23 @@ class ModelFinder:
         return await asyncio.shield(task)
 
     def again(self, gone: ServedModel) -> FoundModel:
-        """A model that was served a moment ago."""
+        """The same for a model that was served a moment ago."""
         weight_bytes = gone.description.weight_bytes
         return FoundModel(gone.source, gone.tokenizer, self._options(gone.source.id), weight_bytes, gone.sampling)
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
-        """Loading it failed; what lack of memory alone kept out may be tried again at any time."""
+        """Remember a failed load, but not one for lack of memory: that may be tried again at any time."""
         if isinstance(error, ModelLoadFailed) and not isinstance(error, ModelExceedsMemory):
             self._failures.note(source, error.message, self._now_s())
 
     def forget_failure(self, id: ModelId) -> None:
-        """It was loaded after all."""
+        """It was loaded."""
         self._failures.forget(id)
 
     def _end_finding(self, id: ModelId, task: asyncio.Task[FoundModel]) -> None:
         del self._finding[id]
         if not task.cancelled():
-            task.exception()  # seen: whoever waited raises it, and perhaps nobody waits any more
+            task.exception()  # retrieved: the callers raise it, and none may be left
 
     async def _find(self, id: ModelId) -> FoundModel:
         source = await self.workers.run(self._locate, id)
@@ -123,8 +124,8 @@ class ModelFinder:
         return await self._prepare(source)
 
     async def _prepare(self, source: ModelSource) -> FoundModel:
-        """Both looks at once: at a server's start the one waits for the engine's own imports, and the other has as much
-        to import. What is wrong with the files is said first."""
+        """Check the files and load the tokenizer at once: both have much to import at a server's start. An error in the
+        files is raised first."""
         options = self._options(source.id)
         preview, tokenizer = await asyncio.gather(
             self.workers.run(self._check, source, options),

@@ -1,20 +1,20 @@
-"""The models being served: loaded on first use, shared, and unloaded when idle: for another that needs the room, the
-least recently used first, or after a time without a request.
+"""The pool of served models: loaded on first use, shared, and unloaded when idle.
 
-A lease (`acquire` to `release`) keeps a model loaded; `domain/models/residency` decides which model gets room.
-Nothing is unloaded for a model before its files, its tokenizer and what can be told without reading its weights were
-found sound, before it is known that it fits at all, and before it is known not to have failed a moment ago.
+An idle model is unloaded after its time to live, or to make room for another one, the least recently used first. A
+lease (`acquire` to `release`) keeps a model loaded; `domain/models/residency` decides which request gets one and
+which model makes room. No model is unloaded for another one before that one's files and tokenizer were checked, it is
+known to fit, and it is known not to have failed a moment ago.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from application.ports.clock import Clock
-from application.ports.engine import EngineModel
+from application.ports.engine import Engine
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.lane import Lane
@@ -29,69 +29,30 @@ from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
-from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
 
-
-class IdleTimers:
-    """One timer for each idle model that has a time to live. Event loop only. `expire` is called once for a
-    model that was idle for all of its time."""
-
-    def __init__(self, ttl_s: Callable[[ModelId], float | None], expire: Callable[[ModelId], None]) -> None:
-        """`ttl_s`: None for a model that may stay."""
-        self._ttl_s = ttl_s
-        self._expire = expire
-        self._timers: dict[ModelId, asyncio.TimerHandle] = {}
-
-    def follow(self, idle: Iterable[ModelId]) -> None:
-        """These are idle now, and no others: who is so since before keeps its timer."""
-        now_idle = set(idle)
-        for id in self._timers.keys() - now_idle:
-            self._timers.pop(id).cancel()
-        for id in now_idle - self._timers.keys():
-            if (ttl_s := self._ttl_s(id)) is not None:
-                self._timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._end, id)
-
-    def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
-    def _end(self, id: ModelId) -> None:
-        del self._timers[id]
-        self._expire(id)
-
-
 ROOM_WAIT_S = 60.0
-"""How long a request waits for other models' requests to end where its own model does not fit beside them."""
+"""How long a request waits for other models' requests to end where its own model does not fit beside theirs."""
 
 RETRY_AFTER_S = 5
-"""What a client is told that waited for room in vain."""
+"""The `Retry-After` of a request that waited for room in vain."""
 
 LOOK_AGAIN_S = 0.5
-"""How often room is looked for while somebody waits for it: what requests hold goes back without a word."""
+"""The interval between checks for room while a request waits for it: memory that requests give back is not reported."""
 
 MAX_UNMEASURED = 2
-"""Models at once where nothing is set and nobody knows how much memory there is."""
-
-
-class ModelHost(Protocol):
-    """Where models run: what of the Engine port the pool needs."""
-
-    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel: ...
-
-    async def unload(self, id: ModelId) -> None: ...
+"""The number of models at once where the amount of memory is unknown."""
 
 
 class ModelPool:
-    """Event loop only; blocking work goes to `workers` and to the compute thread."""
+    """Event loop only; blocking work runs in `workers` and in the engine."""
 
     def __init__(
         self,
         *,
         repository: ModelRepository,
         tokenizers: TokenizerLoader,
-        engine: ModelHost,
+        engine: Engine,
         settings: ModelSettings,
         clock: Clock,
         check: ModelCheck = nothing_to_check,
@@ -101,8 +62,8 @@ class ModelPool:
         max_loaded: int | None = None,
         room_wait_s: float = ROOM_WAIT_S,
     ) -> None:
-        """`tables`: what is set for single models. `room`: how much there is now. `max_loaded`: models at once; None:
-        as many as fit."""
+        """`tables`: the settings of single models. `room`: reads the memory for weights. `max_loaded`: models at once;
+        None for as many as fit."""
         self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
         self._engine = engine
         self._settings = settings
@@ -116,17 +77,17 @@ class ModelPool:
             if table.pin:
                 self._residency.pin(ModelId(name))
         self._served: dict[ModelId, ServedModel] = {}  # in order of last use
-        self._found: dict[ModelId, FoundModel] = {}  # of models somebody waits for
+        self._found: dict[ModelId, FoundModel] = {}  # of models that requests wait for
         self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
         self._tickets = count()
         self._moves: set[asyncio.Task[None]] = set()
         self._moved = asyncio.Event()
-        self._idle = IdleTimers(self._ttl_s, self._expire)
+        self._idle_timers: dict[ModelId, asyncio.TimerHandle] = {}
         self._second_look: asyncio.TimerHandle | None = None
 
     @property
     def download(self) -> DownloadProgress | None:
-        """The one that is under way."""
+        """The download that is under way."""
         return self._finder.download
 
     def loaded(self) -> tuple[ServedModel, ...]:
@@ -134,37 +95,37 @@ class ModelPool:
         return tuple(self._served.values())
 
     def standing(self, id: ModelId) -> ModelStanding:
-        """Of any name, also one that nobody serves."""
-        turns, ttl_s = self._residency, self._ttl_s(id)
-        return ModelStanding(turns.residence(id), turns.num_leases(id), turns.is_pinned(id), ttl_s)
+        """Any name has one, known or not."""
+        models, ttl_s = self._residency, self._ttl_s(id)
+        return ModelStanding(models.residence(id), models.num_leases(id), models.is_pinned(id), ttl_s)
 
     @property
     def room(self) -> LoadRoom:
-        """As it is now."""
+        """The memory for weights, now."""
         return self._room()
 
     async def pin(self, id: ModelId) -> None:
-        """Load it, and keep it loaded. Raises as `acquire`; then it is not pinned."""
+        """Load it and keep it loaded. Raises as `acquire`, without pinning it."""
         served = await self.acquire(id)
         self._residency.pin(id)
         self.release(served)
 
     def unpin(self, id: ModelId) -> None:
-        """From now on it makes room like any other."""
+        """Allow it to be unloaded to make room, from now on."""
         self._residency.unpin(id)
         self._move()
 
     def let_go(self, id: ModelId) -> None:
-        """Unload it once nobody has a lease on it, pinned or not; who asks for it from now on has it loaded again."""
+        """Unload it when its last lease is given back, pinned or not. A later `acquire` loads it again."""
         self._residency.unload_when_idle(id)
         self._move()
 
     def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
-        """Weights beside which a request of `id` must fit: see `ModelResidency`."""
+        """The bytes of weights that a request for `id` cannot have: see `ModelResidency`."""
         return self._residency.fixed_bytes(id, with_leased=with_leased)
 
     async def make_room(self, most_bytes: int) -> None:
-        """Unload idle models until the weights of the others are at most `most_bytes`, or no idle one is left."""
+        """Unload idle models until the remaining weights are at most `most_bytes`, or no idle model is left."""
         going = self._residency.make_room(most_bytes)
         self._move()
         while any(map(self._residency.is_unloading, going)):
@@ -173,8 +134,8 @@ class ModelPool:
 
     async def acquire(self, id: ModelId) -> ServedModel:
         """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
-        ModelExceedsMemory when it could never be loaded, or ModelsBusy when there was no room
-        for it. Cancelled or failed, nothing is held."""
+        ModelExceedsMemory for a model that can never be loaded, and ModelsBusy when no room was found for it in time.
+        Cancelled or failed, nothing is held."""
         loop = asyncio.get_running_loop()
         ticket, granted = next(self._tickets), loop.create_future()
         self._waiting[ticket] = id, granted
@@ -208,7 +169,7 @@ class ModelPool:
             self.release(served)
 
     def share(self, served: ServedModel) -> bool:
-        """One more lease, at once, for what belongs to a lease on this model; False if nobody has one any more."""
+        """Take one more lease on a leased model, without waiting. Returns False if it is no longer leased."""
         id = served.source.id
         return self._served.get(id) is served and self._residency.add_lease(id)
 
@@ -219,22 +180,20 @@ class ModelPool:
 
     @property
     def num_waiting(self) -> int:
-        """Requests whose model is looked for, loaded, or waits for room."""
+        """Requests whose model is located, loaded, or waits for room."""
         return len(self._waiting)
 
-    def num_leases(self, id: ModelId) -> int:
-        """For leak checks."""
-        return self._residency.num_leases(id)
-
     def close(self) -> None:
-        """Look for no more models; a download under way is not waited for."""
-        self._idle.close()
+        """Stop the timers and workers; a download under way is not waited for."""
+        for timer in self._idle_timers.values():
+            timer.cancel()
+        self._idle_timers.clear()
         if self._second_look is not None:
             self._second_look.cancel()
         self.workers.close()
 
     async def _find(self, id: ModelId) -> int:
-        """How many bytes its weights take. What was found is kept until the next `_move`: `ask` comes before that."""
+        """Returns the bytes of its weights. The result is kept until the next `_move`; call `request` before that."""
         found = await self._finder.find(id)
         self._look()
         self._refuse_too_large(id, found.weight_bytes)
@@ -244,7 +203,7 @@ class ModelPool:
     # ---- room --------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        """After anything changed: hand out what was granted, and begin what is to be done next."""
+        """After any change: hand out granted leases and begin the next load or unload."""
         self._moved.set()
         self._look()
         for ticket in self._residency.take_granted():
@@ -262,7 +221,7 @@ class ModelPool:
                 pass
         for id in [id for id in self._found if not self._residency.is_wanted(id)]:
             del self._found[id]
-        self._idle.follow(id for id in self._served if not self._residency.num_leases(id))
+        self._time_idle()
         if self._found and self._second_look is None:
             self._second_look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
 
@@ -290,7 +249,17 @@ class ModelPool:
             limit_bytes=limit or 0,
         )
 
+    def _time_idle(self) -> None:
+        """One timer for each idle model that has a time to live; a model that stays idle keeps its timer."""
+        idle = {id for id in self._served if not self._residency.num_leases(id)}
+        for id in self._idle_timers.keys() - idle:
+            self._idle_timers.pop(id).cancel()
+        for id in idle - self._idle_timers.keys():
+            if (ttl_s := self._ttl_s(id)) is not None:
+                self._idle_timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._expire, id)
+
     def _expire(self, id: ModelId) -> None:
+        del self._idle_timers[id]
         if not self._residency.is_pinned(id):
             self.let_go(id)
 
@@ -328,9 +297,9 @@ class ModelPool:
 
     async def _unload(self, id: ModelId) -> None:
         gone = self._served.pop(id)
-        if self._residency.is_wanted(id):  # they asked while it made way
+        if self._residency.is_wanted(id):  # it was requested while it was unloaded
             self._found[id] = self._finder.again(gone)
-        # What goes wrong is counted by the engine. Either way the model serves nobody any more.
+        # The engine counts its failures. Either way the model is no longer served.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._residency.unloaded(id)
         self._move()
@@ -342,7 +311,7 @@ class ModelPool:
                 granted.set_exception(error)
 
     def _refuse(self, id: ModelId, ticket: int) -> None:
-        """The time is up for one that waits; not for one whose model is being loaded."""
+        """The time is up for a request that waits for room; one whose model is being loaded goes on."""
         if not self._residency.waits_for_room(id, ticket):
             return
         self._residency.withdraw(id, ticket)
@@ -350,13 +319,13 @@ class ModelPool:
         if not granted.done():
             granted.set_exception(
                 ModelsBusy(
-                    f"no room for {id} within {self._room_wait_s:g} s: {self._why_no_room(id)}",
+                    f"no memory for {id} within {self._room_wait_s:g} s: {self._why_no_room(id)}",
                     retry_after_s=RETRY_AFTER_S,
                 )
             )
 
     def _why_no_room(self, id: ModelId) -> str:
-        """Names no other model: who asks may not know of it."""
+        """Names no other model: the client may not be allowed to know of it."""
         num_loaded = len(self.loaded())
         busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
         room, reasons = self._residency.room, list[str]()

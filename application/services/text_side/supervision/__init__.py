@@ -1,1 +1,1 @@
-"""The engine's life as the text side sees it: replaced when lost, watched when silent. Uses its siblings."""
+"""The supervision of the engine: replaced when lost, watched for being stuck. Uses `answers` and `models`."""

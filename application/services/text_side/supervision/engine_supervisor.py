@@ -1,18 +1,19 @@
-"""An Engine over engines that may be lost: another one is started, and open work goes on behind what was put out.
+"""An Engine that outlives its engine instances: a lost one is replaced, and open work continues where it stopped.
 
     LIVING ──lost──► REVIVING: wait, start another one, load the models again ──► LIVING
        └──stop──► ENDED ◄──stop──┘
 
-Running requests see a pause; `open_work` says what is sent again, and in which order. The first loss is followed by a
-new engine at once, and new requests wait for it. While losses follow each other (less than CALM_S with all models) the
-pauses grow, and new requests are refused. When no engine could be started for GIVE_UP_S, all open work ends with an
-error; starting goes on. Where the very first one cannot be made, nothing waits for a second.
+Clients of running requests see a pause; `open_work` decides what is submitted again, and in which order. After the
+first loss a new engine is started at once, and new requests wait for it. While losses repeat (an engine that had all
+its models for less than CALM_S), the pauses grow and new requests are refused. When no engine could be started for
+GIVE_UP_S, all open work ends with an error, and starting continues. If the very first engine cannot be made, nothing
+waits for a second one.
 
 An engine that is lost because the package was upgraded is the last one: all work ends with ServerUnavailable, and
 `outdated` is called so that the server ends and its supervisor starts the new version.
 
-A load under way at a loss is its cause: it fails, and is refused for a while (`load_failures`). Questions to the
-prefix cache are not asked again. EngineRestarted is emitted when another engine has taken over.
+A load under way at a loss is taken for its cause: it fails, and is refused for a while (`load_failures`). Calls of the
+prefix cache are not repeated. EngineRestarted is emitted when another engine has taken over.
 """
 
 import asyncio
@@ -46,13 +47,13 @@ from domain.request.request import FinishReason
 T = TypeVar("T")
 
 CALM_S = 60.0
-"""An engine that had all its models for so long did not die of how it was started: the next one comes at once."""
+"""An engine that had all its models for this long was not lost because of its start: it is replaced at once."""
 
 MAX_DELAY_S = 30.0
-"""The longest pause between two tries to start an engine."""
+"""The longest pause between two attempts to start an engine."""
 
 GIVE_UP_S = 60.0
-"""How long open work waits for an engine that cannot be started."""
+"""The time after which open work ends while no engine can be started."""
 
 
 class _State(Enum):
@@ -81,22 +82,22 @@ class EngineSupervisor:
         self._state = _State.NEW
         self._life = 0
         self._engine = make(partial(self._lost, 1))
-        self._has_engine = False  # it was started, and not lost
+        self._has_engine = False  # it was started and is not lost
         self._is_made = self._was_ever_made = False
         self._since_ns = clock.now_ns()  # of the present state
-        self._last = self._engine.status()  # of the one that was lost
+        self._last = self._engine.status()  # of the lost engine
         self._why = ""
-        self._num_tries, self._num_in_a_row = 0, -1  # tries to start one; engines that lived shortly
-        self._is_brief = True  # another one comes at once
+        self._num_tries, self._num_in_a_row = 0, -1  # attempts to start one; short-lived engines
+        self._is_brief = True  # another engine is started at once
         self._is_overdue = self._has_given_up = False
         self._patience: asyncio.Task[object] | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._work = OpenWork()
         self._wanted: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
-        self._missing: set[ModelId] = set()  # wanted, and the present engine could not load them
-        self._loads = BlamedLoads(clock)  # looks at models included
+        self._missing: set[ModelId] = set()  # wanted models that the present engine could not load
+        self._loads = BlamedLoads(clock)  # checks of models included
         self._tasks: set[asyncio.Task[object]] = set()
-        self._answers = asyncio.Event()  # there is an engine, or no reason to wait for one
+        self._answers = asyncio.Event()  # there is an engine, or waiting is over
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_time = True
 
@@ -121,11 +122,11 @@ class EngineSupervisor:
         return self._in_time
 
     def status(self) -> EngineStatus:
-        """While an engine comes at once, it speaks for itself. Later the engine has ended, since the first loss, and
-        only `activity` is that of the coming one."""
+        """While another engine is started at once, the status is its own. After repeated losses it is that of an engine
+        that ended at the first loss, except for the `activity` of the next engine."""
         if self._state is _State.LIVING:
-            status = self._engine.status()  # with a fault it will be lost in a moment
-            num_waiting = max(0, self._work.num_choices - status.num_running)  # also where it has taken up nothing more
+            status = self._engine.status()  # with a fault it is about to be reported as lost
+            num_waiting = max(0, self._work.num_choices - status.num_running)  # submissions it has not taken count too
             return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
         if self._state is not _State.REVIVING:
             return self._engine.status()
@@ -184,7 +185,7 @@ class EngineSupervisor:
         if work.is_sent:
             self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
         elif self._state is not _State.ENDED:
-            # Not from inside a call of its receiver.
+            # The receiver must not be called from inside one of its own calls.
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
@@ -204,21 +205,21 @@ class EngineSupervisor:
                 raise
 
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """A ModelCheck, where the model would run. Any thread but the loop's."""
+        """A ModelCheck that runs in the engine's process. Any thread but the event loop's."""
         if (loop := self._loop) is None:
             raise ServerUnavailable("the engine is not running")
         asking = self._asked(source, lambda engine: engine.check(source, options))
         return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
     def abandon(self) -> None:
-        """End the present engine, which hangs: another one takes over. Nothing happens without one."""
+        """End the present engine, if there is one, because it hangs: another one takes over."""
         if self._state is not _State.ENDED and self._has_engine:
             self._engine.abandon()
 
     # ---- the present engine ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Start the engine that was made."""
+        """Start the engine instance that was made."""
         self._life += 1
         self._num_tries += 1
         self._missing.clear()
@@ -234,7 +235,7 @@ class EngineSupervisor:
             self._is_made = self._was_ever_made = True
 
     def _live(self) -> None:
-        """It has all that it should have."""
+        """The engine has its models and takes work."""
         self._state, self._since_ns = _State.LIVING, self._clock.now_ns()
         self._is_overdue = self._has_given_up = False
         if self._patience is not None:
@@ -244,7 +245,8 @@ class EngineSupervisor:
         return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
 
     async def _next(self) -> EngineInstance:
-        """The present one, or the one that comes; before the start and after the stop, one that refuses."""
+        """Returns the present engine or waits for the next one. Before the start and after the stop, the engine that is
+        returned refuses every call."""
         if self._state is not _State.NEW:
             await self._answers.wait()
         if self._has_given_up and not self._has_engine:
@@ -252,8 +254,8 @@ class EngineSupervisor:
         return self._engine
 
     async def _asked(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
-        """The answer about a model. An engine that was lost before it was made has not heard the question: the next one
-        does."""
+        """Returns the engine's answer about a model. An engine that is lost before it was made has not seen the
+        question, which then goes to the next one."""
         while True:
             engine, life = await self._next(), self._life
             try:
@@ -263,11 +265,11 @@ class EngineSupervisor:
                     raise
 
     def _is_there(self, life: int) -> bool:
-        """It was not lost."""
+        """Returns True while the engine of this life is not lost."""
         return life == self._life and self._has_engine
 
     def _took(self, life: int, batch: StepBatch) -> None:
-        if not self._is_there(life):  # it was lost, and what is open goes on elsewhere
+        if not self._is_there(life):  # it was lost, and its work continues elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
@@ -295,7 +297,7 @@ class EngineSupervisor:
             self._patience = self._run(self._lose_patience())
         self._state, self._why = _State.REVIVING, why
         is_explained = self._is_made and self._loads.blame(why)
-        self._tell(self._work.lost(why, now_ns, is_explained=is_explained))
+        self._report(self._work.lost(why, now_ns, is_explained=is_explained))
         if not self._was_ever_made:
             self._end_all(ServerUnavailable(why))
         elif self._is_overdue:
@@ -314,7 +316,7 @@ class EngineSupervisor:
         self._outdated(why)
 
     async def _lose_patience(self) -> None:
-        """One that was made and loads its models has as long as that takes; it is the last chance."""
+        """Give up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last chance."""
         await self._sleep(GIVE_UP_S)
         self._is_overdue = True
         if not (self._has_engine and self._is_made):
@@ -326,7 +328,7 @@ class EngineSupervisor:
         self._end_all(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._why}"))
 
     def _end_all(self, error: ServerUnavailable) -> None:
-        self._tell(self._work.failed(error, self._work, self._clock.now_ns()))
+        self._report(self._work.failed(error, self._work, self._clock.now_ns()))
 
     async def _revive(self, delay_s: float) -> None:
         if delay_s:
@@ -339,7 +341,7 @@ class EngineSupervisor:
             if self._is_there(life):
                 await self._load_again(id)
         if not self._is_there(life):
-            return  # lost again, and another task sees to it
+            return  # lost again: another task replaces it
         now_ns, down_since_ns = self._clock.now_ns(), self._since_ns
         self._live()
         num_resumed = self._work.num_choices
@@ -348,7 +350,7 @@ class EngineSupervisor:
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
-        """Open work of a model that cannot be loaded any more ends with the reason."""
+        """Load a model in the present engine. If that fails, the model's open work ends with the reason."""
         engine = self._engine
         if (wanted := self._wanted.get(id)) is None:
             return  # it was unloaded while another one was loaded
@@ -358,7 +360,7 @@ class EngineSupervisor:
             if engine is self._engine and self._has_engine:
                 self._missing.add(id)
                 works = [work for work in self._work if work.submission.model == id]
-                self._tell(self._work.failed(error, works, self._clock.now_ns()))
+                self._report(self._work.failed(error, works, self._clock.now_ns()))
             return
         self._missing.discard(id)
         if id not in self._wanted:  # it was unloaded meanwhile
@@ -371,18 +373,18 @@ class EngineSupervisor:
             self._send_all()
 
     def _send_all(self) -> None:
-        """Send all that the present engine may have now."""
-        self._tell(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
+        """Submit all work that the present engine may have now."""
+        self._report(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
 
     def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
         if work.is_sent:  # it was sent in between
             self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
             return
-        self._tell(self._work.cancelled(work, self._clock.now_ns()))
+        self._report(self._work.cancelled(work, self._clock.now_ns()))
         if self._state is _State.LIVING:
             self._send_all()
 
-    def _tell(self, batch: StepBatch | None) -> None:
+    def _report(self, batch: StepBatch | None) -> None:
         if batch is not None:
             self._receive(batch)
 

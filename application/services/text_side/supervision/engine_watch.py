@@ -1,16 +1,16 @@
-"""Watches whether the engine and the event loop move, on a thread of its own that neither can stop.
+"""The watch over engine and event loop: a thread of its own that detects when either is stuck.
 
-    every second: health of engine and loop ──► report what is stuck, and what is no longer
-                       │ nothing is stuck          │ the engine: have it replaced     │ the loop, for EXIT_AFTER_S:
+    every second: health of engine and loop ──► emit EngineStuck, and EngineRecovered afterwards
+                       │ neither is stuck          │ the engine is stuck              │ the loop is, for EXIT_AFTER_S
                        ▼                           ▼                                  ▼
-               report to the supervisor       `abandon`, once each time      flush the log, end the process
+               notify the supervisor          `abandon`, once each time      flush the log, end the process
 
-The thread takes no lock that another thread holds while it works, and reports through a worker: an event sink that
+The thread takes no lock that another thread holds while it works, and emits events through a worker: an event sink that
 hangs, which may be what blocks the loop, must not hang the watch. Native code that never releases the interpreter's
-lock stops this thread too; the supervisor, which hears nothing then, is for that.
+lock stops this thread too; the supervisor, which is not notified any more, restarts the process then.
 
-A process that was stopped for a while (a signal, a suspended machine) is not stuck when it goes on: after a pause of
-this thread's own the count begins anew.
+A process that was paused (by a signal, or a suspended machine) is not stuck when it continues: after a pause of this
+thread the times are counted anew.
 """
 
 import contextlib
@@ -32,23 +32,23 @@ from domain.health.engine_health import ENDED, EVENT_LOOP, Activity, EngineHealt
 
 LOOK_S = 1.0
 MIN_PAUSE_S = 10 * LOOK_S
-"""A shorter pause of this thread's own is a busy machine."""
+"""The shortest pause of this thread that counts as a paused process; a busy machine causes shorter ones."""
 
 LOOP_AFTER_S = 10.0
-"""How long the event loop may be blocked; nothing that it does takes long."""
+"""How long the event loop may be blocked before it counts as stuck; none of its callbacks takes long."""
 
 EXIT_AFTER_S = 300.0
-"""How long the event loop may be blocked before the process ends, for its supervisor to start it again. An engine that
-is stuck or lost ends nothing: it is replaced."""
+"""How long the event loop may be blocked before the process ends, so that its supervisor restarts it. A stuck or lost
+engine does not end the process: it is replaced."""
 
-LAST_WORDS_S = 5.0
-"""How long the log may take before the process ends; a reader that has gone must not keep it alive."""
+FLUSH_S = 5.0
+"""How long flushing the log may delay the end of the process."""
 
 EXIT_STUCK = 70
-"""The process's status when it ends because it is stuck: EX_SOFTWARE of sysexits.h."""
+"""The exit status of a process that ends because it is stuck: EX_SOFTWARE of sysexits.h."""
 
-TELL_AGAIN_S = 300.0
-"""How often something that stays stuck is reported again."""
+REPORT_AGAIN_S = 300.0
+"""The interval at which a state that stays stuck is reported again."""
 
 _NAME = "cairn-engine-watch"
 
@@ -57,7 +57,7 @@ CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
 
 
 class EngineWatch:
-    """`look` is called by its thread alone, and by tests."""
+    """`start` begins the thread, which calls `look` every second."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class EngineWatch:
         give_up: Callable[[int], object] | None = None,
         abandon: Callable[[], None] | None = None,
         flush: Callable[[], object] = lambda: None,
-        teller: Lane | None = None,
+        reporter: Lane | None = None,
     ) -> None:
-        """`stuck_after_s`: as in `engine_health`, of an engine whose status does not say so. `give_up` ends the process
-        with a status, at once; without it nothing does. `abandon` ends an engine that is stuck, for another one to
-        take over, and is called on the loop, once each time. `flush` writes what was logged, in a thread of `teller`,
-        which emits events too; tests give one."""
+        """`stuck_after_s`: as in `engine_health`, for an engine whose status does not state it. `give_up` ends the
+        process at once with a status; None never ends it. `abandon` ends a stuck engine so that another one takes
+        over; it is called on the loop, once each time. `flush` writes the log, in `reporter`, whose thread emits the
+        events too."""
         self._status = status
         self._clock = clock
         self._events = events
@@ -86,7 +86,7 @@ class EngineWatch:
         self._give_up = give_up
         self._abandon = abandon
         self._flush = flush
-        self._teller = teller or Lane("engine-watch-tells", 1, max_pending=64)
+        self._reporter = reporter or Lane("engine-watch-reports", 1, max_pending=64)
         self._call_soon: CallSoon = lambda _call: None
         self._lag = LoopLag(clock, self._call_soon)
         self._reports = StuckReport(), StuckReport()
@@ -96,25 +96,25 @@ class EngineWatch:
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
     def loop_lag_s(self) -> float:
-        """How late the event loop was when it was last asked, or is by now. Any thread."""
+        """The latest measured delay of the event loop, in seconds. Any thread."""
         return self._lag.lag_s
 
     def connect(self, call_soon: CallSoon) -> None:
-        """Watch a loop from now on."""
+        """Watch an event loop from now on."""
         self._call_soon = call_soon
         self._lag = LoopLag(self._clock, call_soon)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._looked_ns = self._counted_from_ns = self._clock.now_ns()
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent. Does not wait for reports under way."""
+        """End the thread; reports under way are not waited for. Idempotent."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._teller.close()
+        self._reporter.close()
 
     def look(self) -> None:
         now_ns = self._clock.now_ns()
@@ -123,7 +123,7 @@ class EngineWatch:
         engine, loop = self._engine_health(now_ns), self._lag.health(now_ns)
         for report, health in zip(self._reports, (engine, loop), strict=True):
             for event in report.feed(health, now_ns):
-                self._tell(event)
+                self._report(event)
         if not engine.is_stuck and not loop.is_stuck:
             self._supervisor.moving()
         elif loop.stuck_s(now_ns) >= EXIT_AFTER_S:
@@ -141,23 +141,23 @@ class EngineWatch:
         beat = status.heartbeat.counted_from(self._counted_from_ns)
         health = engine_health(beat, now_ns, after_s)
         had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
-        self._see_it_come(beat.activity if self._has_ended else None, now_ns, after_s)
-        if self._has_ended and not had_ended:  # another one may be about to take over: the next look reports it
+        self._watch_start(beat.activity if self._has_ended else None, now_ns, after_s)
+        if self._has_ended and not had_ended:  # another engine may take over at once: the next look reports it
             return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
         return health
 
-    def _see_it_come(self, doing: Activity | None, now_ns: int, after_s: float) -> None:
-        """An engine that hangs before it has taken over is replaced too; its own end reports it."""
+    def _watch_start(self, doing: Activity | None, now_ns: int, after_s: float) -> None:
+        """Replace an engine that hangs before it has taken over; its loss reports it."""
         was_stuck = self._is_coming_stuck
         self._is_coming_stuck = doing is not None and now_ns - doing.since_ns >= after_s * 1e9
         if self._is_coming_stuck and not was_stuck:
             self._ask_to_abandon()
 
-    def _tell(self, event: EngineStuck | EngineRecovered) -> None:
+    def _report(self, event: EngineStuck | EngineRecovered) -> None:
         if isinstance(event, EngineRecovered):
             self._emit(event)
             return
-        # Of an engine that has ended there is no stack.
+        # An ended engine has no stack.
         self._emit(event if event.stuck_in == ENDED else dataclasses.replace(event, stack=self._stacks.read()))
         if event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
             self._ask_to_abandon()
@@ -168,30 +168,30 @@ class EngineWatch:
                 self._call_soon(self._abandon)
 
     def _emit(self, event: Event) -> None:
-        with contextlib.suppress(ServerUnavailable):  # no sink takes events any more: the supervisor is left
-            self._teller.submit(self._events.emit, event)
+        with contextlib.suppress(ServerUnavailable):  # the sinks hang: only the supervisor can help
+            self._reporter.submit(self._events.emit, event)
 
     def _leave(self) -> None:
         give_up = self._give_up
         if give_up is None:
             return
-        with contextlib.suppress(ServerUnavailable):  # what was reported before waits in vain already
-            wait([self._teller.submit(self._flush)], LAST_WORDS_S)
+        with contextlib.suppress(ServerUnavailable):  # the sinks hang, and the log with them
+            wait([self._reporter.submit(self._flush)], FLUSH_S)
         give_up(EXIT_STUCK)
 
     def _run(self) -> None:
         while True:
             try:
                 self.look()
-            except Exception as error:  # it goes on looking; the supervisor hears nothing while this stays
+            except Exception as error:  # continue; the supervisor is not notified meanwhile
                 self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
             if self._ends.wait(LOOK_S):
                 return
 
 
 class LoopLag:
-    """How late the event loop is: a callback is scheduled now and then, and timed when it runs. Asked from one thread,
-    answered on the loop's. A loop that is blocked answers nothing: the age of the waiting callback is its lag then."""
+    """The delay of the event loop, measured by a callback that is scheduled now and then and timed when it runs. The
+    watch's thread schedules it. While the loop is blocked, the age of the waiting callback is the delay."""
 
     def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
         self._clock = clock
@@ -200,23 +200,23 @@ class LoopLag:
         self._answered_s = 0.0
 
     def look(self) -> None:
-        """Schedule a callback, unless one waits."""
+        """Schedule a callback, unless one is waiting."""
         if self._asked_ns is None:
             self._asked_ns = self._clock.now_ns()
             try:
                 self._call_soon(self._answered)
-            except RuntimeError:  # closed: no loop is left to be late
+            except RuntimeError:  # the loop is closed
                 self._asked_ns = None
 
     @property
     def lag_s(self) -> float:
-        """The delay of the callback that waits, or of the last one where that took longer. Any thread."""
+        """The delay of the waiting callback or of the last one, whichever is longer. Any thread."""
         asked_ns = self._asked_ns
         waited_s = 0.0 if asked_ns is None else (self._clock.now_ns() - asked_ns) / 1e9
         return max(waited_s, self._answered_s)
 
     def health(self, now_ns: int) -> EngineHealth:
-        """The loop's health, in the terms of the engine's."""
+        """The health of the loop in the form of an engine's."""
         asked_ns = self._asked_ns
         is_stuck = asked_ns is not None and now_ns - asked_ns >= LOOP_AFTER_S * 1e9
         return EngineHealth(
@@ -236,24 +236,24 @@ class LoopLag:
 
 
 class StuckReport:
-    """The events of something that may be stuck: when it is seen, once a period while it lasts, and when it is over.
-    Stuck in something else is over, and seen anew. Sans-io: `feed` with every look."""
+    """The events about one thing that may be stuck: once when it is detected, once every REPORT_AGAIN_S while it lasts,
+    and once when it is over. A change of the cause ends one state and begins another. Sans-io: `feed` at every look."""
 
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
-        self._told_ns = 0
+        self._reported_ns = 0
 
     def feed(self, health: EngineHealth, now_ns: int) -> list[EngineStuck | EngineRecovered]:
-        """`stack` is left empty."""
+        """Returns the events of this look, with an empty `stack`."""
         found = (health.stuck_in, health.stuck_since_ns) if health.stuck_since_ns is not None else None
         events: list[EngineStuck | EngineRecovered] = []
         if self._open is not None and found != self._open:
             stuck_in, since_ns = self._open
             events.append(EngineRecovered(stuck_in, now_ns - since_ns, now_ns))
             self._open = None
-        if found is not None and (self._open is None or now_ns - self._told_ns >= TELL_AGAIN_S * 1e9):
+        if found is not None and (self._open is None or now_ns - self._reported_ns >= REPORT_AGAIN_S * 1e9):
             events.append(_stuck(health, found[1], now_ns, is_first=self._open is None))
-            self._open, self._told_ns = found, now_ns
+            self._open, self._reported_ns = found, now_ns
         return events
 
 

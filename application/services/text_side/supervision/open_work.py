@@ -1,15 +1,15 @@
-"""Submitted work with all that engines reported of it: enough for another engine to go on where this one was lost.
+"""Submitted work with the engines' reports of it: enough for another engine to continue where one was lost.
 
     sent ──computed at a loss──► suspect ──sent again, one suspect at a time──► on probation ──got further──► sent
                                                                                      │
                         lost again before it got further, or computed at MAX_SUSPICIONS losses ──► EngineLost
 
-Only what the engine computed at the moment of the loss is suspect. While a suspect waits for its turn, work that was
-never admitted waits behind it, so that newcomers do not take the places of streams that run. Where a model was being
-loaded, the load takes the blame and nothing is suspect.
+Only work that the engine computed at the moment of the loss is suspect. While a suspect waits to be sent again, work
+that was never admitted waits behind it, so that new requests do not take the places of running streams. If a model was
+being loaded, the load is blamed and no work is suspect.
 
-Work that ends without an engine's word (cancelled, failed, lost too often) is reported as an engine would: in a batch,
-after which it is gone from here. Event loop only.
+Work that ends without an engine (cancelled, failed, lost too often) is reported as an engine would report it: in a
+batch, after which it is removed here. Event loop only.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -33,12 +33,12 @@ from domain.request.request import FinishReason, Usage, choice_id
 from domain.request.stream import Admitted, PrefillProgress
 
 MAX_SUSPICIONS = 5
-"""A request that was computed at so many losses ends, however far it got between them."""
+"""The number of losses during its computation after which a request ends, however far it got between them."""
 
 
 @dataclass(slots=True)
 class _Choice:
-    """The reports of one choice. `cancelled`: with which reason, and after how many tokens."""
+    """The reports of one choice. `cancelled`: the reason, and the number of tokens that count."""
 
     output_ids: list[int] = field(default_factory=list[int])
     explanation: Explanation | None = None
@@ -49,7 +49,7 @@ class _Choice:
 
 class Work:
     """One submission. `choices`: those that have not ended. `is_sent`: the present engine has it. `is_suspect`: it was
-    computed when an engine was lost, and has not got further since."""
+    computed when an engine was lost and has made no progress since."""
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
@@ -63,7 +63,7 @@ class Work:
         return any(choice.has_left_queue for choice in self.choices.values())
 
     def took(self, number: int, item: EngineItem) -> None:
-        """This was reported of a choice that had not ended."""
+        """Note the engine's report of a choice that has not ended."""
         choice, self._is_untouched = self.choices[number], False
         if isinstance(item, Admitted):
             choice.explanation = item.explanation
@@ -82,25 +82,25 @@ class Work:
             self.choices[number].has_left_queue = True
 
     def suspected(self) -> bool:
-        """It was computed at a loss. Returns whether it goes on."""
+        """It was computed at a loss. Returns False if it must end."""
         self.num_suspicions += 1
         was_suspect, self.is_suspect = self.is_suspect, True
         return not was_suspect and self.num_suspicions < MAX_SUSPICIONS
 
     def num_computed(self, number: int) -> int:
-        """Tokens of prompt and output that another engine need not report again."""
+        """Returns the tokens of prompt and output that were reported and are not reported again."""
         choice = self.choices[number]
         return choice.num_prompt_done + len(choice.output_ids)
 
     def cancel(self, number: int | None, reason: FinishReason, num_tokens: int | None) -> None:
-        """Its reader wants no more; the first word counts."""
+        """Cancel one choice or all (None). Only the first call counts."""
         for at in self.choices if number is None else (number,):
             choice = self.choices.get(at)
             if choice is not None and choice.cancelled is None:
                 choice.cancelled = reason, num_tokens
 
     def cancelled(self, number: int) -> Ended | None:
-        """How a cancelled choice ends, as an engine would have it; None where it was not cancelled."""
+        """Returns the end of a cancelled choice as an engine would report it; None if it was not cancelled."""
         choice = self.choices[number]
         if choice.cancelled is None:
             return None
@@ -111,7 +111,7 @@ class Work:
         return Ended(self._usage(self.choices[number], None), None, EngineError.of(error))
 
     def resumed(self) -> Submission:
-        """The submission for another engine."""
+        """Returns the submission for another engine."""
         if self._is_untouched:
             return self.submission
         found = (self.choices.get(number) for number in range(self.submission.num_choices))
@@ -149,7 +149,7 @@ class OpenWork:
 
     @property
     def num_unsent(self) -> int:
-        """Choices that no engine has. Any thread."""
+        """Choices that the present engine does not have. Any thread."""
         return sum(len(work.choices) for work in self if not work.is_sent)
 
     def get(self, id: RequestId) -> Work | None:
@@ -162,13 +162,13 @@ class OpenWork:
         return work
 
     def forget(self, work: Work) -> None:
-        """The engine did not take it."""
+        """Remove work that the engine refused."""
         for number in work.choices:
             del self._choices[choice_id(work.submission.id, number)]
         del self._open[work.submission.id]
 
     def sendable(self) -> list[Work]:
-        """Work that the present engine may have now, in order."""
+        """Returns the unsent work that the present engine may have now, in order."""
         unsent = [work for work in self if not work.is_sent]
         suspects = [work for work in unsent if work.is_suspect]
         first = [] if any(work.is_suspect and work.is_sent for work in self) else suspects[:1]
@@ -177,12 +177,12 @@ class OpenWork:
         return first + [work for work in others if work.was_admitted or not has_waiting]
 
     def send(self, work: Work, engine: Engine) -> None:
-        """Raises DomainError."""
+        """Submit it. Raises DomainError."""
         engine.submit(work.resumed())
         work.is_sent = True
 
     def send_all(self, engine: Engine, missing: Collection[ModelId], at_ns: int) -> StepBatch | None:
-        """Send all that is sendable, but for models that this engine lacks. Work that it refuses ends."""
+        """Submit all sendable work, except for models in `missing`. Returns the ends of refused work."""
         refused = list[tuple[Work, int, Ended]]()
         for work in self.sendable():
             if work.submission.model not in missing:
@@ -193,7 +193,7 @@ class OpenWork:
         return self._ended(refused, at_ns)
 
     def took(self, batch: StepBatch) -> None:
-        """The present engine reported this."""
+        """Note a batch of the present engine."""
         if batch.computing is not None:
             self._computing = batch.computing
         for event in batch.events:
@@ -205,8 +205,8 @@ class OpenWork:
                 self._note(work, number, item)
 
     def lost(self, why: str, at_ns: int, *, is_explained: bool) -> StepBatch | None:
-        """The present engine was: what was cancelled ends, and what was computed too often; the rest is preempted.
-        `is_explained`: something else is to blame, and nothing is suspect."""
+        """The present engine was lost. Returns the ends of cancelled work and of work that was computed at too many
+        losses; the rest is reported as preempted. `is_explained`: a load is blamed, and no work is suspect."""
         computed = [] if is_explained else [found[0] for id in self._computing if (found := self._choices.get(id))]
         condemned = [work for work in dict.fromkeys(computed) if work.is_sent and not work.suspected()]
         ended, events = list[tuple[Work, int, Ended]](), list[Event]()
@@ -225,7 +225,7 @@ class OpenWork:
         return self._ended(ended, at_ns, events)
 
     def cancelled(self, work: Work, at_ns: int) -> StepBatch | None:
-        """No engine has it, and this of it was cancelled."""
+        """Returns the ends of the cancelled choices of unsent work."""
         found = [(work, number, work.cancelled(number)) for number in work.choices]
         return self._ended([(work, number, end) for work, number, end in found if end is not None], at_ns)
 

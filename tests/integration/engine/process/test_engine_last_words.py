@@ -84,7 +84,7 @@ def asked(raised: Exception | None) -> DomainError:
     [
         (ModelLoadFailed(STRANGE, param="model"), ModelLoadFailed, SPELLED),
         (ValueError(STRANGE), ComputeFailed, f"ValueError: {SPELLED}"),
-        (None, ComputeFailed, "NotImplementedError: the port has no object"),
+        (None, ComputeFailed, "NotImplementedError: the engine port has no type object"),
     ],
     ids=["ours", "any", "no error"],
 )

@@ -13,7 +13,7 @@ from tests.support.engines.engine_client import MODEL, UNWRITTEN, EngineClient, 
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.hosted_child import HostedChild
 
-WHY = "the engine stopped: what it put out cannot be written: UnicodeEncodeError"
+WHY = "the engine stopped: its output cannot be encoded: UnicodeEncodeError"
 
 
 def test_a_batch_that_cannot_be_written_ends_the_engine(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,4 +35,4 @@ def test_a_batch_that_cannot_be_written_ends_the_engine(caplog: pytest.LogCaptur
     assert lost[0].startswith(WHY)
     (fault,) = [event for event in client.events if isinstance(event, FaultObserved)]
     assert (fault.where, fault.message.startswith(WHY)) == ("engine.process", True)
-    assert "what the engine put out cannot be written" in caplog.text
+    assert "the engine's output cannot be encoded" in caplog.text

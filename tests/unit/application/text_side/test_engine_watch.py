@@ -13,7 +13,7 @@ from application.services.text_side.supervision.engine_watch import (
     EXIT_AFTER_S,
     EXIT_STUCK,
     LOOP_AFTER_S,
-    TELL_AGAIN_S,
+    REPORT_AGAIN_S,
     EngineWatch,
 )
 from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
@@ -58,7 +58,7 @@ class World:
             give_up=self.exits.append,
             abandon=lambda: self.abandoned.append(self.clock.now_ns()),
             flush=lambda: self.told.append("flush"),
-            teller=teller or InlineLane(),
+            reporter=teller or InlineLane(),
         )
         self.watch.connect(self.call_soon)
 
@@ -114,13 +114,13 @@ def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_
 def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
     world = World()
     world.does("decode", num_running=1)
-    world.looks(STUCK_AFTER_S + 2 * TELL_AGAIN_S + 5)
+    world.looks(STUCK_AFTER_S + 2 * REPORT_AGAIN_S + 5)
     assert [told.is_first for told in world.stuck()] == [True, False, False]
     assert world.recovered() == []
     world.does("plan")
     world.looks(2)
     (over,) = world.recovered()
-    assert (over.stuck_in, over.stuck_ns) == ("decode", (STUCK_AFTER_S + 2 * TELL_AGAIN_S + 6) * S)
+    assert (over.stuck_in, over.stuck_ns) == ("decode", (STUCK_AFTER_S + 2 * REPORT_AGAIN_S + 6) * S)
     assert len(world.stuck()) == 3
 
 
@@ -139,7 +139,7 @@ def test_the_supervisor_hears_nothing_while_it_is_stuck() -> None:
 def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() -> None:
     world = World()
     world.does("prefill", num_running=1)
-    world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
+    world.looks(STUCK_AFTER_S + REPORT_AGAIN_S + 1)
     assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
     ended = {"is_alive": False, "fault": "the engine's process was killed by SIGABRT", "activity": None}
     world.status = dataclasses.replace(world.status, **ended)
@@ -180,7 +180,7 @@ def test_a_stuck_engine_does_not_end_the_process() -> None:
 
 def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
-    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LAST_WORDS_S", 0.0)
+    monkeypatch.setattr("application.services.text_side.supervision.engine_watch.FLUSH_S", 0.0)
     world = World(HeldLane(max_pending=1))
     world.is_loop_blocked = True
     world.looks(EXIT_AFTER_S + 1)

@@ -54,7 +54,7 @@ def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> 
         finally:
             encoder.close()
 
-    with pytest.raises(InvalidRequest, match=r"prompt holds a token id outside the vocabulary \(0 to 299\)") as refused:
+    with pytest.raises(InvalidRequest, match=r"contains a token id outside the vocabulary \(0 to 299\)") as refused:
         asyncio.run(checked())
     assert refused.value.param == "prompt"
 
