@@ -57,8 +57,9 @@ _Begun: TypeAlias = "dict[RecordKey, Future[EncodedRecord | None]]"
 
 @dataclass(frozen=True, slots=True)
 class LmdbOptions:
-    """`quota_bytes`: the file never becomes larger. A file that is larger already becomes smaller as soon as the volume
-    has room for a copy of what is live. `free_reserve_bytes`: the space that writing leaves free on the volume.
+    """Options of a store. `quota_bytes`: the limit on the size of its file. A file that is larger already shrinks as
+    soon as the volume has room for a copy of the live records. `free_reserve_bytes`: the space that writing leaves free
+    on the volume.
 
     `pause_s`: how long writes are refused after the volume failed. `num_threads`: for encoding, and as many for
     decoding. `max_age_s`: records that were not used for that long are evicted, step by step.
@@ -73,12 +74,13 @@ class LmdbOptions:
 
 
 class LmdbBlockStore:
-    """Opens on construction; raises StoreOpenError. One writing process a directory, any number of readers."""
+    """A BlockStore in a folder. Opens on construction; raises StoreOpenError. One writing process, any number of
+    readers."""
 
     def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
-            size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
-            message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
+            limits = f"must be from {MIN_QUOTA_BYTES} to {MAX_QUOTA_BYTES} bytes"
+            message = f"store.quota: a quota of {options.quota_bytes} bytes {limits}"
             raise StoreOpenError(OpenFailure.VOLUME, message)
         self._options = options
         self._codec = codec
@@ -165,7 +167,7 @@ class LmdbBlockStore:
         self._write(self._flush, None)
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
-        refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
+        refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now: see the faults of the store")
         return self._write(lambda: self._erase(includes), refused)
 
     def usage(self) -> StoreUsage:
@@ -206,7 +208,9 @@ class LmdbBlockStore:
         """Raises StoreOpenError as well when the store is closed or read-only."""
         with self._containment.lock:
             if not self._containment.can_write:
-                raise StoreOpenError(OpenFailure.VOLUME, f"{self._directory.path} cannot be compacted now")
+                raise StoreOpenError(
+                    OpenFailure.VOLUME, f"{self._directory.path} is closed or read-only: it cannot be compacted"
+                )
             try:
                 self._containment.repair()
                 before_bytes = self._directory.size_bytes

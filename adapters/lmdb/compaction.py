@@ -37,7 +37,8 @@ _COPY_BYTES = 32 << 20
 
 
 class Compaction:
-    """The caller keeps others from reopening the environment. Every method raises Damaged, lmdb.Error and OSError."""
+    """The rewriting of a database file. The caller keeps others from reopening the environment. Every method raises
+    Damaged, lmdb.Error and OSError."""
 
     def __init__(self, directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
         self._directory = directory

@@ -33,7 +33,8 @@ _READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
 
 
 class Containment:
-    """Any thread. `lock` is held while the environment is replaced. `broken`: the fault that closed the database."""
+    """The state of a store, and the guard of its calls. `lock` is held while the environment is replaced. `broken`: the
+    fault that closed the database. Any thread."""
 
     def __init__(
         self,

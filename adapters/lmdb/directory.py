@@ -41,7 +41,7 @@ _LOCK_ATTEMPTS, _LOCK_WAIT_S = 5, 0.02
 
 
 class StoreDirectory:
-    """Paths and checks only; nothing here opens LMDB. Not shared between threads, but for its paths."""
+    """The paths of a store, and checks of them; nothing here opens LMDB. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -76,8 +76,8 @@ class SamePidError(OSError):
 
 
 class Environment:
-    """`map_bytes`: the limit on the file's size; 0 with `read_only`, for the writer's limit. A file that is larger
-    already stays as large and grows no further. `exclusive`: the lock that keeps other writers of this process out."""
+    """The LMDB environment of a store. `map_bytes`: the limit on the file's size; 0 with `read_only`, for the writer's
+    limit. A file that is larger already grows no further. `exclusive`: the lock of this process's writers."""
 
     def __init__(self, directory: StoreDirectory, *, map_bytes: int, read_only: bool) -> None:
         self.exclusive = RLock()
@@ -105,7 +105,7 @@ class Environment:
                 self.trees = self._open_trees(env)
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
-                    raise Damaged("trees of different page sizes")
+                    raise Damaged("the trees of the database have different page sizes")
             self._note_file(env)
             self._env = env  # readers may enter from here on
         except BaseException:
@@ -138,7 +138,7 @@ class Environment:
                 sleep(_SAME_PID_POLL_S)
 
     def _open_trees(self, env: lmdb.Environment) -> Trees:
-        """All are made in one transaction, so that a file has all of them or was never used."""
+        """Creates all in one transaction, so that a file has all of them or was never used."""
         if not self._read_only and env.stat()["entries"] == 0:
             with env.begin(write=True) as txn:
                 for name in TREES:
@@ -236,7 +236,7 @@ class Environment:
                     self._gate.notify_all()
 
     def _map_size(self, spare_bytes: int = 0) -> int:
-        """0: the writer's."""
+        """Returns the size of the map in bytes; 0 for the writer's."""
         return 0 if self._read_only else max(self._map_bytes, self._directory.size_bytes + spare_bytes)
 
     def _note_file(self, env: lmdb.Environment) -> None:

@@ -35,7 +35,7 @@ from domain.prefix.record import Namespace, Record, RecordKey
 
 
 class Reader:
-    """Any thread."""
+    """The read side of a store. Any thread."""
 
     def __init__(self, environment: Environment, codec: StateCodec) -> None:
         self._environment = environment
@@ -132,7 +132,7 @@ class Reader:
     def _tokens(self, txn: "lmdb.Transaction[bytes]", key: RecordKey, name: bytes) -> IdRow | None:
         row = self._row(txn, name)
         if row is None:
-            raise Damaged("a link names a record that is not there")
+            raise Damaged("a link names an absent record")
         with self._environment.notes.of(row.id):
             value = txn.get(piece_key(row.id, 0), db=self._environment.trees.dat)
         try:
@@ -151,10 +151,11 @@ def verify(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: R
 def under(txn: "lmdb.Transaction[Any]", tree: Tree, prefix: bytes) -> Iterator[bytes]:
     """Yields the keys of a tree that begin with `prefix`, in order."""
     cursor = txn.cursor(tree)
-    more = cursor.set_range(prefix)
-    while more and (name := bytes(cursor.key())).startswith(prefix):
-        yield name
-        more = cursor.next()
+    if cursor.set_range(prefix):
+        for key in cursor.iternext(keys=True, values=False):
+            if not (name := bytes(key)).startswith(prefix):
+                return
+            yield name
 
 
 def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> Head:

@@ -39,8 +39,8 @@ MAX_FREED_BYTES = 64 << 20
 
 
 class WriteTransaction:
-    """Lives as long as its LMDB transaction. `gone`: the records that it removed; `num_evicted`: of these, how many
-    were evicted. Names are the keys of `rec`."""
+    """One change of a store, for as long as its LMDB transaction. `gone`: the records that it removed; `num_evicted`:
+    the number of evicted ones among them. Names are the keys of `rec`."""
 
     def __init__(self, txn: "lmdb.Transaction[bytes]", environment: Environment) -> None:
         self.txn = txn
@@ -136,7 +136,7 @@ class WriteTransaction:
             if name not in kept:
                 row = self.row(name)
                 if row is None or row.clock != clock:
-                    raise Damaged("the order of use names a record that is not there")
+                    raise Damaged("the order of use names an absent record")
                 parent_clock = self.remove_leaf(name, row)
                 self.num_evicted += 1
                 # The parent may have become a leaf, and be older than where the search stands.
@@ -154,7 +154,7 @@ class WriteTransaction:
                 continue
             row = self.row(path.pop())
             if row is None:
-                raise Damaged("a link names a record that is not there")
+                raise Damaged("a link names an absent record")
             self.remove_leaf(name, row)
 
     def remove_leaf(self, name: bytes, row: Row, *, is_readable: bool = True) -> int | None:
@@ -174,7 +174,7 @@ class WriteTransaction:
         if is_block(name):
             found.append(self.txn.delete(child_prefix(space, row.parent) + name[5:], db=self.trees.kid))
         if not all(found):
-            raise Damaged("a record to remove is only partly there")
+            raise Damaged("a record to remove is incomplete")
         self._count(name, row, -1)
         self.gone.append(parse_key(self._namespace_of(space), name))
         self._freed_bytes += row.charged_bytes

@@ -92,8 +92,8 @@ class RecordUses:
 
 
 class Writer:
-    """`on_evicted` is called after each commit with how many records were evicted and why (as in RecordsEvicted), and
-    `note_gone` with those that were removed, for any reason."""
+    """The write side of a store. After each commit `on_evicted` is called with the number of evicted records and the
+    reason (as in RecordsEvicted), and `note_gone` with the records that were removed for any reason."""
 
     def __init__(
         self, environment: Environment, quota_bytes: int, uses: RecordUses, on_evicted: Callable[[int, str], None]

@@ -54,7 +54,8 @@ class NewerFormat(Exception):
 
 
 class Database:
-    """One thread at a time. Opens on construction; every call raises sqlite3.Error and OSError."""
+    """The documents of one database. Opens on construction; every call raises sqlite3.Error and OSError. One thread at
+    a time."""
 
     def __init__(self, path: Path | None, quota_bytes: int, max_age_ns: int | None) -> None:
         """`path` None: in memory. `quota_bytes`: of bodies, each with `OVERHEAD_BYTES`. Raises NewerFormat, too."""

@@ -66,7 +66,7 @@ _context = _Context()
 
 
 class ZstdStateCodec:
-    """See the port. `compress` False writes raw planes only; either way every frame can be read."""
+    """A StateCodec over zstd. `compress` False writes raw planes only; every frame can be read either way."""
 
     def __init__(self, *, compress: bool = True) -> None:
         self._compress = compress

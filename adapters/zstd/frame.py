@@ -95,7 +95,7 @@ def parse(frame: memoryview) -> tuple[list[Segment], int]:
     segments = [_segment(head, specs) for _ in range(num_segments)]
     stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
     if specs or stored_bytes != frame.nbytes - head.at:
-        raise CodecError("a state frame does not add up")
+        raise CodecError("a state frame has other sizes than its header says")
     return segments, head.at
 
 

@@ -26,7 +26,7 @@ from domain.request.document import Document, DocumentKey
 
 @dataclass(frozen=True, slots=True)
 class DocumentUsage:
-    """`stored_bytes`: what counts against the quota. `evicted`, `faults` (by kind): since the store was opened."""
+    """The usage of a store. `stored_bytes` count against the quota; `evicted`, `faults` (by kind): since opening."""
 
     quota_bytes: int
     stored_bytes: int

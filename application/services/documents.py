@@ -35,8 +35,8 @@ ERASE_TIMEOUT_S = 600.0
 
 
 class Documents:
-    """Event loop only, but for `close`. `opens` runs in the lane, at the first use; it never raises. `salt`: the
-    server's own."""
+    """The documents of a server. Event loop only, but for `close`. `opens` runs in the lane, at the first use; it never
+    raises. `salt`: the server's own."""
 
     def __init__(
         self, opens: Callable[[], DocumentStore], events: EventSink, clock: Clock, *, salt: str, timeout_s: float
