@@ -55,7 +55,8 @@ class FakeIds:
 
 
 class FakeMemory:
-    """A MemoryProbe that reads what was set. Any thread may read. `peak_bytes`: the most that was ever held."""
+    """A MemoryProbe that returns the readings of a test. Any thread may read. `peak_bytes`: the most that was ever
+    held."""
 
     def __init__(
         self, total_bytes: int | None = None, held_bytes: int | None = None, available_bytes: int | None = None

@@ -135,7 +135,7 @@ class RecurrentLeaf:
         self.digest = self._reduce()
 
     def cut(self, position: int, before: int) -> None:
-        """Raises ValueError unless `position` is `before`."""
+        """Checks that `position` is `before`. Raises ValueError otherwise."""
         if position != before:
             raise ValueError(f"recurrent state at {before} cannot be cut to {position}")
 

@@ -53,7 +53,7 @@ def score_token(state: int, options: FakeOptions, token: int, num_tops: int) -> 
 
 
 def _logprob(own: dict[int, float], token: int, num_tops: int) -> TokenLogprob:
-    """By the model's own distribution, in which all but the candidates are very unlikely."""
+    """The log probability by the model's own distribution, in which all but the candidates are very unlikely."""
     likely = _log_softmax(own)
     total = max(own.values()) - max(likely.values())
     ranked = sorted(likely.items(), key=lambda item: (-item[1], item[0]))

@@ -120,7 +120,7 @@ class HuggingFaceRepository:
         return self._hub_ids is None or id in self._hub_ids
 
     def _refuse_incomplete(self, id: ModelId, names: Sequence[str]) -> None:
-        """Raises the reason why a configured or local folder cannot be served."""
+        """Raises ModelNotFound or ModelLoadFailed for a configured or local folder that cannot be served."""
         named = [self._paths[id]] if id in self._paths else []
         for folder in [*named, *(directory.joinpath(*names) for directory in self._directories if names)]:
             if folder in named and not folder.is_dir():

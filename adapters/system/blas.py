@@ -210,7 +210,7 @@ def open_library(path: str) -> ctypes.CDLL:
 
 
 def check_library(library: ctypes.CDLL) -> None:
-    """Raises UnusableLibrary unless the library's products are correct and its integers have 32 bits."""
+    """Checks a library's products and its integers of 32 bits. Raises UnusableLibrary if one is wrong."""
     if not hasattr(library, "cblas_sgemm") or not hasattr(library, "cblas_sdot"):
         raise UnusableLibrary("it has no C interface (cblas_sgemm, cblas_sdot)")
     is_wide = _SIXTY_FOUR_BITS in _configuration(library, "openblas_get_config")

@@ -68,7 +68,7 @@ class UnloadModel:
 
 
 class Residence(Enum):
-    """Where a model is between its files and memory."""
+    """The state of a model between its files and memory."""
 
     ABSENT = "absent"
     LOADING = "loading"

@@ -57,7 +57,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
     offset: mx.array
     left_padding: mx.array
     num_passes_together: int
-    """Forward passes since a row joined or left."""
+    """The number of forward passes since a row joined or left."""
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
@@ -103,7 +103,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
-        """None if every row may see all slots: without a mask attention is a single operation on a GPU."""
+        """The mask, or None if every row may see all slots: without one, attention is a single operation on a GPU."""
         if num_tokens == 1 and window_size is None and not any(self._padding):
             return None
         how = {"return_array": return_array, "window_size": window_size}

@@ -136,7 +136,7 @@ _Place: TypeAlias = tuple[list[Any], int]
 def _take_out(
     done: Sequence[_Place], rows: Sequence[Caches], sources: Sequence[Sequence[_Place]], num_rows: int
 ) -> None:
-    """Moves what was moved to these places back to the rows, or leaves the rows empty."""
+    """Moves the leaves at these places back to the rows they came from, or leaves the rows empty."""
     try:
         for place, (held, index) in enumerate(done):
             for number, source in enumerate(sources):

@@ -2,7 +2,7 @@
 
 MLX moves an array in or out through managed memory, page by page: 1 to 1.5 GB/s where the bus carries 50, and an array
 that was read once stays in host memory. Here the driver copies to and from the address of an evaluated array, through
-page-locked pieces that a few threads fill or empty. Copies are exact. What is page-locked is allocated once:
+page-locked pieces that a few threads fill or empty. Copies are exact. Page-locked memory is allocated once:
 `LOCKED_BYTES`.
 
 `find_link` returns None if there is no such GPU, or if a round trip does not return what was sent; callers then let MLX
@@ -63,7 +63,7 @@ class CudaDriver:
     """
 
     def __init__(self) -> None:
-        """Raises OSError or RuntimeError if there is no driver."""
+        """Opens the driver. Raises OSError or RuntimeError if there is none."""
         self._library: Any = ctypes.CDLL("libcuda.so.1")
         self._context = ctypes.c_void_p()
         device = ctypes.c_int()
@@ -110,7 +110,7 @@ class CudaLink:
     """`address_of` and `write` on the compute thread only; `download` on any thread."""
 
     def __init__(self, driver: Driver) -> None:
-        """Raises RuntimeError if the driver refuses memory or streams."""
+        """Allocates the pieces. Raises RuntimeError if the driver refuses memory or streams."""
         self._driver = driver
         self._pieces: SimpleQueue[_Piece] = SimpleQueue()
         for _ in range(NUM_PIECES):

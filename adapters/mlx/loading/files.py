@@ -2,7 +2,7 @@
 
 Everything here is data of unknown origin, and nothing of it is run: a config.json that names a Python file is refused.
 Of a safetensors file (u64 header length, header, data) only the header is read and compared with the file's length, so
-that a file that is cut short is recognised. What is wrong is a ModelLoadFailed whose message names the file.
+that a file that is cut short is recognised. Every error is a ModelLoadFailed whose message names the file.
 """
 
 import json
@@ -177,7 +177,7 @@ def read_tensors(path: Path) -> Mapping[str, StoredTensor]:
 
 
 def _tensor(entry: object) -> StoredTensor | None:
-    """None for an entry that no reader of safetensors would take."""
+    """A header's entry as a tensor; None if it is invalid."""
     fields = cast(dict[str, object], entry) if isinstance(entry, dict) else {}
     offsets, shape = _sizes(fields.get("data_offsets")), _sizes(fields.get("shape"))
     if offsets is None or len(offsets) != 2 or shape is None or len(shape) > _MAX_AXES or prod(shape) > MAX_COUNT:

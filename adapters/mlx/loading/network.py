@@ -35,7 +35,7 @@ PIECE_BYTES = 64 * 2**20
 """Bytes of weights evaluated at once: some 20 ms of reading from a fast disk."""
 
 DEFAULT_CONTEXT_LENGTH = 4096
-"""For the few configurations without a limit."""
+"""The context length of the few configurations without a limit."""
 
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -53,7 +53,7 @@ _LEAST_QUANTISED = 32
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model's files say. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of the
+    """A model by its files. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of the
     adapter's, empty without one."""
 
     config: Mapping[str, Any]

@@ -22,7 +22,7 @@ from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.record import GroupPayloads, StatePayload, TensorSpec
 
 GroupSpecs = dict[int, tuple[TensorSpec, ...]]
-"""By group index: the specs of a short capture, the pattern that every payload of the group must follow."""
+"""The specs of a short capture by group index: the pattern that every payload of the group must follow."""
 
 _TOKEN_AXIS = -2
 
@@ -132,7 +132,7 @@ def _join_on_host(pieces: Sequence[StatePayload], needed: Sequence[int], spare: 
 def _join_on_device(
     pieces: Sequence[StatePayload], needed: Sequence[int], spare: Sequence[int]
 ) -> list[mx.array | None]:
-    """As `_join_on_host`, of pieces that are on the device or brought there first."""
+    """Does the same on the device, to which pieces of the host are copied first."""
     columns = [cast(DevicePayload, piece).tensors() for piece in land(pieces)]
     tensors: list[mx.array | None] = []
     for index, (num_tokens, num_spare) in enumerate(zip(needed, spare, strict=True)):
