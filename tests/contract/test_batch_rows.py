@@ -134,18 +134,6 @@ def test_rows_of_equal_lengths_need_no_mask_until_another_comes() -> None:
             assert seen_by_row(seen, index) == expected_by_row("full", row, lengths[index] + 1)
 
 
-@pytest.mark.parametrize("layers", ["full", "windowed", "composite"])
-def test_all_layers_of_full_rows_are_moved_by_one_array(layers: str) -> None:
-    batch = alone(layers, 0, 30)
-    append_rows(batch, 1, [alone(layers, 1, 12)], 2)
-    for step in range(3):
-        make_room(batch, 1)
-        full = [cache for cache in leaves(batch) if type(cache) is KVRows]
-        assert len({id(cache.offset) for cache in full}) == 1
-        assert full[-1].offset.tolist() == [30 + step, 12 + step]
-        feed(batch, [0, 1], [30 + step, 12 + step], 1)
-
-
 @pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_a_failed_join_leaves_both_as_they_were(layers: str, num_rows: int) -> None:

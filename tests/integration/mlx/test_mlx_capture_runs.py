@@ -58,20 +58,6 @@ def test_blocks_captured_together_are_those_captured_alone(name: str) -> None:
     model.close([id])
 
 
-@pytest.mark.parametrize("name", installed)
-def test_blocks_captured_together_restore_every_bit(name: str) -> None:
-    model = tiny_model(name)
-    chunk = NUM_BLOCKS * BLOCK
-    cold = open_at(model, PROMPT, grid=chunk)
-    expected = whole_state(model, cold)
-    captured = _captured_at(model, chunk)
-    for source in (captured, captured.on_host()):
-        restored = open_at(model, PROMPT, source, grid=chunk)
-        assert whole_state(model, restored) == expected
-        model.close([restored])
-    model.close([cold])
-
-
 def test_a_block_outlives_those_captured_with_it() -> None:
     """Its bytes stay its own: nothing of the others is kept alive by it."""
     model = tiny_model("deepseek_v3")
@@ -115,3 +101,14 @@ def _run(model: MlxModel) -> tuple[list[StateBytes], StateBytes, list[int], list
     cold = continue_greedy(model, id, PROMPT, 8)
     restored = continue_greedy(model, open_at(model, PROMPT, captured), PROMPT, 8)
     return [state_bytes(groups) for groups in captured.blocks], state, cold, restored
+
+
+def test_prefill_leaves_the_buffers_that_are_charged() -> None:
+    """mlx-lm's own buffer would have 812 slots instead of 768 after two chunks of 300 tokens."""
+    model, id = tiny_model("llama"), new_id()
+    model.open(id)
+    for _ in range(2):
+        model.prefill(id, [5] * 300)
+    left = model.leave(id)
+    assert left is not None
+    assert left.size_bytes == model.description.memory.state_bytes(600)

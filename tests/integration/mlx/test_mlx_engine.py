@@ -28,7 +28,7 @@ from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
 from tests.support.frozen_tests import really_freezing
 from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
-from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
+from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 
 PROMPT = prompt_of(50)
 
@@ -146,18 +146,6 @@ def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
     model.close([far])
 
 
-def test_a_failing_prefill_closes_its_sequence() -> None:
-    network = FailingNetwork(build("llama"))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
-    id, other = new_id(), open_at(model, PROMPT)
-    model.open(id)
-    network.countdown = 1
-    with pytest.raises(ComputeFailed, match="on fire"):
-        model.prefill(id, PROMPT)
-    assert model.open_ids() == {other}
-    model.close([other])
-
-
 @pytest.mark.parametrize("token", [-1, 256, 2**31])
 def test_tokens_outside_the_vocabulary_never_reach_the_device(token: int) -> None:
     model = tiny_model("llama")
@@ -217,20 +205,6 @@ def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
     assert len(payload.specs) == 8
     assert len(payload.packs) == 1
     model.close([id])
-
-
-def test_unloading_returns_the_memory(folder: Path) -> None:
-    engine = MlxEngine()
-    gc.collect()  # what other tests left would go in the middle
-    before = engine.memory()["active"]
-    model = finish_load(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
-    weights = model.description.weight_bytes
-    id = open_at(model, PROMPT)
-    prefill(model, id, PROMPT, len(PROMPT))
-    assert engine.memory()["active"] >= before + weights
-    engine.unload(model)
-    assert engine.memory()["active"] < before + weights / 4
-    assert engine.memory()["cache"] == 0
 
 
 class Knot:

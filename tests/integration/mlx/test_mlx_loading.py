@@ -10,9 +10,12 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 
+from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import check_source
+from adapters.mlx.loading.network import NO_OWN_CODE
 from adapters.mlx.loading.weights_digest import digest_folder
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
@@ -92,7 +95,7 @@ def _without_config(folder: Path) -> None:
 
 
 def _bad_json(folder: Path) -> None:
-    (folder / "config.json").write_text("{not json")
+    (folder / "config.json").write_text('{"model_type":' + "[" * 200_000)
 
 
 def _list_config(folder: Path) -> None:
@@ -163,18 +166,12 @@ def _infinite_weights(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_without_config, "no config.json"),
-        (_bad_json, "cannot be read"),
-        (_list_config, "must hold a JSON object"),
-        (_unknown_type, "no model type 'perpetuum_mobile'"),
         (_missing_value, "num_hidden_layers"),
-        (_without_weights, "no weights"),
-        (_truncated_weights, "could not be loaded"),
         (_missing_tensor, "norm"),
         (_infinite_weights, "infinities or NaN"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words: str) -> None:
+def test_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: str) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
     damage(folder)
     with pytest.raises(ModelLoadFailed, match=words):
@@ -186,6 +183,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
     [
         (_without_config, "no config.json"),
         (_bad_json, "cannot be read"),
+        (_list_config, "must hold a JSON object"),
         (_unknown_type, "no model type 'perpetuum_mobile'"),
         (_endless_layers, "num_hidden_layers is 100000000, but at most 2048 are built"),
         (_without_weights, "no weights"),
@@ -196,9 +194,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
         (_endless_product, "is not a tensor"),
     ],
 )
-def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
-    tmp_path: Path, damage: Any, words: str
-) -> None:
+def test_the_check_before_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: str) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
     source = ModelSource(ModelId("m"), str(folder))
     assert check_source(source, LoadOptions()).weight_bytes == load(folder).description.weight_bytes
@@ -207,7 +203,7 @@ def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
         check_source(source, LoadOptions())
 
 
-def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="is not a folder"):
         load(tmp_path / "nowhere")
 
@@ -248,7 +244,7 @@ def test_other_weights_of_equal_size_and_time_have_another_digest(tmp_path: Path
     assert digest_folder(folder, memory) == digest_folder(folder, None) != before
 
 
-def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -> None:
+def test_an_unchanged_file_is_hashed_once(tmp_path: Path) -> None:
     folder, memory = write_folder("llama", tmp_path / "a"), tmp_path / "memory"
     before = digest_folder(folder, memory)
     (remembered,) = memory.iterdir()
@@ -258,7 +254,7 @@ def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -
     assert digest_folder(folder, memory) != before
 
 
-def test_what_rounds_is_told(folder: Path) -> None:
+def test_arithmetic_names_the_blas(folder: Path) -> None:
     source, options = ModelSource(ModelId("m"), str(folder)), LoadOptions()
     found = [finish_load(MlxEngine(blas=blas).load(source, options)).description for blas in ("", "B 1")]
     assert found[0].arithmetic
@@ -268,7 +264,7 @@ def test_what_rounds_is_told(folder: Path) -> None:
         assert "B 1" in found[1].arithmetic
 
 
-def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, tmp_path: Path) -> None:
+def test_a_remembered_correction_is_applied_at_the_next_load(folder: Path, tmp_path: Path) -> None:
     source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
     told = finish_load(engine.load(source, LoadOptions())).description
     learnt = PeakCorrection(2.0, 0.5, 1)
@@ -279,7 +275,7 @@ def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, 
     assert again.memory == learnt.applied(unknown) != unknown
 
 
-def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
+def test_an_invalid_file_of_digests_is_ignored(tmp_path: Path) -> None:
     folder = write_folder("llama", tmp_path / "a")
     expected = digest_folder(folder, None)
     memory = tmp_path / "memory"
@@ -291,3 +287,45 @@ def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert digest_folder(folder, blocked / "below") == expected
+
+
+# ---- a model is data: its Python file is never run ------------------------------------------------------------------
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A model that works, and that leaves a file behind when its code is run."""
+    folder = write_folder("llama", tmp_path / "models" / "hostile")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_file": "own.py"}))
+    (folder / "own.py").write_text(
+        f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\nfrom mlx_lm.models.llama import *\n"
+    )
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["own.py", "../own.py", 7, ""])
+def test_a_model_file_is_refused_before_a_weight_is_read(tmp_path: Path, name: object) -> None:
+    """The weights are missing too, but the error is about the file."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "model_file": name}))
+    with pytest.raises(ModelLoadFailed, match="model_file"):
+        load(tmp_path)
+
+
+def test_a_model_with_a_model_file_is_not_served(hostile: Path) -> None:
+    repository = HuggingFaceRepository([str(hostile.parent)], cache=hostile.parent / "none")
+    assert repository.find(ModelId("hostile")) is None
+    assert "hostile" not in [source.id for source in repository.list()]
+    with pytest.raises(ModelLoadFailed, match="model_file"):
+        repository.fetch(ModelId("hostile"), lambda _progress: None)
+    with pytest.raises(ModelLoadFailed, match="model_file"):
+        load(hostile)
+    assert not (hostile / "ran").exists()
+
+
+def test_a_model_file_that_appears_after_the_check_is_not_run(hostile: Path) -> None:
+    network, config = mlx_lm_module("utils").load_model(hostile, lazy=True, model_config=NO_OWN_CODE)
+    assert type(network).__module__ == "mlx_lm.models.llama"
+    assert config["model_file"] is None
+    assert not (hostile / "ran").exists()
