@@ -1,6 +1,6 @@
-"""A GrammarChecker that tries each grammar in a process of its own (`trial`), and remembers the verdict.
+"""A GrammarChecker that tries each grammar in a process of its own (`trial`), and caches the verdict.
 
-Two hundred milliseconds for a grammar that is new; an agent sends the same one with every turn.
+A new grammar takes two hundred milliseconds; an agent sends the same one with every turn.
 """
 
 import json
@@ -25,7 +25,7 @@ MAX_TRIALS = 2
 MAX_REMEMBERED = 1_024
 _SHOWN_CHARS = 400
 _TRIAL = Path(__file__).with_name("trial.py")
-_TOO_DEAR = "it is too complex to be enforced: compiling it takes too much time or memory"
+_TOO_COSTLY = "compiling it takes too much time or memory; simplify it"
 
 
 class LlguidanceChecker:
@@ -64,22 +64,22 @@ class LlguidanceChecker:
 
     def _verdict(self, asked: bytes) -> str:
         if not self._trials.acquire(timeout=self._timeout_s):
-            raise ServerUnavailable("other grammars are being checked")
+            raise ServerUnavailable("the grammar could not be checked: others are being checked; retry")
         try:
             done = subprocess.run(
                 [sys.executable, "-P", str(_TRIAL)], input=asked, capture_output=True, timeout=self._timeout_s
             )
         except subprocess.TimeoutExpired:
-            raise ServerUnavailable(f"a grammar could not be checked within {self._timeout_s:g} s") from None
+            raise ServerUnavailable(f"the grammar could not be checked within {self._timeout_s:g} s; retry") from None
         except OSError as error:
-            raise ServerUnavailable(f"a grammar cannot be checked: {error}") from error
+            raise ServerUnavailable(f"the grammar could not be checked: {error}") from error
         finally:
             self._trials.release()
         if done.returncode in _ENDED_BY_ITS_COST or b"MemoryError" in done.stderr:
-            return _TOO_DEAR
+            return _TOO_COSTLY
         if done.returncode:
             reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise ServerUnavailable(f"a grammar cannot be checked: {shown(reason, _SHOWN_CHARS)}")
+            raise ServerUnavailable(f"the grammar could not be checked: {shown(reason, _SHOWN_CHARS)}")
         return shown(json.loads(done.stdout)["error"].replace("<non-verbose/>", "").strip(), _SHOWN_CHARS)
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from adapters.llguidance.library import new_matcher, new_tokenizer, rendered
 from application.ports.token_constraint import AllowedTokens, TokenConstraint
@@ -121,54 +121,23 @@ def _with(mask: bytes, token_ids: frozenset[int]) -> bytes:
     return bytes(bits)
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 MAX_GRAMMARS = 32
 """The matchers kept to copy from for one model: some megabytes each."""
 
 
-class _Made(Generic[K, V]):
-    """A cache of values that are made once a key; the least recently used is evicted. A failure is raised to all who
-    wait, and not kept. Any thread."""
-
-    def __init__(self, max_kept: int) -> None:
-        self._max_kept = max_kept
-        self._lock = Lock()
-        self._futures: OrderedDict[K, Future[V]] = OrderedDict()
-
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        with self._lock:
-            future = self._futures.get(key)
-            is_maker = future is None
-            if future is None:
-                future = self._futures[key] = Future()
-            self._futures.move_to_end(key)
-            if len(self._futures) > self._max_kept:
-                self._futures.popitem(last=False)
-        if is_maker:
-            try:
-                future.set_result(make())
-            except BaseException as error:
-                future.set_exception(error)
-                with self._lock:
-                    if self._futures.get(key) is future:
-                        del self._futures[key]
-        return future.result()
-
-
 class _Model:
-    """One model's tokens, made by a worker of `lane`, and its grammars."""
+    """One model's tokens, made by a worker of `lane`, and its grammars. Any thread."""
 
     def __init__(self, lane: Lane, vocabulary: Vocabulary) -> None:
-        self.tokenizer: Future[LLTokenizer] = lane.submit(new_tokenizer, vocabulary)
-        self._matchers: _Made[tuple[str, Grammar], LLMatcher] = _Made(MAX_GRAMMARS)
+        self._tokenizer: Future[LLTokenizer] = lane.submit(new_tokenizer, vocabulary)
+        self._lock = Lock()
         self._copying = Lock()
+        self._matchers: OrderedDict[tuple[str, Grammar], Future[LLMatcher]] = OrderedDict()
 
     def matcher(self, grammar: Grammar, salt: str) -> "LLMatcher":
         """Return a matcher for one sequence. Runs in a worker. Raises ComputeFailed."""
         try:
-            original = self._matchers.get((salt, grammar), lambda: self._compiled(grammar))
+            original = self._original((salt, grammar))
             with self._copying:
                 return original.deep_copy()
         except ComputeFailed:
@@ -176,8 +145,28 @@ class _Model:
         except Exception as error:
             raise ComputeFailed(f"the grammar could not be compiled: {error}") from error
 
+    def _original(self, key: tuple[str, Grammar]) -> "LLMatcher":
+        """Return the matcher to copy from, compiled by the first caller; others wait. A failure is raised to all of
+        them, and not kept. The least recently used is evicted."""
+        with self._lock:
+            made = self._matchers.get(key)
+            is_first = made is None
+            if made is None:
+                made = self._matchers[key] = Future()
+            self._matchers.move_to_end(key)
+            if len(self._matchers) > MAX_GRAMMARS:
+                self._matchers.popitem(last=False)
+        if is_first:
+            try:
+                made.set_result(self._compiled(key[1]))
+            except BaseException as error:
+                made.set_exception(error)
+                with self._lock:
+                    self._matchers.pop(key, None)
+        return made.result()
+
     def _compiled(self, grammar: Grammar) -> "LLMatcher":
-        matcher = new_matcher(self.tokenizer.result(), rendered(grammar))
+        matcher = new_matcher(self._tokenizer.result(), rendered(grammar))
         if matcher.is_error():
             raise ComputeFailed(f"the grammar could not be compiled: {matcher.get_error()}")
         return matcher
@@ -189,7 +178,7 @@ class LlguidanceCompiler:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._models: dict[ModelId, _Model] = {}
-        self._wake: Callable[[], None] = _do_nothing
+        self._wake: Callable[[], None] = lambda: None
 
     def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
         if vocabulary is not None:
@@ -201,7 +190,10 @@ class LlguidanceCompiler:
     def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
         model = self._models.get(id)
         if model is None or not eos_token_ids:
-            raise ComputeFailed(f"{id} is not loaded, its tokens have no bytes, or none of them ends an answer")
+            raise ComputeFailed(
+                f"no grammar can be compiled for {id}: it is not loaded, its tokens have no byte representation, or"
+                " none of them ends an answer"
+            )
         try:
             make_matcher = partial(model.matcher, grammar, salt)
             return LlguidanceConstraint(self._lane, make_matcher, eos_token_ids, self._wake)
@@ -210,7 +202,3 @@ class LlguidanceCompiler:
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-
-
-def _do_nothing() -> None:
-    """The wake-up until one is set."""

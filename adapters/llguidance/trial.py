@@ -1,9 +1,9 @@
-"""A grammar's trial, run as a process of its own: compile it, follow it for a few dozen tokens, say what went wrong.
+"""A grammar's trial, run as a process of its own: compile it, follow it for a few dozen tokens, report what went wrong.
 
-Client grammars can take the library any time, any memory, and a stack deep enough to end the process (measured with
-1.9.1: 5,000 `$defs` in a row, 3,000 Lark rules in a row; an integer that is a multiple of 999,983 compiles for ever).
-Here that ends this process and tells the one that asked. The stack is an eighth of what a thread of the server has, so
-what passes fits there.
+The library may need any time, any memory and any stack depth for a client's grammar (measured with 1.9.1: 5,000
+`$defs` in a row, 3,000 Lark rules in a row; an integer that is a multiple of 999,983 compiles for ever). Here that ends
+this process, and its exit status reports it. The stack is an eighth of a server thread's, so a grammar that passes fits
+there.
 
 Standard library and llguidance only: started by its path, it imports nothing of Cairn. One JSON object on stdin, one on
 stdout: {"grammar", "limits", "vocab_size", "special": {name: id}} to {"error"}.
@@ -23,8 +23,8 @@ STACK_BYTES = 2**20
 NUM_TOKENS = 64
 MAX_STEP_S = 0.1
 
-STEP_TOO_SLOW = "a token takes too long to follow"
-NOTHING_MATCHES = "nothing matches it"
+STEP_TOO_SLOW = "it takes too long to follow a token; simplify it"
+NOTHING_MATCHES = "no text matches it"
 
 
 class _Bytes:
@@ -91,7 +91,7 @@ def main() -> None:
     thread = threading.Thread(target=lambda: found.append(trial(asked)))
     thread.start()
     thread.join()
-    json.dump({"error": found[0]}, sys.stdout)  # without an answer this raises: the process fails, and that is told
+    json.dump({"error": found[0]}, sys.stdout)  # raises without an answer: the exit status reports it
 
 
 if __name__ == "__main__":

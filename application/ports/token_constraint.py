@@ -1,13 +1,13 @@
-"""Holding a sequence's tokens to a grammar: checked on the text side, enforced on the token side.
+"""Grammars that constrain a sequence's tokens: checked on the text side, enforced on the token side.
 
-    text side     GrammarChecker.check          before a request is submitted; what cannot be enforced is a 400
+    text side     GrammarChecker.check          before a request is submitted; a grammar that cannot be enforced: 400
     token side    ConstraintCompiler.compile    at submission; compiles in a worker, and the first mask with it
                   TokenConstraint.accept        after each token; the next mask is made then
                   TokenConstraint.allowed       where a token is chosen
 
 A step of decoding: the forward pass of token i is queued, token i is accepted, the next mask is made while the device
 computes, and token i+1 is chosen with it. So a constrained sequence runs ahead as a free one does, and never with a
-token that its grammar does not allow. What fails is ComputeFailed, of that sequence alone.
+token that its grammar does not allow. A failure is ComputeFailed, of that sequence alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ from domain.request.grammar import Grammar
 
 @dataclass(frozen=True, slots=True)
 class AllowedTokens:
-    """Which token may come next: bit `i % 8` of byte `i // 8` of `mask` is set if token `i` may; at least one is.
+    """The tokens that may come next: bit `i % 8` of byte `i // 8` of `mask` is set for token `i`; at least one is.
 
-    Ids beyond the mask may not. `must_end`: only tokens that end the answer may, because it is complete."""
+    Ids beyond the mask are not allowed. `must_end`: only tokens that end the answer may, because it is complete."""
 
     mask: bytes
     must_end: bool = False
@@ -36,26 +36,27 @@ class TokenConstraint(Protocol):
     """One sequence's place in its grammar. All methods from one thread, the compute thread."""
 
     def poll(self) -> bool:
-        """Whether `allowed` would answer at once, with tokens or with an error."""
+        """Return True once `allowed` would return or raise without waiting."""
         ...
 
     def allowed(self) -> AllowedTokens:
-        """What may follow the tokens accepted so far. Waits for the compiler, at most for a stated time. Raises
+        """Return the tokens that may follow those accepted so far. Waits for the compiler, up to a timeout. Raises
         ComputeFailed when it failed or takes too long, the grammar is at a dead end, or a token broke it."""
         ...
 
     def accept(self, token_id: int) -> None:
-        """The next token was chosen: make what may follow it. One that ends the answer leaves only such tokens allowed.
-        Raises ComputeFailed for a token that is not allowed; the constraint is of no use then."""
+        """Advance by the token that was chosen, and compute the mask after it. After a token that ends the answer only
+        such tokens are allowed. Raises ComputeFailed for a token that is not allowed; the constraint is unusable then.
+        """
         ...
 
 
 class ConstraintCompiler(Protocol):
-    """The token side. Any thread; nothing blocks."""
+    """Compiles grammars on the token side. Any thread; nothing blocks."""
 
     def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
-        """A model is being loaded: its sequences may be constrained from now on. A worker prepares its `vocabulary`
-        meanwhile, once a model. Without a vocabulary every compilation fails."""
+        """Register a model that is being loaded: its sequences may be constrained from now on. A worker prepares its
+        `vocabulary` meanwhile, once a model. Without a vocabulary every compilation fails."""
         ...
 
     def detach(self, id: ModelId) -> None:
@@ -64,8 +65,8 @@ class ConstraintCompiler(Protocol):
 
     def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
         """Begin to compile. `eos_token_ids`: all that end this answer. Compiled grammars are shared by requests of one
-        `salt` only, so that no time tells another tenant of them. Raises ComputeFailed for a
-        model that is not attached, and when nothing could end the answer."""
+        `salt` only, so that no timing reveals another tenant's. Raises ComputeFailed for a model that is not attached,
+        and when no token could end the answer."""
         ...
 
     def wake_with(self, wake: Callable[[], None]) -> None:
@@ -74,13 +75,13 @@ class ConstraintCompiler(Protocol):
 
 
 class GrammarChecker(Protocol):
-    """The text side. Any thread; blocking, for a stated time at most, and nothing that it is given can hang it, take
-    memory without bound, or end the process."""
+    """Checks grammars on the text side. Any thread; blocks up to a timeout. No grammar can hang it, take memory without
+    bound, or end the process."""
 
     def check(
         self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str, salt: str = ""
     ) -> None:
         """Raises InvalidRequest for `param` if the grammar cannot be read, names a special token that the model does
         not have, matches nothing, or would cost too much; ServerUnavailable if that cannot be known now.
-        Verdicts are remembered by `salt`."""
+        Verdicts are cached by `salt`."""
         ...

@@ -83,7 +83,7 @@ WRONG = {
     "regex": (regex_grammar("(a", "x"), "regex"),
     "unsatisfiable": (schema({"properties": {"a": False}, "required": ["a"], "type": "object"}), "nsatisfiable"),
     "oneOf": (schema({"oneOf": [{"type": "string"}, {"minLength": 2, "type": "string"}]}), "oneOf"),
-    "endless reference": (schema(chained(1, lambda _ref: {"$ref": "#/$defs/d0"})), "nothing matches"),
+    "endless reference": (schema(chained(1, lambda _ref: {"$ref": "#/$defs/d0"})), "no text matches"),
 }
 HOSTILE = {
     "nested options": raw(nested_options(9)),
