@@ -221,7 +221,7 @@ def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:
     parts: list[str] = []
     if message.reasoning and keeps_reasoning:
         parts.append(f"<think>\n{message.reasoning}\n</think>\n")
-    parts.append(message.told)
+    parts.append(message.content_for_model)
     parts += [f"\n<call>{call.name} {call.arguments}</call>" for call in message.tool_calls]
     return "".join(parts)
 

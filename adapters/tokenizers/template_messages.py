@@ -144,7 +144,7 @@ def _name(message: ChatMessage, called: Mapping[str, str]) -> str | None:
 def _message(
     message: ChatMessage, name: str | None, traits: TemplateTraits, adjustments: Adjustments
 ) -> dict[str, Any]:
-    content: Any = message.told
+    content: Any = message.content_for_model
     if adjustments.text_parts:
         content = [{"type": "text", "text": content}]
     shaped: dict[str, Any] = {"role": message.role.value, "content": content}

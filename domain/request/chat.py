@@ -15,7 +15,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Role(Enum):
-    """Who speaks. `developer` is mapped to `system` for templates that do not know it."""
+    """The author of a message. `developer` is mapped to `system` for templates that do not know it."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -25,13 +25,13 @@ class Role(Enum):
 
 
 SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
-"""Those who instruct the model, wherever in the conversation they speak."""
+"""The roles that instruct the model, anywhere in the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call the assistant made in an earlier turn. `arguments` is the JSON text exactly as the client sent it; with
-    `is_generated`, exactly as the model wrote it, and it is rendered so."""
+    `is_generated`, exactly as the model wrote it, and it is rendered verbatim."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ _ERROR_CHARS = max(map(len, _ERROR_OPENINGS))
 class ChatMessage:
     """One message. `content` is plain text: dialects flatten text parts and refuse other media before this point.
 
-    `is_error`: this result of a tool tells that the call failed.
+    `is_error`: this result of a tool reports that the call failed.
     """
 
     role: Role
@@ -59,8 +59,8 @@ class ChatMessage:
     is_error: bool = False
 
     @property
-    def told(self) -> str:
-        """The content as a model has to read it where nothing else tells it of a failure."""
+    def content_for_model(self) -> str:
+        """The content, with the failure of a tool call spelled out where the content does not mention it."""
         if not self.is_error or self.content.lstrip()[:_ERROR_CHARS].lower().startswith(_ERROR_OPENINGS):
             return self.content
         return f"Error: {self.content}"
@@ -68,7 +68,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class TextGrammar:
-    """What a tool's text has to match: a grammar in this syntax, `lark` or `regex`."""
+    """A grammar that a tool's text has to match. `syntax`: `lark` or `regex`."""
 
     syntax: str
     definition: str
@@ -76,8 +76,8 @@ class TextGrammar:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool the model may call. `parameters` is a JSON schema. `strict`: the arguments of a call are held to it.
-    `text_grammar`: what its only parameter, a text, is held to where that can be done; it is told in any case."""
+    """A tool the model may call. `parameters` is a JSON schema. `strict`: it constrains the arguments of a call.
+    `text_grammar` constrains its only parameter, a text, where it is supported; the model is shown it in any case."""
 
     name: str
     description: str = ""
@@ -87,15 +87,15 @@ class ToolSpec:
 
 
 def num_leading_system(messages: Sequence[ChatMessage]) -> int:
-    """How many system messages stand before the first turn."""
+    """Return the number of system messages before the first turn."""
     return next((at for at, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
 
 
 def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """System messages after the first turn, told as a user's in the same place and marked as what they are.
+    """Return the messages with system messages after the first turn as a user's, in the same place and marked.
 
-    For templates that take system messages at the beginning only. Moving them there instead would change the beginning
-    of every later prompt of the conversation.
+    For templates that accept system messages at the beginning only. Moving them there instead would change the
+    beginning of every later prompt of the conversation.
     """
     lead = num_leading_system(messages)
     return [
@@ -107,7 +107,8 @@ def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 class CallMode(Enum):
-    """NONE: what looks like a call is text. REQUIRED: at least one call, and no text beside it."""
+    """The calls that an answer may hold. NONE: none, and text that looks like a call stays text. REQUIRED: at least
+    one, and no text beside it."""
 
     AUTO = "auto"
     NONE = "none"
@@ -116,7 +117,9 @@ class CallMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`names`: the only tools that may be called; empty for all. `one_call`: no more than one."""
+    """The tools that an answer may call. `names`: the only ones; empty for all. `one_call`: no more than one call.
+
+    The prompt shows all tools in any case, so that a prefix does not change with the choice."""
 
     mode: CallMode = CallMode.AUTO
     names: tuple[str, ...] = ()
@@ -124,14 +127,14 @@ class ToolChoice:
 
 
 def named_tool(name: str) -> ToolChoice:
-    """One call, of this tool."""
+    """Return the choice of one call, of this tool."""
     return ToolChoice(CallMode.REQUIRED, (name,), one_call=True)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedCall:
-    """`arguments`: the text as generated, valid JSON or not. `reasoning`: what was thought before it; of several calls
-    in one turn the first has it. `is_own_id`: the id is ours and unguessable, not one that the model wrote."""
+    """A tool call as the model wrote it. `arguments`: the text, valid JSON or not. `reasoning`: the reasoning before
+    it; of several calls in one turn the first has it. `is_own_id`: the server made the id, which cannot be guessed."""
 
     name: str
     arguments: str
@@ -139,13 +142,13 @@ class GeneratedCall:
     is_own_id: bool = True
 
     def is_of(self, call: ToolCall) -> bool:
-        """Whether this is what the model wrote for a call. Ids that models write (`functions.ls:0`) are no proof: for
-        those the arguments must say the same."""
+        """Return True if the model wrote this for the call. An id that models write (`functions.ls:0`) is no proof:
+        with one the arguments must have equal values."""
         return call.name == self.name and (self.is_own_id or _value(call.arguments) == _value(self.arguments))
 
 
 def with_generated(message: ChatMessage, known: Mapping[str, GeneratedCall]) -> ChatMessage:
-    """The message with what was generated for it. `known`: by the id of the call."""
+    """Return the message with the generated text and reasoning of its calls. `known`: by the id of the call."""
     found = {call.id: known[call.id] for call in message.tool_calls if call.id in known and known[call.id].is_of(call)}
     if not found:
         return message

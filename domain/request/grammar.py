@@ -19,7 +19,7 @@ both are therefore one terminal (`until`).
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ from domain.request.chat import Json
 from domain.request.json_schema import checked_schema
 
 MAX_GRAMMAR_BYTES = 256 * 1024
-"""Of one grammar's text: the schemas of all tools of an agent are some 60 KB."""
+"""The longest text of one grammar: the schemas of all tools of an agent are some 60 KB."""
 
 MAX_CHOICES = 1_000
 
@@ -43,8 +43,8 @@ class GrammarKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Text that a model's family uses as a sign, such as `</think>`. `token_id`: of the special token that it is, None
-    where it is spelled with ordinary tokens."""
+    """Text that a model's family uses as a mark, such as `</think>`. `token_id`: its special token; None where it is
+    spelled with ordinary tokens."""
 
     text: str
     token_id: int | None = None
@@ -56,7 +56,7 @@ Pieces: TypeAlias = tuple[Marker, ...]
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """Free text before the answer: from `open` up to and with `close`, or none. With `open` empty, the prompt has
-    opened it, and the answer begins inside. `before_answer`: what stands before an answer that is no call."""
+    opened it, and the answer begins inside. `before_answer`: the marks before an answer that is no call."""
 
     close: Pieces
     open: Pieces = ()
@@ -64,13 +64,13 @@ class Reasoning:
 
     @property
     def is_needless(self) -> bool:
-        """Whether the answer may begin without: nothing is open, and nothing but reasoning would stand before it."""
+        """True if the answer may begin without it: it is not open, and no other mark stands before the answer."""
         return bool(self.open) and not self.before_answer
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """See the module. `calls`: a grammar in Lark of calls that may stand in the answer's place; "" for none."""
+    """A grammar as the module describes. `calls`: a Lark grammar of calls that may replace the answer; "" for none."""
 
     kind: GrammarKind
     text: str = ""
@@ -79,7 +79,7 @@ class Grammar:
 
 
 def json_schema_grammar(schema: Mapping[str, Json] | bool, param: str) -> Grammar:
-    """Compact JSON, at most one space after a comma or colon, that the schema accepts.
+    """Return a grammar of compact JSON (at most one space after a comma or colon) that the schema accepts.
 
     Raises InvalidRequest for `param`, naming the keyword that cannot be enforced and where it stands."""
     text = json.dumps(checked_schema(schema, param), ensure_ascii=False, separators=(",", ":"))
@@ -87,7 +87,7 @@ def json_schema_grammar(schema: Mapping[str, Json] | bool, param: str) -> Gramma
 
 
 def json_object_grammar() -> Grammar:
-    """Any JSON object, as compact as with a schema."""
+    """Return a grammar of any JSON object, as compact as with a schema."""
     return Grammar(GrammarKind.JSON_OBJECT)
 
 
@@ -99,7 +99,7 @@ def regex_grammar(pattern: str, param: str) -> Grammar:
 def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
     """Raises InvalidRequest for `param`."""
     if not choices or not all(choices):
-        raise InvalidRequest(f"{param} must hold at least one string, and none that is empty", param=param)
+        raise InvalidRequest(f"{param} must be a list of at least one string, none of them empty", param=param)
     if len(choices) > MAX_CHOICES:
         raise InvalidRequest(f"{param} has more than {MAX_CHOICES} strings", param=param)
     text = json.dumps(list(dict.fromkeys(choices)), ensure_ascii=False)
@@ -113,65 +113,57 @@ def lark_grammar(text: str, param: str) -> Grammar:
     return Grammar(GrammarKind.LARK, bounded(text, param))
 
 
-def after_reasoning(grammar: Grammar, reasoning: Reasoning) -> Grammar:
-    """The same answer after what its model thinks."""
-    return replace(grammar, reasoning=reasoning)
-
-
-def or_calls(grammar: Grammar, calls: Grammar) -> Grammar:
-    """The same answer, or calls in its place. `calls` is one in Lark."""
-    return replace(grammar, calls=calls.text)
-
-
 def pieces(text: str, special_tokens: Mapping[str, int]) -> Pieces:
-    """A family's text, with those of its tokens that no text spells as such."""
+    """Return a family's text as pieces: its special tokens, and the text between them."""
     names = sorted((name for name in special_tokens if name and name in text), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
     return tuple(Marker(part, special_tokens.get(part)) for part in parts if part)
 
 
 def bounded(text: str, param: str) -> str:
-    """The text, if it is not empty, not too long, and can be written as UTF-8. Raises InvalidRequest for `param`."""
+    """Return the text. Raises InvalidRequest for `param` if it is empty, too long, or not valid Unicode."""
     try:
         num_bytes = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{param} holds half of a surrogate pair", param=param) from error
+        raise InvalidRequest(
+            f"{param} contains half of a surrogate pair, which is not valid Unicode", param=param
+        ) from error
     if not 0 < num_bytes <= MAX_GRAMMAR_BYTES:
         raise InvalidRequest(f"{param} must have 1 to {MAX_GRAMMAR_BYTES} bytes", param=param)
     return text
 
 
 JSON_OPTIONS: Mapping[str, Json] = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""At most one space where JSON may have white space: a model cannot lose itself in it. Regular expressions."""
+"""At most one space where JSON may have white space, so that a model cannot repeat it for ever."""
 
 ANY_TEXT = "/(?s:.*)/"
 
 
 def json_rule(schema: Mapping[str, Json]) -> str:
-    """A schema as a term of Lark."""
+    """Return a schema as a Lark term."""
     return "%json " + _json({**schema, "x-guidance": dict(JSON_OPTIONS)})
 
 
 def quoted(text: str) -> str:
-    """A text as a term of Lark."""
+    """Return a text as a Lark term."""
     return _json(text)
 
 
 def terms(pieces: Pieces) -> str:
-    """Pieces as terms of Lark."""
+    """Return pieces as Lark terms."""
     return " ".join(quoted(one.text) if one.token_id is None else f"<[{one.token_id}]>" for one in pieces)
 
 
 def without(term: str, text: str) -> str:
-    """What matches the term, a terminal's, and does not hold the text."""
+    """Return a terminal for the texts that match a terminal and do not contain the text."""
     return f"({term} & ~/(?s:.*){literal(text)}(?s:.*)/)"
 
 
 def until(term: str, stop: str, close: Pieces) -> tuple[str, str]:
-    """A terminal of free text with the beginning of what closes it, and the terms for the rest of that.
+    """Return a terminal of free text with the first text of its closing mark, and the terms for the rest of that mark.
 
-    `term`: what of a terminal the text matches. `stop`: what the text may not hold, if no special token closes it, as
-    no text spells those."""
+    `term`: a terminal that the text matches. `stop`: a text that it may not contain, needed where no special token
+    closes it."""
     special = next((at for at, piece in enumerate(close) if piece.token_id is not None), len(close))
     if special == len(close):
         term = without(term, stop)
@@ -180,12 +172,12 @@ def until(term: str, stop: str, close: Pieces) -> tuple[str, str]:
 
 
 def literal(text: str) -> str:
-    """A text in a regular expression between slashes."""
+    """Return a text as part of a regular expression between slashes."""
     return "".join(_escaped(char) for char in text)
 
 
 def between_slashes(pattern: str) -> str:
-    """A regular expression, with slashes and line ends as they stand between slashes."""
+    """Return a regular expression with its slashes and line ends escaped, as it stands between slashes."""
     return _ODD_PART.sub(lambda found: _ODD_PARTS.get(found[0], found[0]), pattern)
 
 

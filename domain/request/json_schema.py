@@ -1,11 +1,11 @@
-"""Which JSON schemas (Draft 2020-12, and what older drafts share with it) an answer can be held to.
+"""The JSON schemas (Draft 2020-12, and its common part with older drafts) that can constrain an answer.
 
-A keyword that cannot be enforced is refused by name and place; none is ignored that would make a wrong answer right.
-What changes nothing is left out: neutral values, and formats nobody knows, which the drafts define as annotations.
+A keyword that cannot be enforced is refused by name and place; none is ignored that would make a wrong answer valid.
+Keywords without effect are left out: neutral values, and unknown formats, which the drafts define as annotations.
 
-An object that lists its properties and says nothing of others gets no others: what is left is still what the schema
-accepts, and a model that may go on inventing properties does. Not where an object is held to several
-schemas, of which closing one would exclude what another one lists, or must fit one of several only.
+An object that lists its properties and does not mention others allows no others: every answer still fits the schema,
+and a model that may invent properties would go on doing so. Exempt are objects that several schemas constrain, of which
+closing one would exclude properties of another, or that must fit one of several only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
 DATE = f"([0-9]{{4}}-{_MONTHS}|{_LEAP_YEAR}-02-29)"
 TIME = f"{_CLOCK}([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 DATE_TIME = f"{DATE}[Tt]{TIME}"
-"""Formats of strings as regular expressions, exact but for leap seconds: no answer has those."""
+"""Formats of strings as regular expressions, exact but for leap seconds, which are excluded."""
 
 
 MAX_DEPTH = 48
-"""Of nested JSON values in a schema; a `$ref` is not followed and adds nothing."""
+"""The most levels of nested JSON values in a schema; a `$ref` is not followed and adds none."""
 
 MAX_VALUES = 10_000
-"""JSON values in a schema, keys not counted."""
+"""The most JSON values in a schema, keys not counted."""
 
 ANNOTATIONS = frozenset(
     [
@@ -58,7 +58,7 @@ ANNOTATIONS = frozenset(
         "xml",
     ]
 )
-"""Keywords that allow no less and no more."""
+"""Keywords without effect on validity."""
 
 UNSUPPORTED = frozenset(
     {
@@ -89,7 +89,7 @@ FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4
 """The string formats that are enforced."""
 
 _EXACT: Mapping[str, Json] = {"date": f"^{DATE}$", "date-time": f"^{DATE_TIME}$", "time": f"^{TIME}$"}
-"""Formats that a pattern states better than who enforces them does: days that a month lacks, and seconds."""
+"""Formats that a pattern states more exactly than llguidance does: days that a month lacks, and seconds."""
 
 _INDICES = frozenset(str(number) for number in range(MAX_VALUES))
 
@@ -106,7 +106,7 @@ _OBJECT = frozenset({"additionalProperties", "minProperties", "patternProperties
 
 
 def checked_schema(schema: object, param: str) -> dict[str, Json]:
-    """The schema as it can be enforced. Raises InvalidRequest for `param`, naming keyword and place."""
+    """Return the schema as it can be enforced. Raises InvalidRequest for `param`, naming keyword and place."""
     _check_size(schema, param)
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{param} must be a JSON schema: an object or a boolean", param=param)
@@ -127,7 +127,7 @@ def checked_schema(schema: object, param: str) -> dict[str, Json]:
 
 
 def _check_size(schema: object, param: str) -> None:
-    """Without recursion: nothing is known of the depth yet."""
+    """Without recursion: the depth is not known yet."""
     num_values, waiting = 0, [(schema, 1)]
     while waiting:
         value, depth = waiting.pop()
@@ -175,7 +175,7 @@ def _checked_value(keyword: str, value: Json, path: str, param: str) -> Json:
 
 
 def _check_min_properties(schema: Mapping[str, Json], path: str, param: str) -> None:
-    """Names that are not listed may repeat, so that no more than one of them is known to count."""
+    """Unlisted names may repeat, so only one of them is certain to count."""
     least, required = schema.get("minProperties"), schema.get("required")
     num_sure = len(required) if isinstance(required, list) else 0
     if isinstance(least, int) and least > num_sure + 1:
@@ -183,7 +183,7 @@ def _check_min_properties(schema: Mapping[str, Json], path: str, param: str) -> 
 
 
 def _has_several(schema: Mapping[str, Json]) -> bool:
-    """Whether an object is held to more than this schema, or must not fit another one."""
+    """Return True if other schemas constrain the object too, or it must not fit another one."""
     combining = schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}
     return bool(combining & {"allOf", "oneOf"} or len(combining) > 1 or (combining and schema.keys() & _OBJECT))
 
@@ -198,7 +198,7 @@ def _close(schema: dict[str, Json]) -> None:
 
 
 def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Every schema that is an object, with its place."""
+    """Yield every schema that is an object, with its place."""
     if not isinstance(schema, dict):
         return
     yield path, schema
@@ -217,7 +217,7 @@ def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
 
 
 def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -> bool:
-    """Whether it points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
+    """Return True if the reference points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return False
     if reference[1:2] not in ("", "/"):
@@ -235,7 +235,7 @@ def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -
 
 
 def _below(path: str, name: str) -> str:
-    """Names are a client's: a long one is cut, or each place under it would hold it all."""
+    """Return a place below another. Names are a client's: a long one is cut, or each place below would repeat it."""
     return f"{path}/{shown(name, 64)}"
 
 

@@ -1,10 +1,9 @@
-"""How many tokens an answer may reason for, and when its reasoning has to end.
+"""A limit on the reasoning tokens of an answer.
 
     outside ──open──► inside ──end──► outside
                       counts its tokens; once the budget is spent only the end may come
 
-Reasoning is told by the tokens that open and end it, wherever in the answer they come; what was spent counts over all
-of it.
+Reasoning is recognised by the tokens that open and end it, anywhere in the answer; the budget covers all of it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from domain.errors import require
 
 @dataclass(frozen=True, slots=True)
 class ReasoningLimit:
-    """What a client asks for. `is_firm`: a model whose reasoning cannot be ended is an error; else it reasons on."""
+    """A client's limit. `is_firm`: a model whose reasoning cannot be ended is an error; otherwise it reasons on."""
 
     num_tokens: int
     is_firm: bool = True
@@ -24,7 +23,7 @@ class ReasoningLimit:
 
 
 NO_REASONING = ReasoningLimit(0, is_firm=False)
-"""What a client asks for who switches reasoning off, for templates that have no switch."""
+"""The limit for a client that switches reasoning off, with a template that has no switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +37,26 @@ class ReasoningMarks:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningBudget:
-    """`num_tokens` of reasoning; then `marks.end_ids` come, whatever the model would say."""
+    """The budget of one answer: after `num_tokens` of reasoning, `marks.end_ids` are forced."""
 
     num_tokens: int
     marks: ReasoningMarks
 
 
 class ReasoningMeter:
-    """Follows one answer. Sans-io."""
+    """Counts the reasoning tokens of one answer. Sans-io."""
 
     __slots__ = ("_budget", "_is_open", "_matched", "_num_spent")
 
     def __init__(self, budget: ReasoningBudget) -> None:
         self._budget = budget
         self._is_open = budget.marks.is_open
-        self._matched = 0  # so many of the latest tokens begin the next mark
+        self._matched = 0  # the number of latest tokens that begin the next mark
         self._num_spent = 0
 
     @property
     def forced(self) -> int | None:
-        """The token that has to come next; None where any may. An end that the model has begun is gone on with."""
+        """The token that has to come next; None where any may. An end mark that the model has begun is continued."""
         if not self._is_open or self._num_spent < self._budget.num_tokens:
             return None
         return self._budget.marks.end_ids[self._matched]
@@ -72,5 +71,5 @@ class ReasoningMeter:
 
 
 def _overlap(tail: tuple[int, ...], mark: tuple[int, ...]) -> int:
-    """The longest end of the tail that is a beginning of the mark."""
+    """Return the length of the longest end of the tail that begins the mark."""
     return next(length for length in range(len(tail), -1, -1) if tail[len(tail) - length :] == mark[:length])

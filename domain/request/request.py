@@ -1,4 +1,4 @@
-"""What a client asked for, after its dialect was translated away, and what it is told at the end."""
+"""A generation request, free of any dialect's wire shape, with the finish reason and usage of its answer."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,14 +17,14 @@ from domain.request.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, 
 from domain.shown import shown
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the argument that has the model think or not."""
+"""The names that templates have for the argument that switches reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, with the template's own keyword arguments. `tools` are those it shows,
-    `tool_choice` says what an answer does with them. `continues`: the last message is the beginning of the answer,
-    which goes on where its content ends."""
+    """Messages for the model's chat template, with the template's own keyword arguments. `tools` are shown to the
+    model, `tool_choice` says which of them an answer may call. `continues`: the last message is the beginning of the
+    answer, which continues where its content ends."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -38,28 +38,30 @@ class ChatPrompt:
         last = self.messages[-1]
         if self.continues and (last.role is not Role.ASSISTANT or last.tool_calls):
             raise InvalidRequest(
-                "messages: only a last one of the assistant's that ends with text can be continued", param="messages"
+                "messages: only a last message of the assistant, without tool_calls, can be continued", param="messages"
             )
         offered = {tool.name for tool in self.tools}
         for name in self.tool_choice.names:
             if name not in offered:
-                raise InvalidRequest(f"tool_choice names {shown(name)!r}, which is not in tools", param="tool_choice")
+                raise InvalidRequest(
+                    f"tool_choice names {shown(name)!r}, which is not in tools; add it there", param="tool_choice"
+                )
         if self.tool_choice.mode is CallMode.REQUIRED and not offered:
-            raise InvalidRequest("tool_choice asks for a call, and there are no tools", param="tool_choice")
+            raise InvalidRequest("tool_choice requires a call, but tools is empty", param="tool_choice")
 
     @property
     def callable_tools(self) -> tuple[ToolSpec, ...]:
-        """Those that an answer may call."""
+        """The tools that an answer may call."""
         return () if self.tool_choice.mode is CallMode.NONE else self.tools
 
     @property
     def is_thinking_off(self) -> bool:
-        """Whether the template is told that the model is not to think."""
+        """True if a template argument switches reasoning off."""
         return any(self.template_kwargs.get(name) is False for name in THINKING_SWITCHES)
 
     @property
     def prefilled(self) -> str:
-        """The text with which the answer begins, and which is not told again."""
+        """The text with which the answer begins, and which is not streamed again."""
         return self.messages[-1].content if self.continues else ""
 
 
@@ -86,14 +88,13 @@ class GenerationRequest:
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store. `keeps_text` False: nor is what it says,
-    whether or not its state is. Choice i has the id `choice_id(id, i)` and the seed `choice_seed(seed, i)`. `grammar`:
-    what the answer must look like; an answer that ends with STOP and without a stop string is complete. `reasoning`:
-    how long a chat's answer may reason; None for as long as it likes. `client`: the name of the key it came with, empty
-    for none. `num_prompt_logprobs`: report the log probability of each prompt token with so many alternatives (0 to
-    20), which computes the whole prompt; None for none. Only then may `max_tokens` be 0. `priority`: whether others go
-    first. `operation`: by which it came, for people; empty for none. `asked_ns`: when it arrived, by the monotonic
-    clock; None for when it is started.
+    this request may be kept in memory, and is never written to the store. `keeps_text` False: its text is not stored
+    either. Choice i has the id `choice_id(id, i)` and the seed `choice_seed(seed, i)`. `grammar` constrains the answer;
+    an answer that ends with STOP and without a stop string is complete. `reasoning` limits a chat's reasoning; None for
+    no limit. `client`: the name of its API key, empty for none. `num_prompt_logprobs`: report the log probability of
+    each prompt token with this many alternatives (0 to 20), which computes the whole prompt; None for none. Only then
+    may `max_tokens` be 0. `operation`: the name of the HTTP operation, for people; empty for none. `asked_ns`: its
+    arrival by the monotonic clock; None for the time at which it is started.
     """
 
     id: RequestId
@@ -125,23 +126,24 @@ class GenerationRequest:
         require(num_tops is not None or self.stop.max_tokens != 0, "max_tokens", "must be at least 1")
         if self.grammar is not None and self.stop.ignore_eos:
             raise InvalidRequest(
-                "ignore_eos and a grammar exclude each other: a complete answer ends", param="ignore_eos"
+                "ignore_eos cannot be combined with a grammar: a complete answer ends; leave one of them out",
+                param="ignore_eos",
             )
 
 
 def choice_id(id: RequestId, choice: int) -> RequestId:
-    """The request's own id for its first choice, ids derived from it for the others."""
+    """Return the request's own id for its first choice, a derived id for any other."""
     return id if choice == 0 else RequestId(f"{id}.{choice}")
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed plus the choice's number, within 64 bits."""
+    """Return the seed plus the choice's number, within 64 bits."""
     return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 
 class FinishReason(Enum):
-    """Why a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens or context. TOOL_CALLS: as
-    STOP, and the answer asks for tools."""
+    """The reason for which a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens or
+    context. TOOL_CALLS: as STOP, and the answer calls tools."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
@@ -158,9 +160,9 @@ class Usage:
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
-    def of(cls, told: Explanation, completion_tokens: int) -> "Usage":
-        """What a prompt with this explanation has cost."""
-        return cls(told.num_prompt, completion_tokens, told.reused)
+    def of(cls, explanation: Explanation, completion_tokens: int) -> "Usage":
+        """Return the usage of a prompt with this explanation."""
+        return cls(explanation.num_prompt, completion_tokens, explanation.reused)
 
     @property
     def reused_tokens(self) -> int:

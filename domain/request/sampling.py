@@ -26,7 +26,7 @@ _DEFAULTED = frozenset(
         "frequency_penalty",
     }
 )
-"""Fields that a model may have defaults for."""
+"""The fields that a model may have defaults for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class SamplingParams:
     them. `seed` makes the noise of every token a function of the request alone, whatever else shares the batch; the
     logits it is added to may round otherwise in another batch.
     `num_logprobs`: None for none, else how many alternatives to report beside the chosen token (0 to 20).
-    `left_open`: names of fields that nobody chose, and that a model's own defaults may fill.
+    `left_open`: names of fields that the client did not set, and that a model's own defaults may fill.
     """
 
     temperature: float = 1.0
@@ -61,7 +61,7 @@ class SamplingParams:
         num_logprobs: int | None = None,
         **values: float | None,
     ) -> "SamplingParams":
-        """What a client chose; None is left open. Raises InvalidRequest."""
+        """Return the parameters that a client set; None leaves one open. Raises InvalidRequest."""
         given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         left_open = _DEFAULTED - given.keys()
         return cls(logit_bias=logit_bias, seed=seed, num_logprobs=num_logprobs, left_open=left_open, **given)
@@ -96,7 +96,8 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuse logit_bias keys outside the vocabulary: MLX checks no index bounds and would corrupt memory."""
+        """Raise InvalidRequest for logit_bias keys outside the vocabulary: MLX checks no index and would corrupt
+        memory."""
         for token_id, _ in self.logit_bias:
             require(
                 0 <= token_id < vocab_size,
@@ -107,8 +108,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """When a completion ends. `max_tokens` None means as far as the context reaches, 0 that nothing follows the prompt.
-    `fits_room`: where the context has less room than `max_tokens`, the room counts; otherwise that is an error.
+    """The rules by which a completion ends. `max_tokens` None means up to the end of the context, 0 no completion at
+    all. `fits_room`: `max_tokens` is cut to the room in the context; without it, too little room is an error.
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
@@ -133,7 +134,7 @@ class StopRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """None: nothing is said. Ranges as in SamplingParams."""
+    """Default values of sampling parameters, with ranges as in SamplingParams; None where there is none."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -147,15 +148,15 @@ class SamplingDefaults:
         self.apply(SamplingParams.chosen())
 
     def over(self, other: "SamplingDefaults") -> "SamplingDefaults":
-        """These, and the other's where they say nothing."""
-        return replace(other, **self.said())
+        """Return these defaults, and the other's where there are none here."""
+        return replace(other, **self.set_values())
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
-        """The same sampling, with these for what its client left open."""
-        wanted = {name: value for name, value in self.said().items() if name in sampling.left_open}
+        """Return the sampling with these defaults for the fields that its client left open."""
+        wanted = {name: value for name, value in self.set_values().items() if name in sampling.left_open}
         return replace(sampling, **wanted) if wanted else sampling
 
-    def said(self) -> dict[str, Any]:
-        """What is not None, by name."""
+    def set_values(self) -> dict[str, Any]:
+        """Return the values that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from domain.errors import DomainError
 from domain.prefix.explanation import Explanation
@@ -19,7 +19,8 @@ from domain.request.request import FinishReason, Usage
 
 
 class ProblemKind(Enum):
-    """MALFORMED_ARGUMENTS: no JSON object, or one that was not ended. SCHEMA_MISMATCH: not what the tool asks for."""
+    """The kind of a problem. MALFORMED_ARGUMENTS: no JSON object, or one that was not ended. SCHEMA_MISMATCH: arguments
+    that do not fit the tool's schema."""
 
     UNKNOWN_TOOL = "unknown_tool"
     MALFORMED_ARGUMENTS = "malformed_arguments"
@@ -28,7 +29,7 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
-    """`detail` is one sentence; it holds no more of the arguments than their keys."""
+    """A problem of one tool call. `detail` is one sentence; it contains no more of the arguments than their keys."""
 
     call_id: str
     kind: ProblemKind
@@ -39,7 +40,7 @@ class CallProblem:
 class TokenLogprob:
     """A token's log probability and the most likely alternatives, as (token id, log probability), likeliest first.
 
-    `rank`: its place among all tokens, 1 for the likeliest; told of prompt tokens only.
+    `rank`: its place among all tokens, 1 for the likeliest; set for prompt tokens only.
     """
 
     token_id: int
@@ -48,28 +49,31 @@ class TokenLogprob:
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The request left the queue, and what its prompt could reuse has been restored."""
+class _Item:
+    """An item that is not content, and is never merged."""
 
+    __slots__ = ()
     is_content: ClassVar[bool] = False
 
-    explanation: Explanation
-
-    def merges_with(self, later: "StreamItem") -> bool:
+    def merges_with(self, later: object) -> bool:
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillProgress:
-    """`num_done` of `num_total` prompt tokens are in the state."""
+class Admitted(_Item):
+    """The request left the queue, and the reusable part of its prompt has been restored."""
 
-    is_content: ClassVar[bool] = False
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress(_Item):
+    """`num_done` of `num_total` prompt tokens are in the state."""
 
     num_done: int
     num_total: int
 
-    def merges_with(self, later: "StreamItem") -> bool:
+    def merges_with(self, later: object) -> bool:
         return isinstance(later, PrefillProgress)
 
     def merged(self, later: Sequence["PrefillProgress"]) -> "PrefillProgress":
@@ -77,15 +81,13 @@ class PrefillProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptLogprobs:
-    """How likely the model found the prompt's next tokens, a chunk of them. None for the first of the prompt, which
-    nothing foretells. Where a request asks for them its first choice has them, from the first token to the last."""
-
-    is_content: ClassVar[bool] = False
+class PromptLogprobs(_Item):
+    """The log probabilities of the prompt's next tokens, a chunk of them. None for the first of the prompt, which has
+    no predecessor. The first choice of a request that asks for them has them, from the first token to the last."""
 
     scores: tuple[TokenLogprob | None, ...]
 
-    def merges_with(self, later: "StreamItem") -> bool:
+    def merges_with(self, later: object) -> bool:
         return isinstance(later, PromptLogprobs)
 
     def merged(self, later: Sequence["PromptLogprobs"]) -> "PromptLogprobs":
@@ -93,39 +95,30 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """New text (possibly empty while a multi-byte character or a stop string is undecided) and the tokens behind it."""
-
-    is_content: ClassVar[bool] = True
-
+class _WrittenDelta:
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
-    def merges_with(self, later: "StreamItem") -> bool:
-        return isinstance(later, TextDelta)
+    is_content: ClassVar[bool] = True
 
-    def merged(self, later: Sequence["TextDelta"]) -> "TextDelta":
+    def merges_with(self, later: object) -> bool:
+        return type(later) is type(self)
+
+    def merged(self, later: Sequence[Self]) -> Self:
         run = (self, *later)
-        return TextDelta("".join(item.text for item in run), _token_ids(run), _logprobs(run))
+        text = "".join(item.text for item in run)
+        return replace(self, text=text, token_ids=_token_ids(run), logprobs=_logprobs(run))
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """New text that the model thinks before it answers; otherwise as TextDelta."""
+class TextDelta(_WrittenDelta):
+    """New text (possibly empty while a multi-byte character or a stop string is undecided) and the tokens behind it."""
 
-    is_content: ClassVar[bool] = True
 
-    text: str
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-    def merges_with(self, later: "StreamItem") -> bool:
-        return isinstance(later, ReasoningDelta)
-
-    def merged(self, later: Sequence["ReasoningDelta"]) -> "ReasoningDelta":
-        run = (self, *later)
-        return ReasoningDelta("".join(item.text for item in run), _token_ids(run), _logprobs(run))
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta(_WrittenDelta):
+    """New text of the model's reasoning before its answer; otherwise as TextDelta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,55 +138,41 @@ class ToolCallDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
-    def merges_with(self, later: "StreamItem") -> bool:
+    def merges_with(self, later: object) -> bool:
         return isinstance(later, ToolCallDelta) and later.index == self.index and not later.id
 
     def merged(self, later: Sequence["ToolCallDelta"]) -> "ToolCallDelta":
         run = (self, *later)
-        return replace(
-            self,
-            arguments="".join(item.arguments for item in run),
-            token_ids=_token_ids(run),
-            logprobs=_logprobs(run),
-        )
+        arguments = "".join(item.arguments for item in run)
+        return replace(self, arguments=arguments, token_ids=_token_ids(run), logprobs=_logprobs(run))
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(_Item):
     """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did.
-    `call_problems`: of its tool calls, in their order."""
-
-    is_content: ClassVar[bool] = False
+    `call_problems`: the problems of its tool calls, in their order."""
 
     reason: FinishReason
     usage: Usage
     stop_text: str | None = None
     call_problems: tuple[CallProblem, ...] = ()
 
-    def merges_with(self, later: "StreamItem") -> bool:
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_Item):
     """The completion ended in an error. Nothing follows."""
-
-    is_content: ClassVar[bool] = False
 
     error: DomainError
     usage: Usage | None = None
-
-    def merges_with(self, later: "StreamItem") -> bool:
-        return False
 
 
 ContentDelta: TypeAlias = ReasoningDelta | TextDelta | ToolCallDelta
 StreamItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | ContentDelta | Finished | Failed
 
 
-def _token_ids(run: Iterable[ContentDelta]) -> tuple[int, ...]:
+def _token_ids(run: Iterable[_WrittenDelta | ToolCallDelta]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(item.token_ids for item in run))
 
 
-def _logprobs(run: Iterable[ContentDelta]) -> tuple[TokenLogprob, ...]:
+def _logprobs(run: Iterable[_WrittenDelta | ToolCallDelta]) -> tuple[TokenLogprob, ...]:
     return tuple(chain.from_iterable(item.logprobs for item in run))

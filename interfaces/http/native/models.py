@@ -125,7 +125,7 @@ def _managed(entry: ModelEntry) -> ManagedBody:
         entry.num_bytes,
         None if model is None else model.context_length,
         source.adapter or None,
-        dict(entry.sampling.said()),
+        dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
     )
 

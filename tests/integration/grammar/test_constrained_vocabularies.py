@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.grammar import Grammar, Marker, Reasoning, after_reasoning, choice_grammar, json_schema_grammar
+from domain.request.grammar import Grammar, Marker, Reasoning, choice_grammar, json_schema_grammar
 from tests.support.mlx.tiny_tokenizers import FAMILIES, write_folder
 from tests.support.patience import PATIENCE_S
 
@@ -29,7 +30,7 @@ def test_what_is_read_is_what_the_grammar_saw(family: str, tmp_path: Path):
     source = ModelSource(ModelId(family), str(write_folder(tmp_path / family, FAMILIES[family]())))
     tokenizer, draw = HfTokenizerLoader().load(source), Random(3)
     start, answered = tokenizer.special_tokens["<|im_start|>"], 0
-    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Reasoning((Marker("<|im_start|>", start),)))
+    grammar = replace(json_schema_grammar(SCHEMA, "x"), reasoning=Reasoning((Marker("<|im_start|>", start),)))
     with ThreadPoolExecutor(1) as workers:
         compiler = LlguidanceCompiler(workers)
         compiler.attach(source.id, tokenizer.vocabulary())
@@ -71,7 +72,7 @@ def test_tokens_without_bytes_of_their_own_are_told(tmp_path: Path):
     with ThreadPoolExecutor(1) as workers:
         compiler = LlguidanceCompiler(workers)
         compiler.attach(source.id, None)
-        with pytest.raises(ComputeFailed, match="bytes"):
+        with pytest.raises(ComputeFailed, match="byte representation"):
             compiler.compile(source.id, choice_grammar(["x"], "x"), tokenizer.eos_token_ids)
 
 
@@ -95,6 +96,6 @@ def test_a_server_without_grammars_never_imports_the_library():
 
 
 def test_a_grammar_crosses_the_engine_port():
-    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Reasoning((Marker("</think>", 7),)))
+    grammar = replace(json_schema_grammar(SCHEMA, "x"), reasoning=Reasoning((Marker("</think>", 7),)))
     for encoding in (msgspec.json, msgspec.msgpack):
         assert encoding.decode(encoding.encode(grammar), type=Grammar) == grammar

@@ -6,6 +6,7 @@ The hostile ones were all seen to take the library minutes, gigabytes or the who
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -23,7 +24,6 @@ from domain.request.grammar import (
     GrammarKind,
     Marker,
     Reasoning,
-    after_reasoning,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
@@ -73,8 +73,8 @@ SOUND = {
     "regex": regex_grammar(r"(a{1,1000}){1,3}[\d/]+", "x"),
     "choice": choice_grammar([f"choice {at}\n\"'\\/" for at in range(1_000)], "x"),
     "special token": lark_grammar('start: <|call|> "a"+ <[151001]>', "x"),
-    "reasoning": after_reasoning(json_object_grammar(), Reasoning((Marker("</think>", 151_001),))),
-    "spelt reasoning": after_reasoning(choice_grammar(["a"], "x"), Reasoning((Marker("</think>\n"),))),
+    "reasoning": replace(json_object_grammar(), reasoning=Reasoning((Marker("</think>", 151_001),))),
+    "spelt reasoning": replace(choice_grammar(["a"], "x"), reasoning=Reasoning((Marker("</think>\n"),))),
 }
 WRONG = {
     "unknown rule": (lark_grammar("start: nowhere", "x"), "nowhere"),

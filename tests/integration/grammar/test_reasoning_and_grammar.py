@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from application.ports.compute import DecodeStart
 from application.services.token_side.constraints import AnswerConstraint
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.grammar import Marker, Reasoning, after_reasoning, choice_grammar
+from domain.request.grammar import Marker, Reasoning, choice_grammar
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
@@ -35,7 +36,7 @@ def compiler() -> Iterator[LlguidanceCompiler]:
 def said(compiler: LlguidanceCompiler, end_ids: tuple[int, ...], num_tokens: int, seed: int) -> list[int]:
     """What a model says that would reason for ever and may then say yes or no."""
     end = [Marker("<|pad|>", END_ID), *([Marker("\n")] if len(end_ids) > 1 else [])]
-    grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Reasoning(tuple(end)))
+    grammar = replace(choice_grammar(["yes", "no"], "x"), reasoning=Reasoning(tuple(end)))
     held = AnswerConstraint(
         ReasoningBudget(num_tokens, ReasoningMarks((OPEN_ID,), end_ids, is_open=True)),
         VOCAB_SIZE,

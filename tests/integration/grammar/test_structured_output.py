@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -16,7 +17,6 @@ from domain.request.grammar import (
     Grammar,
     Marker,
     Reasoning,
-    after_reasoning,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
@@ -55,7 +55,7 @@ GRAMMARS: dict[str, tuple[Grammar, Callable[[str], Any]]] = {
     "choice": (choice_grammar(["left", "right", "é/\"'\\"], "x"), {"left", "right", "é/\"'\\"}.__contains__),
     "lark": (lark_grammar(CALCULATION, "x"), re.compile(r"[0-9+ ()]+").fullmatch),
     "reasoning": (
-        after_reasoning(json_schema_grammar(CLOCK, "x"), Reasoning((Marker("]"),))),
+        replace(json_schema_grammar(CLOCK, "x"), reasoning=Reasoning((Marker("]"),))),
         lambda text: is_valid(CLOCK, text.partition("]")[2]),
     ),
 }
@@ -110,7 +110,7 @@ def test_strict_tools_leave_text_alone():
 
 
 def test_reasoning_may_end_with_a_special_token():
-    grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Reasoning((Marker("<|pad|>", 259),)))
+    grammar = replace(choice_grammar(["yes", "no"], "x"), reasoning=Reasoning((Marker("<|pad|>", 259),)))
     eager = SamplingParams(temperature=1, logit_bias=((259, 100.0),))
     for answer in answers([asking(number, grammar, eager) for number in range(4)]):
         assert answer.reason is FinishReason.STOP

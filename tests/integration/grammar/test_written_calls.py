@@ -13,7 +13,7 @@ from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.output.families import FAMILIES
 from domain.output.family import Values, WrittenCalls, WrittenParameters
 from domain.request.chat import ChatMessage, Role, ToolSpec
-from domain.request.grammar import Grammar, after_reasoning, json_schema_grammar, or_calls
+from domain.request.grammar import Grammar, json_schema_grammar
 from domain.request.request import ChatPrompt
 from tests.support.http.transcripts import TRANSCRIPTS, Told, Transcript, told
 from tests.support.mlx.output_parsers import model_of, numbered_ids
@@ -141,7 +141,7 @@ def test_strict_calls_stand_among_text(family: str, tmp_path: Path) -> None:
 def test_an_answer_in_a_form_leaves_room_for_calls(family: str, tmp_path: Path) -> None:
     model = Model(CASES[family], tmp_path)
     assert model.written.is_marked
-    grammar = or_calls(ANSWER, model.calls())
+    grammar = replace(ANSWER, calls=model.calls().text)
     assert model.takes(grammar, '{"city": "Bern"}')
     assert model.takes(grammar, model.text_of(("weather", '{"city": "Bern"}')))
     assert not model.takes(grammar, "It rains.")
@@ -170,7 +170,7 @@ def test_reasoning_comes_first_where_the_prompt_leaves_it_open(opened: str, spec
         return
     assert reasoning is not None
     for inner, text in ((ANSWER, answer), (model.calls(), model.text_of(("weather", answer)))):
-        grammar = after_reasoning(inner, reasoning)
+        grammar = replace(inner, reasoning=reasoning)
         thought = "" if opened == "open" else "<think>"
         assert model.takes(grammar, f"{thought}{{hm}} so</think>\n\n{text}")
         assert model.takes(grammar, text) == (opened == "none")
@@ -181,7 +181,7 @@ def test_harmony_thinks_in_a_channel_of_its_own(tmp_path: Path) -> None:
     model = Model(CASES["harmony"], tmp_path)
     reasoning = model.tokenizer.reasoning_before(model.prompt_ids)
     assert reasoning is not None
-    grammar = after_reasoning(or_calls(ANSWER, model.calls(max_calls=1)), reasoning)
+    grammar = replace(replace(ANSWER, calls=model.calls(max_calls=1).text), reasoning=reasoning)
     thought, answer = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant", '{"city": "Bern"}'
     final = f"<|channel|>final<|message|>{answer}"
     for text in (final, thought + final, thought + model.text_of(("weather", answer))):

@@ -25,7 +25,7 @@ from domain.errors import InvalidRequest, ServerUnavailable
 from domain.models.model_card import ModelDescription
 from domain.output.family import WrittenCalls
 from domain.request.chat import CallMode, ToolChoice, ToolSpec
-from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar, after_reasoning, or_calls
+from domain.request.grammar import MAX_GRAMMAR_BYTES, Grammar
 from domain.request.request import ChatPrompt, GenerationRequest
 
 NUM_THREADS = 2
@@ -114,7 +114,7 @@ def with_answer_grammar(
     wants_none = prompt.is_thinking_off or (request.reasoning is not None and request.reasoning.num_tokens == 0)
     if reasoning is not None and reasoning.is_needless and wants_none:
         reasoning = None
-    return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
+    return replace(request, grammar=grammar if reasoning is None else replace(grammar, reasoning=reasoning))
 
 
 def may_need_calls(request: GenerationRequest) -> bool:
@@ -149,7 +149,8 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
     if grammar is not None:
         if not written.is_marked:
             _refuse("structured output needs tool_choice none or required, or no tools", tokenizer)
-        return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
+        calls = _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls)
+        return replace(grammar, calls=calls.text)
     if choice.names or choice.one_call or any(tool.strict or text_regex(tool) for tool in tools):
         if written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
