@@ -29,11 +29,6 @@ class StepLimits:
     decode_share: float = 0.25
     max_preemptions: int = 3
 
-    @property
-    def max_turns_waited(self) -> int:
-        """The most turns of others between two turns of a prompt."""
-        return self.aging * self.max_batch
-
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:

@@ -133,7 +133,7 @@ class Run:
         self.lives = [life for life in self.lives if life.num_to_decode > 0]
         for life in self.lives:
             if life.view.phase is Phase.PREFILLING:
-                assert life.view.num_waited <= self.limits.max_turns_waited
+                assert life.view.num_waited <= self.limits.aging * self.limits.max_batch
 
     def _check(self, plan: StepPlan, budget: StepBudget) -> None:
         views = {life.view.id: life.view for life in self.lives}

@@ -1,8 +1,8 @@
-"""The next turn of a conversation where memory holds its state once and not twice: it takes over what the last turn
-left, and computes what is new."""
+"""Memory that holds the state of one conversation once: the next turn takes over what the last one left, and all
+reservations of a step share one room."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -111,3 +111,26 @@ def test_two_conversations_of_which_only_one_fits_at_a_time_both_end(layout: str
     assert server.live.usage().num_states == 2
     turns = ask(server, *([*first.tokens, *range(2_000, 2_150)] for first in firsts))
     assert "live" in turns[0].reused
+
+
+@pytest.mark.parametrize("room", [2.05, 2.2, 2.6])
+def test_a_row_is_copied_and_a_choice_is_forked_in_the_same_step(room: float) -> None:
+    """One ends beside another, whose batch holds its row until it decodes again, just as a prompt comes to its end."""
+    server = server_of("attention", room=room, hot_share=0.0)
+    ends = replace(submission(0, range(200)), max_new_tokens=7)
+    stays = replace(submission(1, range(5_000, 5_020)), max_new_tokens=40)
+    forks = replace(submission(2, range(1_000, 1_200)), max_new_tokens=2, num_choices=2)
+    server.asked += [ends, stays, forks]
+    for one in (ends, stays):
+        server.loop.add(one)
+    for _ in range(6):
+        server.lane.run()
+        server.step()
+    server.loop.add(forks)
+    for _ in range(200):
+        server.lane.run()
+        server.step()
+    assert not server.loop.is_busy
+    assert server.meter.problems == []
+    assert server.meter.num_calls["leave"]
+    assert server.live.check_integrity() == []

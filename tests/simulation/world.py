@@ -211,7 +211,7 @@ class World:
             assert has_moved or self.num_wakes > num_wakes, "everything waits and nothing is under way"
         limits = self.plan.limits
         for run in self.loop._in_phase(Phase.PREFILLING):
-            assert run.num_waited <= limits.max_turns_waited, "a prompt starves"
+            assert run.num_waited <= limits.aging * limits.max_batch, "a prompt starves"
 
     def _wake(self) -> None:
         self.num_wakes += 1
