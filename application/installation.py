@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DISTRIBUTION = "cairn-mlx"
-"""The name on the package index, where `cairn` is somebody else's project."""
+"""The name on the package index, where `cairn` is another project."""
 
 _ROOT = str(Path(__file__).parents[1])
 

@@ -1,4 +1,4 @@
-"""Everything that can be set, as frozen values with checked ranges. Reading them in is an adapter's work."""
+"""The settings, as frozen values with checked ranges. `adapters/config` reads them from their sources."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,7 @@ from domain.models.model_card import parsed_alias
 from domain.request.sampling import SamplingDefaults
 
 FIXED: Mapping[str, bool] = {"is_fixed": True}
-"""Metadata of fields that no file, variable or flag sets: constants, which only code that makes its own settings may
-choose otherwise."""
+"""Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
 
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
@@ -37,10 +36,10 @@ class ServerSettings:
 
     `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits.
     `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
-    may ask, as `https://host:port`; none by default. `max_body`: of one request.
+    may send requests, as `https://host:port`; none by default. `max_body`: the bound on the body of one request.
     `aliases`: names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a
     name stand for anything. What is served answers to its own name, and other names are refused. By default only
-    Claude's: Claude Code's subagents ask for them whatever model they were told.
+    Claude's: Claude Code's subagents request them whatever model is configured.
     """
 
     host: str = "127.0.0.1"
@@ -147,14 +146,14 @@ NOTHING_SET = ModelTable()
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are served and how they are loaded. `default`: served when a request names none.
+    """The models that are served, and how they are loaded. `default`: for requests that name none.
 
     Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
     already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
     prompt and answer together that are served at most, however many a model could take; None for the model's own.
-    `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
-    `idle_ttl`: a model that nobody used for that long is unloaded; None: only to make room. `generation_config`:
-    whether the sampling that a model's generation_config.json advises is for requests that do not say.
+    `parsers`: the format of tool calls, as MODEL=FAMILY, for models whose template and tokens do not show it.
+    `idle_ttl`: a model that is idle for that long is unloaded; None: only to make room. `generation_config`: the
+    sampling of a model's generation_config.json is the default of requests.
     """
 
     default: str = "cairn-demo"
@@ -187,8 +186,8 @@ class ModelSettings:
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
-    what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the
-    start, less a tenth."""
+    the limit of the computing process, in the memory of its device; None: the memory that is free at the start, less a
+    tenth."""
 
     backend: str = "mlx"
     max_batch: int = 32
@@ -211,7 +210,7 @@ class EngineSettings:
 class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
 
-    `max_age`: what was not used for that long goes; None: only when room is needed. Stored responses
+    `max_age`: records that were not used for that long are evicted; None: only for room. Stored responses
     lie in memory unless `kind` is lmdb, and go after `max_age`, or 30 days.
     """
 
@@ -230,10 +229,10 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
-    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`).
-    `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
-    give way to everything else, so that the bound is for what one conversation may come to. 0 keeps none."""
+    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: explanations
+    quote stored prompts: on, off, or auto (see `Settings.shows_text`). `live_states`: the bound on states of ended
+    sequences that are kept for the next turn of their conversation. They are evicted before anything else, so that the
+    bound matters for one long conversation. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
@@ -254,7 +253,7 @@ class TelemetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`models`: what is set for single ones, by name."""
+    """All settings. `models`: the tables of single models, by name."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -271,18 +270,18 @@ class Settings:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody but programs of this machine can ask: on loopback, without keys, and not opened to hosts or
-        pages of any name."""
+        """True if only programs of this machine can send requests: on loopback, without keys, and not opened to hosts
+        or pages of any name."""
         server = self.server
         is_open = ANY in server.allowed_hosts or ANY in server.cors_origins
         return not server.needs_key and is_loopback(server.host) and not is_open
 
     @property
     def shows_text(self) -> bool:
-        """Whether whoever may ask may read what others had computed. `auto`: only on a private server."""
+        """True if clients may read the prompts of other clients. `auto`: only on a private server."""
         return self.cache.show_text == "on" or (self.cache.show_text == "auto" and self.is_private)
 
     @property
     def serves_hub_cache(self) -> bool:
-        """Whether clients may name any model in the hub's cache. `auto`: only on a private server."""
+        """True if clients may name any model in the hub's cache. `auto`: only on a private server."""
         return self.model.hub_cache == "on" or (self.model.hub_cache == "auto" and self.is_private)

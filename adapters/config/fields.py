@@ -20,7 +20,7 @@ PATH_LISTS = frozenset({"model.dirs"})
 """Lists of paths, separated in variables as in PATH; others are separated by commas."""
 
 SECRETS = frozenset({"server.api_key", "cache.salt"})
-"""Shown as set or unset, never as what they are."""
+"""Settings whose values are never printed, only `set` or `unset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def plain_type(hint: Any) -> tuple[type, bool]:
 
 _TRUTH = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 _AUTO = "auto"
-"""A size that is chosen where none is set may be asked for by this name."""
+"""The name of the default size, where the default is computed."""
 
 _NAMES = {
     str: "text",

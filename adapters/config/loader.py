@@ -1,7 +1,6 @@
 """Settings from their sources: defaults, then the configuration file, then CAIRN_* variables, then flags.
 
-Each value remembers where it came from. Nothing is ignored: an unknown name or a wrong type in any source is refused
-with its path, since a setting that silently does nothing costs more than one that is refused.
+Each value remembers where it came from. An unknown name or a wrong type in any source is refused with its path.
 """
 
 import difflib
@@ -18,7 +17,7 @@ from domain.errors import DomainError, InvalidRequest
 from domain.request.sampling import SamplingDefaults
 
 OTHER_VARIABLES = frozenset({"CAIRN_CONFIG", "CAIRN_BLAS"})
-"""Variables of ours that are no settings."""
+"""Variables of Cairn that are not settings."""
 
 DEFAULT = "default"
 
@@ -38,7 +37,7 @@ class InvalidSettings(DomainError):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A value given on the command line. `name` as people type it: `--port`."""
+    """A value given on the command line. `name`: as it is typed, `--port`."""
 
     name: str
     value: object
@@ -131,7 +130,7 @@ def _typed(field: SettingField, value: object, origin: str) -> _Given:
 
 
 def _quoted(value: object, field: SettingField) -> str:
-    return "what was given" if field.is_secret else repr(value)
+    return "the value given" if field.is_secret else repr(value)
 
 
 def _build(given: Mapping[str, _Given], origins: Mapping[str, str]) -> Settings:
@@ -172,7 +171,7 @@ def model_tables(section: object) -> Mapping[str, ModelTable]:
 
 
 def table_rows(tables: Mapping[str, ModelTable]) -> Mapping[str, object]:
-    """What was set, by path, secrets as `set`; for people."""
+    """The values that tables set, by path; secrets as `set`."""
     rows: dict[str, object] = {}
     for name, table in tables.items():
         for field in fields(ModelTable):
@@ -208,7 +207,7 @@ def _values(kind: type, table: object, path: str) -> dict[str, Any]:
         try:
             values[name] = from_typed(value, *plain_type(hints[name]))
         except ValueError as error:
-            shown = "what was given" if name in TABLE_SECRETS else repr(value)
+            shown = "the value given" if name in TABLE_SECRETS else repr(value)
             raise ValueError(f"{path}.{name} {error}, not {shown}") from None
     return values
 
@@ -220,7 +219,8 @@ def _as_dict(value: object, path: str) -> dict[str, object]:
 
 
 def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) -> Sequence[ShownSetting]:
-    """`origins`: as in LoadedSettings; empty where nobody loaded them. `file`: where models' tables come from."""
+    """The settings in the order of their classes, those of single models last. `origins`: as in LoadedSettings; empty
+    for settings that were made in code. `file`: the file of the models' tables."""
     return [*_fields(settings, origins), *_tables(settings, file)]
 
 
@@ -231,8 +231,8 @@ def _fields(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSet
         is_default = value == field.default
         source = origins.get(path, DEFAULT if is_default else "")
         origin = _origin(source, field)
-        told = ("set" if value else "unset") if field.is_secret else printable(value)
-        yield ShownSetting(path, told, origin, "" if origin is Origin.DEFAULT else source)
+        text = ("set" if value else "unset") if field.is_secret else printable(value)
+        yield ShownSetting(path, text, origin, "" if origin is Origin.DEFAULT else source)
 
 
 def _tables(settings: Settings, file: str) -> Iterator[ShownSetting]:

@@ -4,7 +4,7 @@ Health checks and metrics scrapes are left out. The instrumentation decodes head
 where they are not; a client's bytes must never cost it an answer, so what is not ASCII is hidden from it, and if it
 fails all the same the request is served untraced. The application always sees the request as it came.
 
-The answer says which trace it belongs to (`traceresponse`), so that whoever asked can find it.
+The response names its trace (`traceresponse`), so that the client can find it.
 
 As Litestar middleware the route is known when the span starts, so it is in the span's name and in the metrics. Around
 the whole application it also sees requests that match no route; then the route comes with the response, on the span.
@@ -31,9 +31,9 @@ _SCOPE = "cairn.scope"
 _OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage", b"b3"})
 _SECRET = frozenset({b"authorization", b"x-api-key", b"cookie"})
-"""Headers that are hidden from the instrumentation, whatever it is told to capture."""
+"""Headers that are hidden from the instrumentation, whatever it is configured to capture."""
 _SECRETIVE = re.compile(rb"key|token|auth|secret", re.IGNORECASE)
-"""A query in which somebody may have put a key, by mistake: none is taken from there."""
+"""Queries that may hold a key by mistake; they are left out of spans."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 _logger = logging.getLogger("cairn.telemetry")
@@ -84,8 +84,8 @@ class HttpTracing:
                 if not is_routed and (route := _route(scope)):
                     span.update_name(f"{_method(scope)} {route}")
                     span.set_attribute(names.HTTP_ROUTE, route)
-                if (told := _traceresponse(span)) is not None:
-                    message = {**message, "headers": [*message.get("headers", ()), told]}
+                if (header := _traceresponse(span)) is not None:
+                    message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
         await self._app(scope, receive, send_routed)
@@ -97,7 +97,7 @@ class HttpTracing:
 
 
 def _traceresponse(span: Span) -> tuple[bytes, bytes] | None:
-    """Which trace an answer belongs to, in the header field that the W3C's drafts have for it; None without one."""
+    """The header that names the trace of a response, as drafted by the W3C; None without a trace."""
     context = span.get_span_context()
     if not context.is_valid:
         return None
@@ -124,7 +124,7 @@ def _is_traced(name: bytes, value: bytes) -> bool:
 
 
 def _cut(name: bytes, value: bytes) -> bytes:
-    """Trace context is taken whole or not at all."""
+    """Headers are cut; trace context is kept whole."""
     return value if name in _CONTEXT else value[:SHOWN_CHARS]
 
 

@@ -1,7 +1,7 @@
 """Cairn's own log lines as OpenTelemetry log records, each with the trace it belongs to.
 
-The lines are those of the log, which hold no text of a prompt or an answer. Of an exception its type is sent and where
-it was raised, not its message: others' libraries write into theirs what they choked on.
+The lines are those of the log, which hold no text of a prompt or an answer. Of an exception the type
+and the stack are sent, not the message: other libraries quote their input in theirs.
 """
 
 import logging
@@ -16,7 +16,7 @@ from adapters.otel import semconv as names
 from adapters.otel.span_attributes import Attributes, encodable
 
 ROOT = "cairn"
-"""The logger whose lines are sent, with all below it."""
+"""The logger whose lines are exported, with its children."""
 
 MAX_CHARS = 4_000
 
@@ -30,7 +30,7 @@ _SEVERITIES = (
 
 
 class LogExport(logging.Handler):
-    """A handler of Python's logging. `attach` it to have lines sent, `detach` it before the provider is shut down."""
+    """A logging handler that exports lines. `attach` it to begin, `detach` it before the provider is shut down."""
 
     def __init__(self, provider: LoggerProvider) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class LogExport(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             logger = self._provider.get_logger(record.name)
-            logger.emit(_told(record))
+            logger.emit(_exported(record))
         except Exception:
             self.handleError(record)
 
 
-def _told(record: logging.LogRecord) -> LogRecord:
+def _exported(record: logging.LogRecord) -> LogRecord:
     number, text = next((number, text) for level, number, text in _SEVERITIES if record.levelno >= level)
     attributes: Attributes = {}
     if record.exc_info is not None and record.exc_info[0] is not None:
@@ -71,7 +71,7 @@ def _told(record: logging.LogRecord) -> LogRecord:
 
 
 def _context(record: logging.LogRecord) -> Context:
-    """The trace that the line names; else the one that is current where it was logged."""
+    """The trace that the line names, or else the current one where it was logged."""
     trace_id, span_id = getattr(record, "trace_id", ""), getattr(record, "span_id", "")
     if not (trace_id and span_id):
         return get_current()

@@ -1,4 +1,4 @@
-"""What was said, for the span of a request: only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for it.
+"""The messages of a request for its span, if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them.
 
 Messages are JSON as the GenAI conventions have them: a role and parts. Each attribute is bounded: of a long
 conversation the last messages are kept, of a long text its beginning, of many parts the first ones, and
@@ -20,10 +20,10 @@ from domain.request.request import ChatPrompt, Prompt, TextPrompt
 from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 
 MAX_CHARS = 16_384
-"""Of text in one attribute."""
+"""The bound on text in one attribute."""
 
 MAX_PLACES = 512
-"""Of messages, parts and calls in one attribute: with nothing in them they take room all the same."""
+"""The bound on messages, parts and calls in one attribute: empty ones take room too."""
 
 MAX_OPEN = 512
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger("cairn.telemetry")
 
 
 class _Room:
-    """How many characters still fit, and how many did not."""
+    """The room left in one attribute, and the count of characters that did not fit."""
 
     def __init__(self, max_chars: int) -> None:
         self._left = max_chars
@@ -41,7 +41,7 @@ class _Room:
         self.num_omitted = 0
 
     def place_for(self, text: str) -> bool:
-        """Take one for something that is to say `text`; where there is none, that is left out."""
+        """Take a place for `text`; False if there is none, and `text` is counted as omitted."""
         if self._places_left == 0:
             self.num_omitted += len(text)
             return False
@@ -61,7 +61,7 @@ class _Room:
 
 @dataclass(slots=True)
 class _Piece:
-    """A run of an answer. `id` and `name` are a call's."""
+    """A run of deltas of one kind. `id` and `name`: of a tool call."""
 
     kind: type[ContentDelta]
     index: int
@@ -69,7 +69,7 @@ class _Piece:
     name: str = ""
     text: str = ""
 
-    def told(self) -> _Part:
+    def as_part(self) -> _Part:
         if self.kind is ToolCallDelta:
             return {"type": "tool_call", "id": self.id, "name": self.name, "arguments": self.text}
         return {"type": "reasoning" if self.kind is ReasoningDelta else "text", "content": self.text}
@@ -98,11 +98,11 @@ class MessageContent:
         self._attempt(lambda: self._answered(id, delta))
 
     def take(self, id: RequestId, reason: str) -> Attributes:
-        """What was said by both sides until it ended for `reason`; forgotten here."""
+        """Remove and return the messages of both sides, for a request that ended for `reason`."""
         said = self._said.pop(id, None)
         if said is None:
             return {}
-        answer = {"role": "assistant", "parts": [piece.told() for piece in said.answer], "finish_reason": reason}
+        answer = {"role": "assistant", "parts": [piece.as_part() for piece in said.answer], "finish_reason": reason}
         attributes = {**said.asked, names.GEN_AI_OUTPUT_MESSAGES: _json([answer])}
         if said.room.num_omitted:
             before = attributes.get(names.CAIRN_OMITTED, 0)

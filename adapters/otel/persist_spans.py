@@ -1,14 +1,15 @@
-"""What a request left behind, on its way to the store: a span and a trace of its own, linked to the request's span.
+"""The persist span of a request: its records on their way to the store, in a trace of its own with a link to the
+request.
 
     request   ├── prefill ── decode ──┤ ended
     offered      ▲    ▲    ▲          ▲
     persist      ├── stored ── stored ──── dropped ── stored ┤
 
-It begins with the first records that are offered and ends with the last of them, which may be long after the request:
-that is why it is no part of its tree. Nothing is told of a request that left nothing.
+It begins with the first records that are offered and ends with the last of them, which may be long after the request;
+therefore it is not part of the tree of the request. A request without records has no such span.
 
-Memory is bounded: as long as the request is open, and past its end by number and by time; what is still on its way then
-is told as incomplete. Records that somebody deleted meanwhile are never told of, and end that way.
+Memory is bounded by the open requests, and after their end by number and by time; a span that is ended by the bound is
+marked incomplete. No event reports records that were deleted while they waited, so their span ends that way too.
 """
 
 from collections import Counter, OrderedDict
@@ -29,8 +30,8 @@ MAX_PATIENCE_S = 600.0
 
 
 @dataclass(slots=True)
-class _Left:
-    """`num_pending`: offered and not settled yet; below 0 for a moment when a worker is quicker in telling."""
+class _Records:
+    """`num_pending`: records that were offered and are not settled; negative for a moment if a worker reports first."""
 
     link: Link
     offset_ns: int
@@ -50,23 +51,23 @@ class PersistSpans:
     def __init__(self, tracer: Tracer, max_open: int) -> None:
         self._tracer = tracer
         self._max_open = max_open
-        self._open: dict[RequestId, _Left] = {}
-        self._ended: OrderedDict[RequestId, _Left] = OrderedDict()
+        self._open: dict[RequestId, _Records] = {}
+        self._ended: OrderedDict[RequestId, _Records] = OrderedDict()
 
     def handlers(self) -> Mapping[type, Handler]:
         return {RecordsOffered: self._offered, RecordsPersisted: self._persisted, RecordsDropped: self._dropped}
 
     @property
     def num_open(self) -> int:
-        """Requests of which something may still come."""
+        """Requests that may still emit events."""
         return len(self._open) + len(self._ended)
 
     def begin(self, id: RequestId, tree: SpanTree) -> None:
-        """A request that is traced was queued."""
-        self._open[id] = _Left(Link(tree.root.get_span_context()), tree.offset_ns)
+        """Start counting for a traced request that was queued."""
+        self._open[id] = _Records(Link(tree.root.get_span_context()), tree.offset_ns)
 
     def request_ended(self, id: RequestId, at_ns: int) -> None:
-        """It offers no more."""
+        """The request offers no more records."""
         left = self._open.pop(id, None)
         if left is not None:
             self._ended[id] = left
@@ -76,7 +77,7 @@ class PersistSpans:
             self._end(*self._ended.popitem(last=False))
 
     def close(self) -> None:
-        """Tell of what is still on its way."""
+        """End the spans of records that are still pending."""
         for id, left in (*self._ended.items(), *self._open.items()):
             self._end(id, left)
         self._ended.clear()
@@ -99,7 +100,7 @@ class PersistSpans:
             left.dropped[event.reason] += event.num_records
             self._finish(event.id)
 
-    def _note(self, id: RequestId, at_ns: int, num_pending: int) -> _Left | None:
+    def _note(self, id: RequestId, at_ns: int, num_pending: int) -> _Records | None:
         left = self._open.get(id) or self._ended.get(id)
         if left is not None:
             left.num_pending += num_pending
@@ -112,13 +113,13 @@ class PersistSpans:
         return (at_ns - oldest.ended_ns) / 1e9 > MAX_PATIENCE_S
 
     def _finish(self, id: RequestId) -> None:
-        """Tell of it, if its request has ended and nothing is on its way."""
+        """Emit the span if the request has ended and nothing is pending."""
         left = self._ended.get(id)
         if left is not None and not left.num_pending:
             del self._ended[id]
             self._end(id, left)
 
-    def _end(self, id: RequestId, left: _Left) -> None:
+    def _end(self, id: RequestId, left: _Records) -> None:
         if left.first_ns is None:
             return
         attributes: Attributes = {

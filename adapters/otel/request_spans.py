@@ -1,15 +1,15 @@
-"""One request as a tree of spans, grown from events:
+"""The tree of spans of a request, built from events:
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
-    ├── queue                         to RequestAdmitted: restoring is not waiting; an event for what it waits for
-    ├── prefix lookup                 PrefixMatched; why no more was reused
-    ├── restore                       StateRestored; bytes by tier, and how fast
-    ├── prefill                       to DecodeStarted, an event for every chunk and for what is captured
-    ├── decode                        an event for the first token; how fast, and in which company
-    └── parse                         of RequestEnded; as the answer is read while it is decoded
+    ├── queue                         to RequestAdmitted; an event for each reason it waits for
+    ├── prefix lookup                 PrefixMatched; the reused tokens and the reason of the stop
+    ├── restore                       StateRestored; bytes by tier, and the rate
+    ├── prefill                       to DecodeStarted; an event for every chunk and every capture
+    ├── decode                        an event for the first token; rate and batch sizes
+    └── parse                         of RequestEnded; an answer is parsed while it is decoded
     persist                           linked to it: see `persist_spans`
 
-Who is preempted waits in a queue span again, and has the others once more. Who is refused has the first span alone.
+A preempted request has a queue span and its successors again. A refused request has the first span only.
 
 Each span opens with the event that begins it and closes with the event that ends it, or with RequestEnded, in whatever
 phase that comes: a tree is always closed. Failures set the status of the request's span and of the phase they happened
@@ -66,8 +66,8 @@ MAX_MESSAGE_CHARS = 1_000
 
 
 class SpanEvents(EventRouter):
-    """Other sinks' events, and those of requests that were never seen queued, change nothing. `content`: what was said,
-    where somebody opted in."""
+    """An event sink; events of requests that were never queued change nothing. `content`: the messages, if they are
+    captured."""
 
     def __init__(
         self, tracer: Tracer, clock: Clock, max_open: int = MAX_OPEN, content: MessageContent | None = None
@@ -102,16 +102,16 @@ class SpanEvents(EventRouter):
         )
 
     def num_open(self) -> int:
-        """Requests whose spans are open. Any thread."""
+        """The number of requests with open spans. Any thread."""
         return len(self._trees)
 
     def trace_of(self, id: RequestId) -> Context | None:
-        """See TraceLookup."""
+        """A TraceLookup: the context of an open request's span."""
         tree = self._trees.get(id)
         return tree.context if tree is not None else None
 
     def close(self) -> None:
-        """End what is open, marked incomplete. Nothing may be emitted any more."""
+        """End all open spans, marked incomplete. No event may follow."""
         while self._trees:
             self._abandon(*self._trees.popitem(last=False))
         self._persist.close()
@@ -135,7 +135,7 @@ class SpanEvents(EventRouter):
             self._abandon(*self._trees.popitem(last=False))
 
     def _refused(self, event: RequestRefused) -> None:
-        """Named without the model: clients invent those."""
+        """The span's name has no model: clients invent names."""
         offset_ns = self._offset_ns()
         span = self._tracer.start_span(
             operation_name(is_chat=event.is_chat),
@@ -241,7 +241,7 @@ class SpanEvents(EventRouter):
         tree.enter(name, at_ns)
 
     def _end_decode(self, tree: SpanTree, at_ns: int) -> None:
-        """Where the phase is decoding: how fast, and how many sequences shared the steps that ended meanwhile."""
+        """Set the rate and batch sizes of a decode phase."""
         if tree.phase_name != names.SPAN_DECODE:
             return
         seconds, mark = (at_ns - tree.phase_started_ns) / 1e9, tree.decode_mark
@@ -265,5 +265,5 @@ class SpanEvents(EventRouter):
         self._persist.request_ended(id, tree.last_ns)
 
     def _offset_ns(self) -> int:
-        """From monotonic to wall time, now."""
+        """The present distance from monotonic to wall time."""
         return self._clock.unix_ns() - self._clock.now_ns()

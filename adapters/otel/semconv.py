@@ -46,7 +46,7 @@ VALUE_OTHER: Final = "_OTHER"
 
 # Cairn's own values
 PARSER_PLAIN: Final = "plain"
-"""Of the parser that takes all for text."""
+"""The parser that takes every answer for text."""
 PARSER_FAILED: Final = "parser_failed"
 ENDED_REFUSED: Final = "refused"
 

@@ -30,7 +30,8 @@ def is_sdk_disabled(environment: Mapping[str, str]) -> bool:
 
 
 def plan_exports(environment: Mapping[str, str]) -> ExportPlan:
-    """Unknown exporters and protocols are warned of and left out, as the specification asks."""
+    """The plan that the variables ask for. Unknown exporters and protocols are logged and ignored, as the specification
+    asks."""
     if is_sdk_disabled(environment):
         return ExportPlan()
     traces = _exporters(environment, "TRACES", frozenset({OTLP, CONSOLE}))
@@ -42,7 +43,8 @@ def plan_exports(environment: Mapping[str, str]) -> ExportPlan:
 
 
 def _captures_content(environment: Mapping[str, str]) -> bool:
-    """As the instrumentations of GenAI clients read it: nothing unless somebody asks for it. Into spans only."""
+    """True if message content is to be captured, into spans only; the variable is read as GenAI instrumentations read
+    it."""
     wanted = environment.get(CAPTURE_CONTENT, "").strip().upper()
     if wanted not in _NO_CONTENT | _CONTENT:
         _logger.warning("%s=%s is not supported here (no_content or span_only)", CAPTURE_CONTENT, wanted)
@@ -82,7 +84,7 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
 
 
 def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: RequestTimelines) -> Telemetry:
-    """Never fails for a collector that is absent: that is found out, and logged, by the exporter's own thread.
+    """Build telemetry. An absent collector is no error here: the exporter's own thread finds and logs it.
 
     Traces and logs are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
     """

@@ -1,4 +1,4 @@
-"""What a request's span says about the request and its answer, by the GenAI conventions. Never its content."""
+"""The attributes of spans, by the GenAI conventions. They never hold content of a request or an answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -19,7 +19,7 @@ def operation_name(*, is_chat: bool) -> str:
 
 
 def request_attributes(event: RequestQueued) -> Attributes:
-    """Known when the request is queued. Settings that have no effect (penalty 0, top_k off) are left out."""
+    """Attributes known when the request is queued. Settings without effect (penalty 0, top_k off) are left out."""
     sampling = event.sampling
     attributes: Attributes = {
         names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
@@ -50,7 +50,7 @@ def request_attributes(event: RequestQueued) -> Attributes:
 
 
 def response_attributes(event: RequestEnded) -> Attributes:
-    """Known when the request has ended."""
+    """Attributes known when the request has ended."""
     attributes: Attributes = {
         names.GEN_AI_RESPONSE_FINISH_REASONS: (event.reason,),
         names.GEN_AI_USAGE_OUTPUT_TOKENS: event.usage.completion_tokens,
@@ -72,7 +72,7 @@ def refusal_attributes(event: RequestRefused) -> Attributes:
 
 
 def lookup_attributes(event: PrefixMatched) -> Attributes:
-    """What a prompt can reuse, and why no more."""
+    """Attributes of a lookup: reused tokens by tier, and the reason of the stop."""
     attributes: Attributes = {
         **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
         names.CAIRN_KNOWN_TOKENS: event.num_known,
@@ -84,7 +84,7 @@ def lookup_attributes(event: PrefixMatched) -> Attributes:
 
 
 def restore_attributes(event: StateRestored) -> Attributes:
-    """The rate is in bytes a second, of fetching and restoring together."""
+    """Attributes of a restore. The rate is in bytes a second, of fetching and restoring together."""
     by_tier = {names.CAIRN_TIER_BYTES[tier]: num for tier, num in event.tier_bytes.items()}
     attributes: Attributes = {
         names.CAIRN_POSITION: event.position,
@@ -109,7 +109,6 @@ def parse_attributes(parsing: Parsing) -> Attributes:
 
 
 def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
-    """`text` cut to what is worth showing and without what cannot be sent: protobuf refuses lone surrogates, and with
-    them the whole batch of spans."""
+    """`text` cut to `max_chars` and without lone surrogates, for which protobuf refuses the whole batch of spans."""
     text = text[:max_chars]
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""An open request's span, and the phase span that is open in it.
+"""The open span of a request and the span of its present phase.
 
 Times are monotonic; the distance to wall time is that of when the request was queued, so that durations within a trace
 are exact whatever the wall clock does. A tree is always closed: `end` closes the phase with the root.
@@ -15,14 +15,14 @@ from adapters.otel.span_attributes import Attributes
 
 
 class Mark(NamedTuple):
-    """A moment between two steps."""
+    """A position between two steps."""
 
     num_steps: int = 0
     num_tokens: int = 0
 
 
 class DecodeBatches:
-    """How many sequences decoded together while a request did, without a look at any request in any step.
+    """The batch sizes of decode steps since a mark, at a cost a step that does not depend on the number of requests.
 
     Steps are numbered; their sizes are summed, and of the largest ones only those are kept that no later step exceeds:
 
@@ -39,7 +39,7 @@ class DecodeBatches:
         self._sizes: list[int] = []
 
     def step(self, size: int) -> None:
-        """A step decoded so many tokens."""
+        """Record a step that decoded `size` tokens."""
         self._now = Mark(self._now.num_steps + 1, self._now.num_tokens + size)
         while self._sizes and self._sizes[-1] <= size:
             self._sizes.pop()
@@ -80,17 +80,17 @@ class SpanTree:
         self.phase = self._start(names.SPAN_QUEUE, queued_ns)
 
     def enter(self, name: str, at_ns: int) -> None:
-        """The phase is over, and another begins."""
+        """End the phase and begin another one."""
         self.end_phase(at_ns)
         self.phase, self.phase_name, self.phase_started_ns = self._start(name, at_ns), name, at_ns
         self.num_chunks = self.num_computed = self.num_decoded = 0
 
     def event(self, name: str, at_ns: int, attributes: Attributes | None = None) -> None:
-        """Something happened in this phase."""
+        """Add an event to the span of this phase."""
         self.phase.add_event(name, attributes, at_ns + self.offset_ns)
 
     def add(self, name: str, started_ns: int, ended_ns: int, attributes: Attributes, error: str = "") -> None:
-        """A span that is over when it is told of. `error`: its type, if it failed."""
+        """Add a span that has ended. `error`: its type, if it failed."""
         span = self._start(name, started_ns, attributes)
         if error:
             span.set_status(Status(StatusCode.ERROR, error))
@@ -98,7 +98,7 @@ class SpanTree:
         span.end(ended_ns + self.offset_ns)
 
     def fail(self, error_type: str, message: str) -> None:
-        """The request failed in this phase."""
+        """Mark the request and this phase as failed."""
         status = Status(StatusCode.ERROR, message or error_type)
         for span in (self.phase, self.root):
             span.set_status(status)

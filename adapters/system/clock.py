@@ -7,7 +7,7 @@ from domain.ids import RequestId
 
 
 class SystemClock:
-    """A Clock on the operating system's."""
+    """A Clock of the operating system."""
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -17,7 +17,7 @@ class SystemClock:
 
 
 class RandomIds:
-    """An IdSource."""
+    """An IdSource of unguessable ids and seeds."""
 
     def request_id(self, prefix: str) -> RequestId:
         return RequestId(f"{prefix}-{secrets.token_hex(12)}")

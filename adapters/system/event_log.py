@@ -44,7 +44,8 @@ _Line: TypeAlias = tuple[logging.Logger, int, str, Mapping[str, str]]
 
 
 class LogWriter:
-    """`write` from any thread; never blocks, never raises. `close` is idempotent."""
+    """A thread that writes log lines. `write` may be called from any thread and never blocks or raises; `close` is
+    idempotent."""
 
     def __init__(self, max_lines: int = 8_192) -> None:
         self._queue: queue.Queue[_Line | None] = queue.Queue(max_lines)
@@ -53,7 +54,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, logger: logging.Logger, level: int, line: str, about: Mapping[str, str] | None = None) -> None:
-        """`about`: what handlers find as attributes of the record."""
+        """`about`: attributes of the log record."""
         if not logger.isEnabledFor(level):
             return
         try:
@@ -83,8 +84,9 @@ class LogWriter:
 
 
 class EventLog(EventRouter):
-    """`timelines` takes each event before this sink. `trace_ids` gives `trace_id` and `span_id` of an open request, or
-    nothing if it is not traced. `close` writes what is left and ends the thread; idempotent."""
+    """The event sink that writes the log. `timelines` takes each event before it. `trace_ids` gives `trace_id` and
+    `span_id` of an open request, empty if it is not traced. `close` writes the queue and ends the thread;
+    idempotent."""
 
     def __init__(
         self, timelines: RequestTimelines, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}
@@ -151,7 +153,7 @@ class EventLog(EventRouter):
         self._write_sparsely(logging.ERROR, f"fault in store: {event.kind}", event.message)
 
     def _store_opened(self, event: StoreOpened) -> None:
-        line = f"the store is ours after {event.waited_ns / 1e9:.0f}s: what is computed from now on is stored"
+        line = f"the store was opened after {event.waited_ns / 1e9:.0f}s; new prefixes are stored from now on"
         self._writer.write(_engine, logging.WARNING, line)
 
     def _dropped(self, event: RecordsDropped) -> None:
@@ -161,7 +163,7 @@ class EventLog(EventRouter):
         return {"request_id": id, **self._trace_ids(id)}
 
     def _stuck(self, event: EngineStuck) -> None:
-        """The stack follows, a line a frame: a message is one line."""
+        """Write a line, then the stack with a line a frame."""
         stuck_s, still = (event.at_ns - event.since_ns) / 1e9, "" if event.is_first else "still "
         what = "without an engine" if event.stuck_in == ENDED else f"stuck in {event.stuck_in}"
         line = (

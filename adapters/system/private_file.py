@@ -14,7 +14,7 @@ from typing import BinaryIO
 def private_file(path: Path) -> Generator[BinaryIO]:
     """A new file (mode 0600) that takes the name `path` when the block ends well, and vanishes when it does not.
 
-    Raises OSError; also when something else than a file has that name, so that nothing is written through a link.
+    Raises OSError; also if the name is taken by something other than a file, so that nothing is written through a link.
     """
     _refuse_other_things(path)
     handle, name = mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -30,8 +30,8 @@ def private_file(path: Path) -> Generator[BinaryIO]:
 
 
 def read_secret(path: Path, max_bytes: int) -> bytes:
-    """Raises OSError, and ValueError when it is no file or others than its owner may use it."""
-    # Not to wait for somebody to write, should it be a pipe.
+    """The content of a file that only its owner may use. Raises OSError, and ValueError for anything else."""
+    # Non-blocking: opening a pipe would wait for its writer.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as stream:
         mode = os.fstat(stream.fileno()).st_mode

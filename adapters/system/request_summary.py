@@ -1,5 +1,4 @@
-"""One line that says what a request cost and where its time went, so that a slow one explains itself; and that line
-read back."""
+"""The log line of a request with its cost and the time of each stage; written, and parsed back."""
 
 import re
 from collections.abc import Mapping
@@ -22,9 +21,9 @@ _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
 def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
     """Key=value pairs; times in seconds; what did not happen is left out.
 
-    `live`, `hot`, `store`: of `reused`, by tier. `stopped`: why no more was reused, `known`: up to which token blocks
-    were stored, `diverged`: the first token that differs. `waited`: for what, in the queue; `followed`: for whose
-    computing of the same prefix. `rate`: output tokens a second of decode."""
+    `live`, `hot`, `store`: parts of `reused` by tier. `stopped`: the reason why no more was reused, `known`: the tokens
+    whose blocks were stored, `diverged`: the first token that differs. `waited`: the reasons of waiting in the queue;
+    `followed`: the request whose prefill of the same prefix it waited for. `rate`: output tokens a second of decode."""
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
     usage, matched = event.usage, timeline.matched
@@ -55,8 +54,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
 
 
 def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
-    """The id and the pairs of a line that `summarise` made; an error's message is under `message`. None for another
-    line."""
+    """The id and the pairs of a line of `summarise`; an error's message is under `message`. None for any other line."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
@@ -70,7 +68,7 @@ def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks and control codes, so that nobody's message can pass for a line of the log."""
+    """`text` without line breaks and control codes, so that a message cannot pass for another line of the log."""
     return shown(" ".join(text[:MAX_CHARS].split()), MAX_CHARS)
 
 

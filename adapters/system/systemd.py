@@ -1,12 +1,12 @@
 """systemd's notification protocol: a datagram of `NAME=value` lines to the socket that `NOTIFY_SOCKET` names.
 
     READY=1           the unit has started (Type=notify)
-    WATCHDOG=1        all is well; missed for WatchdogSec=, systemd ends the process and starts it again
-    EXTEND_TIMEOUT_USEC=  before READY=1: a model that is still being loaded is no start that failed
-    STOPPING=1        it was asked to end
+    WATCHDOG=1        the server moves; without it for WatchdogSec= systemd restarts the process
+    EXTEND_TIMEOUT_USEC=  before READY=1: loading a model may take longer than a start may
+    STOPPING=1        the server was asked to stop
 
-As sd_notify(3) has it. A name that begins with `@` is of the abstract namespace of Linux. Nothing is sent to anything
-but a socket, and without waiting: a datagram that finds no room is lost, as the next one follows a second later.
+See sd_notify(3). A name that begins with `@` is in the abstract namespace of Linux. Sending never waits: a datagram
+that finds no room is lost, and the next one follows a second later.
 """
 
 import os
@@ -14,11 +14,11 @@ import socket
 from collections.abc import Mapping
 
 EXTENSION_S = 60
-"""How much longer a start may take from each sign of life on."""
+"""The extension of the start timeout that each report requests."""
 
 
 class SystemdSupervisor:
-    """A Supervisor. `close` gives the socket back; later reports go nowhere."""
+    """A Supervisor that reports to systemd. `close` closes the socket; later reports are dropped."""
 
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -48,7 +48,7 @@ class SystemdSupervisor:
         self._socket.close()
 
     def _send_ready(self) -> None:
-        """Said until it was sent: systemd waits for it."""
+        """Repeated until it was sent: systemd waits for it."""
         self._is_ready_sent = self._send("READY=1\nSTATUS=serving\nWATCHDOG=1")
 
     def _send(self, message: str) -> bool:
@@ -60,6 +60,6 @@ class SystemdSupervisor:
 
 
 def systemd_supervisor(environment: Mapping[str, str] = os.environ) -> SystemdSupervisor | None:
-    """None where systemd asks for no reports, or names no socket of this machine."""
+    """The supervisor for this environment; None if NOTIFY_SOCKET names no socket."""
     address = environment.get("NOTIFY_SOCKET", "")
     return SystemdSupervisor(address) if address[:1] in ("/", "@") and len(address) > 1 else None

@@ -1,4 +1,4 @@
-"""Where this process's threads are: the frames of each, as Python's own tracebacks write them."""
+"""The stacks of this process's threads, in the form of Python's tracebacks."""
 
 import sys
 import threading
@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator
 from types import FrameType
 
 MAX_FRAMES = 24
-"""Of one thread, the innermost."""
+"""The bound on frames of one thread; the innermost are kept."""
 
 MAX_THREADS = 32
 
 
 class PythonStacks:
-    """ThreadStacks of this process. `prefixes`: of the names of threads that are of interest, the most interesting
-    first; whoever reads is not. `idle_in`: qualified names of functions in which a thread only waits for work."""
+    """A ThreadStacks reader. `prefixes`: prefixes of the names of threads to report, the most important first; the
+    calling thread is left out. `idle_in`: qualified names of functions in which a thread waits for work."""
 
     def __init__(self, prefixes: Collection[str], idle_in: Collection[str] = ()) -> None:
         self._prefixes = tuple(prefixes)

@@ -13,10 +13,10 @@ from domain.request.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
-    """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set. `client`: the name of its key, empty for none. `operation`:
-    by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value. `choice`: which of the
-    request's choices, from 0; it is the first whose lookup counts as the request's."""
+    """A choice of a request entered the queue. `model`: the id of the model that serves it; `requested_model`: the name
+    that the client sent. `max_tokens`: the client's limit. `client`: the name of its key, or empty. `operation`: its
+    operation id in the OpenAPI document, or empty. `priority`: a Priority value. `choice`: its index in the request,
+    from 0; the lookup of choice 0 counts as the lookup of the request."""
 
     id: RequestId
     model: ModelId
@@ -36,7 +36,7 @@ class RequestQueued:
 
 @dataclass(frozen=True, slots=True)
 class RequestWaits:
-    """What it waits for in the queue from now on. `reason`: a WaitReason value."""
+    """The request waits in the queue for another reason. `reason`: a WaitReason value."""
 
     id: RequestId
     reason: str
@@ -45,7 +45,7 @@ class RequestWaits:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted:
-    """It left the queue: what is restored from here on is not waited for. Once more after each RequestPreempted."""
+    """The request left the queue; restoring counts as prefill. Emitted again after each RequestPreempted."""
 
     id: RequestId
     at_ns: int
@@ -53,8 +53,8 @@ class RequestAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
-    """Its memory was needed, or its engine was lost. It waits for admission again, and then goes on from `num_tokens`,
-    or computes again what was not kept of them."""
+    """The memory of the request was needed, or its engine was lost. It waits for admission again, then continues from
+    `num_tokens`, of which it recomputes what was not kept."""
 
     id: RequestId
     num_tokens: int
@@ -63,7 +63,7 @@ class RequestPreempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillChunkComputed:
-    """`is_resumed`: after it was preempted, of its prompt and what it had put out."""
+    """A chunk of a prompt was computed. `is_resumed`: after a preemption, of the prompt and its output so far."""
 
     id: RequestId
     start: int
@@ -75,21 +75,25 @@ class PrefillChunkComputed:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStarted:
+    """The prompt is complete, and decoding begins."""
+
     id: RequestId
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
+    """The first output token was handed over."""
+
     id: RequestId
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsing:
-    """How an answer was parsed. `family`: of the parser, empty where all is text. `busy_ns`: what parsing took of the
-    event loop, between `started_ns` and `ended_ns`. `problems`: ProblemKind values of the calls that cannot be run as
-    they are. `has_failed`: the parser raised, which ended the answer."""
+    """The parsing of an answer. `family`: the parser's family, empty for plain text. `busy_ns`: the time that parsing
+    took of the event loop, between `started_ns` and `ended_ns`. `problems`: ProblemKind values of tool calls that
+    cannot be run. `has_failed`: the parser raised, which ended the answer."""
 
     family: str
     num_calls: int
@@ -102,8 +106,8 @@ class Parsing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestEnded:
-    """`reason`: a FinishReason value or `error`; the error's code and message are set with the latter. `parsing`: None
-    where nothing was generated."""
+    """The request ended. `reason`: a FinishReason value, or `error` with the error's code and message. `parsing`: None
+    if nothing was generated."""
 
     id: RequestId
     reason: str
@@ -116,7 +120,7 @@ class RequestEnded:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """Turned away before it was queued. `started_ns`: when it was asked for; 0 if that is unknown."""
+    """The request was refused before it was queued. `started_ns`: its arrival; 0 if unknown."""
 
     model: ModelId
     error_code: str
@@ -128,7 +132,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class TokensReceived:
-    """Tokens that the engine handed over together, one event a step: how many of which choice."""
+    """Tokens that the engine handed over together, one event a step: counts by choice."""
 
     counts: tuple[tuple[RequestId, int], ...]
     at_ns: int
@@ -136,9 +140,9 @@ class TokensReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatched:
-    """A lookup's outcome: tokens reused by tier (tiers that gave none are left out), and why no more (a StopReason
-    value). `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from what RAM
-    holds, None if that is unknown.
+    """The result of a lookup: tokens reused by tier (tiers without any are left out), and the StopReason value.
+    `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from the blocks in
+    memory, None if that is unknown.
     """
 
     id: RequestId
@@ -151,14 +155,14 @@ class PrefixMatched:
     diverged_at: int | None = None
 
     @classmethod
-    def of(cls, id: RequestId, told: Explanation, started_ns: int, at_ns: int) -> "PrefixMatched":
-        diverged_at = told.divergence.position if told.divergence is not None else None
+    def of(cls, id: RequestId, found: Explanation, started_ns: int, at_ns: int) -> "PrefixMatched":
+        diverged_at = found.divergence.position if found.divergence is not None else None
         return cls(
             id=id,
-            num_prompt=told.num_prompt,
-            reused=told.reused,
-            num_known=told.num_known,
-            reason=told.reason.value,
+            num_prompt=found.num_prompt,
+            reused=found.reused,
+            num_known=found.num_known,
+            reason=found.reason.value,
             started_ns=started_ns,
             at_ns=at_ns,
             diverged_at=diverged_at,
@@ -177,8 +181,8 @@ class PrefixAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRestored:
-    """A sequence was put at `position` from `size_bytes` of stored state, so much of each tier. From `started_ns` on it
-    was fetched, from `fetched_ns` on it took the compute thread."""
+    """A sequence was restored at `position` from `size_bytes` of state, `tier_bytes` of them by tier. Fetching began at
+    `started_ns`, work on the compute thread at `fetched_ns`."""
 
     id: RequestId
     position: int
@@ -191,7 +195,7 @@ class StateRestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCaptured:
-    """State copied out of a sequence on the compute thread."""
+    """State was copied out of a sequence on the compute thread."""
 
     id: RequestId
     num_blocks: int

@@ -9,7 +9,7 @@ from domain.memory.ledger import MemoryUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """One engine step: how many sequences waited and ran, and what it computed."""
+    """An engine step ended: the sequences that waited and ran, and the tokens that it computed."""
 
     num_waiting: int
     num_running: int
@@ -21,7 +21,7 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
-    """`active_bytes`: what the compute backend holds afterwards, over all models."""
+    """A model was loaded. `active_bytes`: memory of the compute backend afterwards, over all models."""
 
     id: ModelId
     duration_ns: int
@@ -34,7 +34,7 @@ class ModelLoaded:
 
 @dataclass(frozen=True, slots=True)
 class ModelUnloaded:
-    """`active_bytes` as in ModelLoaded."""
+    """A model was unloaded. `active_bytes` as in ModelLoaded."""
 
     id: ModelId
     at_ns: int
@@ -43,7 +43,7 @@ class ModelUnloaded:
 
 @dataclass(frozen=True, slots=True)
 class FaultObserved:
-    """Something failed and was contained. `where` is a stable name such as `engine.step`."""
+    """A failure was contained. `where`: a stable name such as `engine.step`."""
 
     where: str
     message: str
@@ -52,8 +52,8 @@ class FaultObserved:
 
 @dataclass(frozen=True, slots=True)
 class HttpRefused:
-    """A connection or a request that was turned away, or cut off, before its body was looked at; or for what its key
-    does not allow. `reason` is one of a few codes; `detail` may hold what a client sent, made harmless and short."""
+    """A connection or request was refused or cut off before its body was read, or because of the limits of its key.
+    `reason`: one of a few codes; `detail` may quote the client, shortened and without control codes."""
 
     reason: str
     detail: str
@@ -62,10 +62,10 @@ class HttpRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStuck:
-    """The engine does not move, or the event loop does not: emitted when it is seen, and once a period while it lasts.
+    """The engine or the event loop is stuck: emitted when it is detected, and once a period while it lasts.
 
-    `stuck_in` and `request_ids` as in `domain/engine_health`; `stack`: what the thread that hangs was doing, in lines
-    of Python, without a value of any variable; empty where it cannot be had. `is_first`: it was not reported before.
+    `stuck_in` and `request_ids` as in `domain/health/engine_health`; `stack`: the stack of the stuck thread, without
+    values of variables; empty if it cannot be read. `is_first`: it was not reported before.
     """
 
     stuck_in: str
@@ -81,7 +81,7 @@ class EngineStuck:
 
 @dataclass(frozen=True, slots=True)
 class EngineRecovered:
-    """The engine or loop that was stuck in `stuck_in` moves again, `stuck_ns` after it began to hang."""
+    """The engine or event loop that was stuck in `stuck_in` moves again after `stuck_ns`."""
 
     stuck_in: str
     stuck_ns: int
@@ -90,7 +90,7 @@ class EngineRecovered:
 
 @dataclass(frozen=True, slots=True)
 class ReadinessMeasured:
-    """Whether a model is served and the engine moves, as `/health/ready` says. Told every few seconds."""
+    """The answer of `/health/ready`: True if a model is served and the engine moves. Emitted every few seconds."""
 
     is_ready: bool
     at_ns: int
@@ -98,8 +98,8 @@ class ReadinessMeasured:
 
 @dataclass(frozen=True, slots=True)
 class EngineRestarted:
-    """The engine was lost, `down_ns` ago, and another one has taken over: `num_resumed` choices go on in it. `why`: how
-    the last one ended; `num_tries`: how many were started until one came up."""
+    """The engine was lost `down_ns` ago and another one took over, in which `num_resumed` choices continue. `why`: the
+    end of the lost one; `num_tries`: the number of starts until one succeeded."""
 
     why: str
     num_resumed: int
@@ -110,7 +110,7 @@ class EngineRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMeasured:
-    """What the computing process holds. `level`: of pressure, as `domain/memory/pressure` counts them."""
+    """The memory of the computing process. `level`: of pressure, as in `domain/memory/pressure`."""
 
     ledger: MemoryUse
     level: int
@@ -119,8 +119,8 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class PressureRelieved:
-    """Something was done because memory is short, or is no longer: `kind` is one of ACTIONS. `num_bytes`: given back,
-    or for `preempt` to be given back; 0 where it gives nothing back by itself."""
+    """An action was taken because memory became short, or no longer is. `kind`: one of ACTIONS. `num_bytes`: freed, or
+    to be freed for `preempt`; 0 if the action frees nothing by itself."""
 
     kind: str
     num_bytes: int
@@ -135,7 +135,7 @@ ACTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReading:
-    """How full a tier is. `name`: as in Explanation. `evicted`: records since the start."""
+    """The use of a tier. `name`: as in Explanation. `evicted`: records since the start."""
 
     name: str
     num_blocks: int
@@ -147,8 +147,8 @@ class TierReading:
 
 @dataclass(frozen=True, slots=True)
 class CacheMeasured:
-    """What the tiers hold, those that could be read, and what waits for the store, the oldest of it for `lag_s`. Told
-    every few seconds while the server runs."""
+    """The use of the tiers that could be read, and the records that wait for the store, the oldest for `lag_s`. Emitted
+    every few seconds."""
 
     tiers: tuple[TierReading, ...]
     queued_bytes: int
@@ -158,8 +158,8 @@ class CacheMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RecordsOffered:
-    """Records of a request wait for the store from now on. Each of them is told of once more: RecordsPersisted or
-    RecordsDropped, which a worker may tell first, unless somebody deletes it meanwhile."""
+    """Records of a request were queued for the store. Each is reported again by RecordsPersisted or RecordsDropped,
+    which a worker may emit first, unless it is deleted before."""
 
     id: RequestId
     num_records: int
@@ -169,7 +169,7 @@ class RecordsOffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsRead:
-    """One read of a store, whatever came of it. `raw_bytes`: decoded."""
+    """A read of the store ended, with or without success. `raw_bytes`: decoded."""
 
     num_records: int
     raw_bytes: int
@@ -179,8 +179,8 @@ class RecordsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
-    """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits. `id`: whose records
-    these are, empty for nobody's; they were offered at `offered_ns` (0: unknown) and written from `started_ns` on."""
+    """A batch of records was stored. `raw_bytes`: before encoding; `queued_bytes`: still waiting. `id`: the request of
+    the records, or empty; they were offered at `offered_ns` (0: unknown), and their write began at `started_ns`."""
 
     num_records: int
     raw_bytes: int
@@ -193,8 +193,8 @@ class RecordsPersisted:
 
 @dataclass(frozen=True, slots=True)
 class RecordsDropped:
-    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown. `id`: whose
-    they are, empty for nobody's. `was_offered`: whether RecordsOffered told of them."""
+    """Records will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown. `id`: their
+    request, or empty. `was_offered`: RecordsOffered reported them."""
 
     num_records: int
     raw_bytes: int
@@ -206,7 +206,7 @@ class RecordsDropped:
 
 @dataclass(frozen=True, slots=True)
 class RecordsEvicted:
-    """Leaves that made room, or that nobody used for too long: `reason` is `room` or `age`."""
+    """The store evicted leaves. `reason`: `room`, or `age` for records that were not used for too long."""
 
     num_records: int
     at_ns: int
@@ -224,7 +224,7 @@ class StoreFault:
 
 @dataclass(frozen=True, slots=True)
 class StoreOpened:
-    """The store that another process had is ours to use, `waited_ns` after it could not be opened."""
+    """The store was opened, `waited_ns` after the first try failed."""
 
     waited_ns: int
     at_ns: int

@@ -1,7 +1,7 @@
 """Figures of the last minutes, folded from events into `domain/health/live_figures`.
 
 A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not for
-models whose cache cannot be captured, nor for requests that want every token computed.
+models whose cache cannot be captured, nor for requests that demand that every token be computed.
 """
 
 from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, TokensReceived

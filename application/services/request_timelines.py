@@ -46,7 +46,7 @@ MAX_ENDED = 256
 
 
 class Stage(Enum):
-    """Where a request is. Prefilling includes restoring what is not computed."""
+    """The stage of a request. Prefilling includes restoring."""
 
     WAITING = "queue"
     PREFILLING = "prefill"
@@ -61,7 +61,7 @@ class RequestTimeline:
     reason it ever waited for. `followed`: the request whose prefill of the same prefix it waited for. `matched`: its
     first lookup. `num_done`: prompt tokens in its state, reused or computed. `num_output`: output tokens; once ended,
     those that count. `gap_ns`: nanoseconds a token between its last two deliveries, None for the first delivery.
-    `explanation`: of its lookup; `owner`: who may see its tokens.
+    `explanation`: of its lookup; `owner`: the only one that may read its tokens.
     """
 
     queued: RequestQueued
@@ -118,8 +118,8 @@ class RequestTimeline:
         return (ended_ns - self.first_token_ns) / 1e9 / (num_tokens - 1)
 
     def is_first_lookup(self, event: PrefixMatched) -> bool:
-        """Whether `event` counts as the lookup of the request: not of a further choice, which takes over what the first
-        one has, and not the repeated one after a preemption."""
+        """True if `event` counts as the lookup of the request: not the lookup of a further choice, which takes over the
+        state of the first one, and not a repeated lookup after a preemption."""
         return self.matched is event and not self.queued.choice
 
     def tokens_for(self, viewer: Owner) -> Explanation | None:
@@ -194,7 +194,7 @@ class RequestTimelines(EventRouter):
         return self.between(lambda: [replace(one) for one in islice(reversed(self._ended.values()), most)])
 
     def oldest_queued_ns(self) -> int | None:
-        """When the oldest open request was queued; None without one."""
+        """The time at which the oldest open request was queued; None without one."""
         return self.between(lambda: next((one.queued.at_ns for one in self._open.values()), None))
 
     def num_in_stage(self) -> dict[tuple[ModelId, Stage], int]:

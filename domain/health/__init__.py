@@ -1,1 +1,1 @@
-"""Whether the engine moves, and what the last minutes were like. Uses `prefix` for the reasons of misses."""
+"""The health of the engine and the figures of the last minutes. Uses `prefix` for the names of tiers."""

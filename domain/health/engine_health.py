@@ -1,12 +1,12 @@
-"""Whether the engine moves: the age of its last step against the work that is outstanding.
+"""The health of the engine, by the age of its last step and the work that is outstanding.
 
     the compute thread comes round ──────────────────────────► well, however old the last step is, while nothing is open
       │ and a choice is open, but no step, call or piece of a load has ended for too long ──► stuck, `waiting`
       └ it does not come round for too long, and somebody waits for it ─────────────────────► stuck, in what it does
     it has ended by itself ──────────────────────────────────► stuck at once, `ended`
 
-Choices that wait for memory are no reason to call anything stuck: their waiting has an end of its own. A load that
-waits for its files is none either: they take as long as the disk takes. Times are monotonic nanoseconds of one clock.
+Choices that wait for memory do not count: their waiting has a limit of its own. A load that waits for its files does
+not count either. Times are monotonic nanoseconds of one clock.
 """
 
 from dataclasses import dataclass, replace
@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from domain.ids import RequestId
 
 WAITING = "waiting"
-"""Stuck in nothing that the compute thread does: what the open choices wait for does not come."""
+"""Stuck outside of the compute thread: the open choices wait for something that does not happen."""
 
 ENDED = "ended"
 """The compute thread has ended without being asked to."""
 
 EVENT_LOOP = "event loop"
-"""Not the engine, but the loop that answers for it."""
+"""The event loop is stuck, not the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The compute thread's present work: `kind` is one of a few names, such as `prefill`; `request_ids` for whom."""
+    """The present work of the compute thread. `kind`: one of a few names, such as `prefill`; `request_ids`: its
+    requests."""
 
     kind: str
     since_ns: int
@@ -34,11 +35,10 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """An engine's report on itself. `last_step_ns`: when a step, a call or a piece of a load last ended, or one was
-    taken up; `last_progress_ns`: when the thread last came round, which it does every second when it is idle.
-    `num_blocked`: of those that wait, how many do so for memory. `num_calls`: loads under way, and calls that the
-    thread has not taken up. `fault`: why it ended by itself; empty when it did not. With one it may be alive all the
-    same: another engine is being made."""
+    """The state of an engine. `last_step_ns`: the last end of a step, a call or a piece of a load, or the start of one;
+    `last_progress_ns`: the last round of the thread, which has one every second when it is idle. `num_blocked`: waiting
+    choices that wait for memory. `num_calls`: loads under way, and calls that the thread has not begun. `fault`: why it
+    ended by itself, or empty; with a fault it may be alive, while another engine is started."""
 
     last_step_ns: int
     last_progress_ns: int
@@ -51,7 +51,7 @@ class Heartbeat:
     fault: str = ""
 
     def counted_from(self, since_ns: int) -> "Heartbeat":
-        """The same, with nothing of the time before."""
+        """The same state, with times before `since_ns` moved there."""
         doing = self.activity
         return replace(
             self,
@@ -77,12 +77,12 @@ class EngineHealth:
     request_ids: tuple[RequestId, ...] = ()
 
     def stuck_s(self, now_ns: int) -> float:
-        """For how long; 0 when it is not."""
+        """The duration in seconds; 0 for an engine that is not stuck."""
         return 0.0 if self.stuck_since_ns is None else max(0.0, (now_ns - self.stuck_since_ns) / 1e9)
 
 
 def engine_health(beat: Heartbeat, now_ns: int, stuck_after_s: float) -> EngineHealth:
-    """`stuck_after_s`: longer than any step or piece of a load legitimately takes."""
+    """The health at `now_ns`. `stuck_after_s`: longer than any step or piece of a load takes."""
     stuck_in, since_ns = _stuck_in(beat, now_ns, int(stuck_after_s * 1e9))
     return EngineHealth(
         step_age_s=max(0, now_ns - beat.last_step_ns) / 1e9,

@@ -20,11 +20,11 @@ _LOG_WIDTH = math.log(1.04)
 _LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_WIDTH)
 
 MAX_ERROR = 1.04**0.5 - 1
-"""Of a quantile, relative to the true one."""
+"""The relative error of a quantile, at most."""
 
 
 class LatencySketch:
-    """Not thread-safe. What was asked of it last is remembered until something is added."""
+    """Counts of durations in buckets. Not thread-safe. The last quantiles are cached until a value is added."""
 
     __slots__ = ("_asked", "_counts")
 
@@ -34,7 +34,7 @@ class LatencySketch:
 
     @classmethod
     def of(cls, sketches: "Iterable[LatencySketch]") -> "LatencySketch":
-        """All of them as one."""
+        """The sum of several sketches."""
         whole = cls()
         for sketch in sketches:
             whole._counts.update(sketch._counts)
@@ -46,7 +46,7 @@ class LatencySketch:
 
     @property
     def num_buckets(self) -> int:
-        """In use; for leak checks."""
+        """The number of buckets in use; for leak checks."""
         return len(self._counts)
 
     def add(self, seconds: float, times: int = 1) -> None:
@@ -54,7 +54,7 @@ class LatencySketch:
         self._asked = None
 
     def quantiles(self, *shares: float) -> tuple[float | None, ...]:
-        """Seconds that this share of what was added (0 to 1, nearest rank) did not exceed; None where nothing was."""
+        """The seconds that each share (0 to 1, nearest rank) of the values did not exceed; None without values."""
         if not self._counts:
             return (None,) * len(shares)
         if self._asked is None or self._asked[0] != shares:
@@ -75,17 +75,17 @@ def _bucket(seconds: float) -> int:
 
 
 def _middle(bucket: int) -> float:
-    """Of the bucket by its logarithm."""
+    """The logarithmic middle of a bucket, in seconds."""
     return SHORTEST_S * math.exp((bucket - 0.5) * _LOG_WIDTH) if bucket else SHORTEST_S
 
 
 ORIGINS = ("computed", *TIER_NAMES, "recomputed", "output")
-"""Of tokens: a prompt's are computed or come from a tier; those computed again after a preemption; those generated."""
+"""The origins of tokens: computed or reused from a tier, recomputed after a preemption, or generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds; None where nothing was measured. `num`: measurements."""
+    """Percentiles in seconds; None without measurements. `num`: the number of measurements."""
 
     num: int
     p50_s: float | None
@@ -99,8 +99,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Of the prompts looked up within `window_s`: the share of their tokens that each tier gave; None: nothing was
-    looked up that could have reused anything."""
+    """The share of prompt tokens that each tier gave, over the lookups within `window_s`; None without a lookup that
+    could reuse anything."""
 
     window_s: int
     num_lookups: int
@@ -110,8 +110,8 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Slices of `slice_s`, oldest first; the last one is not over. `start_ns`: when the first began, by the monotonic
-    clock. `tokens`: by origin."""
+    """Slices of `slice_s`, oldest first; the last one is incomplete. `start_ns`: the start of the first one, on the
+    monotonic clock. `tokens`: by origin."""
 
     slice_s: int
     start_ns: int
@@ -137,9 +137,9 @@ T = TypeVar("T")
 
 
 class TimeSlices(Generic[T]):
-    """What happened lately, in slices of equal length; a slice is the whole number `at_ns // slice_ns`. `make` gives an
-    empty slice. Times are of one monotonic clock and may arrive a little out of order; what is older than every slice
-    that is kept is forgotten. Not thread-safe."""
+    """The last slices of equal length; the number of a slice is `at_ns // slice_ns`. `make` returns an empty slice.
+    Times are of one monotonic clock and may arrive a little out of order; a value older than every kept slice is
+    dropped. Not thread-safe."""
 
     def __init__(self, slice_ns: int, num_slices: int, make: Callable[[], T]) -> None:
         self.slice_ns = slice_ns
@@ -149,7 +149,7 @@ class TimeSlices(Generic[T]):
         self._newest = -1
 
     def at(self, at_ns: int) -> T:
-        """The slice for what happens at `at_ns`. For what is too old, one that nobody will see."""
+        """The slice of `at_ns`. A time that is too old gets a slice that is not kept."""
         number = at_ns // self.slice_ns
         if number > self._newest:
             self._newest = number
@@ -163,12 +163,12 @@ class TimeSlices(Generic[T]):
         return found
 
     def last(self, num: int, now_ns: int) -> list[T | None]:
-        """The slices up to the one of `now_ns`, oldest first; None where nothing happened."""
+        """The last `num` slices up to the one of `now_ns`, oldest first; None for an empty one."""
         end = now_ns // self.slice_ns + 1
         return [self._slices.get(number) for number in range(end - min(num, self.num_slices), end)]
 
     def __len__(self) -> int:
-        """How many slices are kept; for leak checks."""
+        """The number of kept slices; for leak checks."""
         return len(self._slices)
 
 
@@ -180,7 +180,7 @@ REUSE_WINDOWS_S = (60, 300, 900)
 
 @dataclass(slots=True)
 class _Slice:
-    """`num_looked_up`: prompt tokens of its lookups."""
+    """Counts of one slice. `num_looked_up`: prompt tokens of its lookups."""
 
     tokens: Counter[str] = field(default_factory=Counter[str])
     time_to_first_token: LatencySketch = field(default_factory=LatencySketch)
@@ -190,17 +190,17 @@ class _Slice:
 
 
 class LiveWindows:
-    """Times are monotonic nanoseconds. Windows end now, and begin with a slice. Not thread-safe."""
+    """The figures of the last NUM_SLICES slices. Times are monotonic nanoseconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self._slices = TimeSlices(SLICE_S * 10**9, NUM_SLICES, _Slice)
 
     def add_tokens(self, origin: str, num_tokens: int, at_ns: int) -> None:
-        """`origin`: one of ORIGINS."""
+        """Count tokens. `origin`: one of ORIGINS."""
         self._slices.at(at_ns).tokens[origin] += num_tokens
 
     def add_lookup(self, reused: Mapping[str, int], num_prompt: int, at_ns: int, *, takes_part: bool) -> None:
-        """A prompt of `num_prompt` tokens was looked up. `takes_part`: whether it could have reused anything."""
+        """Count the lookup of a prompt of `num_prompt` tokens. `takes_part`: it could have reused something."""
         now = self._slices.at(at_ns)
         now.tokens.update(reused)
         if takes_part:
@@ -208,15 +208,15 @@ class LiveWindows:
             now.num_looked_up += num_prompt
 
     def add_first_token(self, seconds: float, at_ns: int) -> None:
-        """It came so long after its request was queued."""
+        """Count a first token, `seconds` after its request was queued."""
         self._slices.at(at_ns).time_to_first_token.add(seconds)
 
     def add_gap(self, seconds: float, num_tokens: int, at_ns: int) -> None:
-        """`num_tokens` tokens arrived together, `seconds` a token after the ones before them."""
+        """Count `num_tokens` tokens that arrived together, `seconds` a token after the ones before them."""
         self._slices.at(at_ns).inter_token.add(seconds, num_tokens)
 
     def read(self, now_ns: int) -> LiveReading:
-        """A few milliseconds."""
+        """The reading at `now_ns`; takes a few milliseconds."""
         recent = self._within(LATENCY_WINDOW_S, now_ns)
         return LiveReading(
             at_ns=now_ns,

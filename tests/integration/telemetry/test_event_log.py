@@ -157,7 +157,7 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
         ("WARNING", "request refused model='demo' error=queue_full"),
         ("WARNING", "records not stored: queue_full (occurrence 1): 2 records"),
         ("ERROR", "fault in store: corrupt (occurrence 1): bad checksum"),
-        ("WARNING", "the store is ours after 35s: what is computed from now on is stored"),
+        ("WARNING", "the store was opened after 35s; new prefixes are stored from now on"),
     ]
 
 
