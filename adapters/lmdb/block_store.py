@@ -205,7 +205,7 @@ class LmdbBlockStore:
         self._directory.release()
 
     def compact(self, advance: Advance = no_progress) -> CompactReport:
-        """Raises StoreOpenError as well when the store is closed or read-only."""
+        """Rewrites the file as the port says. Raises StoreOpenError also when the store is closed or read-only."""
         with self._containment.lock:
             if not self._containment.can_write:
                 raise StoreOpenError(
@@ -227,7 +227,7 @@ class LmdbBlockStore:
         return free_bytes(self._directory.path) < self._options.free_reserve_bytes
 
     def _begin(self, records: Sequence[Record]) -> _Begun:
-        """Begins to encode the records that are absent."""
+        """Starts encoding the records that are absent."""
         rows = self._reader.rows([record.key for record in records])
         absent = {record.key: record for record, row in zip(records, rows, strict=True) if row is None}
         return {key: _submit(self._encoding, self._encode, record) for key, record in absent.items()}

@@ -1,4 +1,4 @@
-"""Disk space given back, and records removed for good: what is live is copied to a new file, which replaces the
+"""Disk space given back, and records removed for good: live records are copied to a new file, which replaces the
 database.
 
 The copy is made entry by entry, so that nothing of a deleted record is in it, nor one that the disk cannot read. It
@@ -47,7 +47,7 @@ class Compaction:
         self._log = log
 
     def compact(self, advance: Advance = no_progress) -> None:
-        """Copies what is live, then swaps the files; the store is as before when that fails or is interrupted. The
+        """Copies the live records, then swaps the files; the store is as before when that fails or is interrupted. The
         caller keeps other writers out. Raises StoreOpenError(VOLUME) when there is no room for the copy."""
         directory, environment = self._directory, self._environment
         live_bytes = environment.used_pages() * environment.geometry.page_bytes
@@ -123,7 +123,7 @@ class Compaction:
             self._environment.open()
 
     def _copy(self, map_bytes: int, advance: Advance) -> None:
-        """No process opens the copy before it has its name: it needs no locks, and one sync at the end."""
+        """Writes the copy. No process opens it before it has its name: it needs no locks, and one sync at the end."""
         path, environment = self._directory.copy, self._environment
         path.unlink(missing_ok=True)
         copy = lmdb.open(
@@ -145,7 +145,7 @@ class Compaction:
             copy.close()
 
     def _no_room(self, what: str) -> StoreOpenError:
-        message = f"{self._directory.path} has no room for a copy of what is live ({what})"
+        message = f"{self._directory.path} has no room for a copy of the live records ({what})"
         return StoreOpenError(OpenFailure.VOLUME, message)
 
 

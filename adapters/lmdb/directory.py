@@ -119,7 +119,7 @@ class StoreDirectory:
 
     @property
     def is_claimed(self) -> bool:
-        """We hold the writer's lock."""
+        """True while this process holds the writer's lock."""
         return self._lock is not None
 
     def release(self) -> None:
@@ -191,7 +191,7 @@ class StoreDirectory:
             refuse_file_of_others(file)
 
     def _refuse_other_content(self) -> None:
-        """A wrong setting must neither fill nor close a folder that is used for something else."""
+        """Raises StoreOpenError for a folder of another program: a wrong setting must neither fill nor close it."""
         ours = {file.name for file in self._files} | {f"{file.name}.new" for file in self._files}
         names = {entry.name for entry in os.scandir(self.path)} - ours - {DOCUMENTS_FOLDER} - _FILES_OF_SYSTEM
         if names and self._format_number() is None:

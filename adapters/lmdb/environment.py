@@ -93,7 +93,7 @@ class Environment:
         self._known_file = ((0, 0), 0)
 
     def open(self) -> None:
-        """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
+        """Opens the database. Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
         if self._directory.is_claimed:
             _reserve_readers(self._directory.readers)
         inspect(self._directory.data, may_fill=self._directory.is_claimed)
@@ -113,7 +113,8 @@ class Environment:
             raise
 
     def _open_patiently(self) -> lmdb.Environment:
-        """LMDB locks the byte of our process id in its table of readers. Raises SamePidError while another holds it."""
+        """Opens LMDB, which locks the byte of our process id in its table of readers. Raises SamePidError while another
+        process holds it."""
         until_s = monotonic() + _SAME_PID_WAIT_S
         while True:
             try:
@@ -259,7 +260,7 @@ class Environment:
 
 
 def inspect(data: Path, *, may_fill: bool) -> None:
-    """Raises Damaged when LMDB would fail on the file, or fault on memory that the file does not back; and OSError.
+    """Raises Damaged when LMDB would fail on the file, or fault on memory that the file does not back. Raises OSError.
 
     `may_fill`: fill a short missing tail with zeros. Where it was in use after all, checks and LMDB's own tests of a
     page refuse it. The file's size is read last: a process that writes makes the file longer before its header.
@@ -309,7 +310,7 @@ def _read_meta(page: bytes) -> tuple[int, int, int]:
 
 
 def _reserve_readers(readers: Path) -> None:
-    """Raises StoreOpenError, OSError."""
+    """Allocates the pages of LMDB's table of readers. Raises StoreOpenError, OSError."""
     if readers.exists() or not hasattr(os, "posix_fallocate"):
         return
     handle = open_private(readers, os.O_RDWR | os.O_CREAT)

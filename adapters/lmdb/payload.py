@@ -80,7 +80,7 @@ class EncodedRecord:
 
 
 def encode(record: Record, codec: StateCodec) -> EncodedRecord:
-    """Raises whatever the payload or the codec raises."""
+    """Encodes a record. Raises what the payload or the codec raises."""
     name = identity(record.key)
     spans: list[GroupSpan] = []
     stream: list[memoryview] = []
@@ -105,7 +105,7 @@ class GroupSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Piece 0 of a record."""
+    """Piece 0 of a record: its tokens and the directory of its groups."""
 
     token_ids: IdRow
     groups: tuple[GroupSpan, ...]
@@ -117,7 +117,7 @@ class Head:
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> "Head":
-        """Raises CorruptRecord when the check fails or the content makes no sense."""
+        """Returns the head of a value. Raises CorruptRecord when the check fails or the content is invalid."""
         try:
             body = opened(key, value)
             (count,) = _TOKENS.unpack_from(body)

@@ -86,7 +86,7 @@ def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
 
 
 def main(path: Path, after: bytes, ids: Sequence[int]) -> None:
-    """The child."""
+    """Reads records and reports each on stdout: the main function of the child."""
     environment = Environment(StoreDirectory(path), map_bytes=0, read_only=True)
     environment.open()
     trees = environment.trees

@@ -142,7 +142,7 @@ class Reader:
 
 
 def verify(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
-    """Raises CorruptRecord when a check of the payload fails."""
+    """Checks a record's payload. Raises CorruptRecord when a check fails."""
     with environment.notes.of(row.id):
         for span in _head(environment, txn, key, row).groups:
             _frame(environment, txn, key, row, span)

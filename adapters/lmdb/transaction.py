@@ -68,7 +68,7 @@ class WriteTransaction:
 
     @property
     def is_full(self) -> bool:
-        """As much was removed as one transaction may remove."""
+        """True when the transaction has removed as much as one may."""
         return len(self.gone) >= MAX_RECORDS or self._freed_bytes >= MAX_FREED_BYTES
 
     def namespace(self, namespace: Namespace) -> NamespaceRow | None:
@@ -158,8 +158,9 @@ class WriteTransaction:
             self.remove_leaf(name, row)
 
     def remove_leaf(self, name: bytes, row: Row, *, is_readable: bool = True) -> int | None:
-        """Returns the clock of the parent when it has become a leaf. Raises Damaged when the record is only partly
-        there. `is_readable` False: its pages are left alone, because the disk cannot read them, and stay in use."""
+        """Removes a leaf; returns the clock of its parent if that has become a leaf. Raises Damaged when the record is
+        only partly there. `is_readable` False: its pages are left alone, because the disk cannot read them, and stay in
+        use."""
         if self.first_dependant(name) is not None:
             raise Damaged("a record to remove is followed by others")
         space = space_of(name)
@@ -216,7 +217,8 @@ class WriteTransaction:
         return self._state.clock
 
     def _parent(self, name: bytes, row: Row) -> tuple[bytes, Row] | None:
-        """Name and row of the parent; None for the first records of a namespace. Raises Damaged when it is absent."""
+        """Returns name and row of the parent; None for the first records of a namespace. Raises Damaged when it is
+        absent."""
         space = space_of(name)
         if row.parent == BlockHash(self._namespace_of(space)):
             return None

@@ -76,7 +76,7 @@ class RecordUses:
 
     @contextmanager
     def reading(self, keys: Sequence[RecordKey]) -> Generator[None]:
-        """Keeps records from being evicted meanwhile."""
+        """Keeps records from being evicted while the block runs."""
         with self._lock:
             self._read.update(keys)
         try:
@@ -203,7 +203,7 @@ class Writer:
         needed: int,
         touched: list[RecordKey],
     ) -> PutOutcome:
-        """Empties `touched` as soon as it is written."""
+        """Stores a batch, after transactions that evict for it. Empties `touched` as soon as it is written."""
         max_used = self.limit_pages - needed
         while True:
             with self.transaction() as change:
@@ -223,7 +223,8 @@ class Writer:
     def _insert(
         self, change: WriteTransaction, records: Sequence[Record], encoded: Mapping[RecordKey, EncodedRecord]
     ) -> PutOutcome:
-        """Looks before it writes, so that an outcome other than STORED leaves the transaction unchanged."""
+        """Inserts a batch. It looks before it writes, so that an outcome other than STORED leaves the transaction
+        unchanged."""
         seen: set[RecordKey] = set()
         for record in records:
             parent = BlockKey(record.key.namespace, record.parent)
@@ -249,7 +250,7 @@ class Writer:
         self._free_pages()
 
     def _free_pages(self) -> None:
-        """Pages freed by a transaction can be used two transactions later."""
+        """Commits two empty transactions: pages freed by a transaction can be used two transactions later."""
         for _ in range(2):
             with self.transaction():
                 pass

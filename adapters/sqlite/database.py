@@ -79,11 +79,11 @@ class Database:
 
     @property
     def is_in_place(self) -> bool:
-        """False: the file was deleted or replaced, and what is written now is lost with this process."""
+        """False when the file was deleted or replaced: writes are lost with this process."""
         return self._file is None or _inode(self._file[0]) == self._file[1]
 
     def put(self, documents: Sequence[Document], now_ns: int) -> bool:
-        """False when they are more than the quota; nothing is evicted then."""
+        """Stores documents. Returns False when they exceed the quota, and evicts none then."""
         rows = {one.key.id: one for one in documents}
         if sum(map(_size, rows.values())) > self._quota_bytes:
             return False

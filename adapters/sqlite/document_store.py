@@ -177,7 +177,7 @@ class SqliteDocumentStore:
             self._leave()
 
     def _remove_files(self, path: Path) -> None:
-        """Another process that has them open makes new ones at its next use."""
+        """Removes the database. Another process that has it open makes a new one at its next use."""
         self._leave()
         self._retry_at_ns = 0
         for suffix in ("", "-wal", "-shm"):

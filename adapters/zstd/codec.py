@@ -45,7 +45,7 @@ _SAMPLE_SLICES = 8
 _SMALL_PLANE_BYTES = 1 << 13
 _READ_BYTES = 1 << 22
 _MOST_BYTES = 8 << 20
-"""Memory taken at a time, where tensors are not larger: the allocator keeps what is freed of it. A block of 37 MB would
+"""Memory taken at a time, where tensors are not larger: the allocator keeps it when it is freed. A block of 37 MB would
 be given back to the system, and its page faults cost a quarter of decoding it."""
 
 _Take: TypeAlias = Callable[[int], Bytes]

@@ -18,7 +18,7 @@ DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "float16", "bfloat16",
     "uint32", "int32", "float32", "uint64", "int64", "float64", "complex64",
 )  # fmt: skip
-"""The position is what is stored: append only."""
+"""Frames hold the position in this tuple: append only."""
 
 IDENTITY, BFLOAT16, FLOAT16, FLOAT32 = range(4)
 TRANSFORMS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}
@@ -37,7 +37,7 @@ _PLANE = Struct("<BQ")
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """`raw_bytes` before and `stored_bytes` after the encoding (RAW or ZSTD)."""
+    """One plane of a segment: `raw_bytes` before and `stored_bytes` after the encoding (RAW or ZSTD)."""
 
     encoding: int
     raw_bytes: int

@@ -27,7 +27,7 @@ _SEVEN, _EIGHT, _SIXTEEN = np.uint16(7), np.uint16(8), np.uint32(16)
 
 
 class _Scratch(local):
-    """Of the calling thread."""
+    """Scratch arrays of the calling thread."""
 
     def __init__(self) -> None:
         self.first = np.empty(CHUNK, np.uint16)

@@ -68,5 +68,5 @@ class DocumentStore(Protocol):
     def usage(self) -> DocumentUsage: ...
 
     def close(self) -> None:
-        """Repeating it does nothing."""
+        """Closes the store. Repeating it does nothing."""
         ...

@@ -102,7 +102,7 @@ class Documents:
         return await self.ask(lambda store: store.erase(choice), ERASE_TIMEOUT_S)
 
     async def usage(self) -> DocumentUsage:
-        """Raises StoreUnresponsive."""
+        """Returns the usage of the store. Raises StoreUnresponsive."""
         return await self.ask(lambda store: store.usage())
 
     def close(self, timeout_s: float) -> None:

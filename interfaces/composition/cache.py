@@ -39,7 +39,8 @@ _logger = logging.getLogger("cairn")
 
 
 class CacheTiers:
-    """Opened on construction. `store` is None when nothing is persisted."""
+    """The prefix cache of an engine and its tiers. Opened on construction. `store` is None when nothing is
+    persisted."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class CacheTiers:
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Writes what is queued for at most `timeout_s`, then releases everything. After the engine stopped.
 
-        A store whose reads return has what is left of that to close, because what it holds back may be much. All of it
+        A store whose reads return may use the rest of that time to close, because it may have much to write. All of it
         takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
         """
         began_ns = self._clock.now_ns()

@@ -142,8 +142,8 @@ def documents_file(settings: StoreSettings) -> Path:
 
 
 def _num_threads() -> int:
-    """For encoding and decoding, a record each: three quarters of the processors. The first request after a restart
-    waits for decoding, which scales with threads; the other processors compute and serve."""
+    """Returns the threads that encode, and that decode, a record each: three quarters of the processors. The first
+    request after a restart waits for decoding, which scales with threads; the other processors compute and serve."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
     return max(2, min(_MAX_THREADS, usable * 3 // 4))
 
@@ -163,7 +163,7 @@ def _remember_quota(settings: StoreSettings, path: Path, num_bytes: int) -> None
 
 
 def _remembered_quota(settings: StoreSettings, path: Path) -> int | None:
-    """None where none was saved, it is of another setting, or unreadable."""
+    """Returns None where none was saved, or it is of another setting or unreadable."""
     with suppress(OSError, StoreOpenError, ValueError, TypeError, KeyError):
         found = json.loads(read_private(StoreDirectory(path).quota))
         num_bytes = found["quota_bytes"]

@@ -221,7 +221,7 @@ def _opened(directory: str | None, *, read_only: bool) -> "Generator[LmdbBlockSt
 
 
 def _open(directory: str | None, *, read_only: bool) -> "LmdbBlockStore":
-    """Raises StoreOpenError."""
+    """Opens the store. Raises StoreOpenError."""
     from adapters.system.clock import SystemClock
     from interfaces.composition.store import open_lmdb_store
 

@@ -35,7 +35,7 @@ def explain(
     server, body = _server(url, api_key), _read_request(file, model)
     with needed():
         answer = asyncio.run(server.ask("/v1/cache/explain", body))
-        told = server.understood(answer, ExplanationBody)
+        explanation = server.understood(answer, ExplanationBody)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -43,7 +43,7 @@ def explain(
 
     from interfaces.cli.client.explanation_view import show_explanation
 
-    show_explanation(Console(), told)
+    show_explanation(Console(), explanation)
 
 
 def warm(
@@ -58,15 +58,15 @@ def warm(
     server, body = _server(url, api_key), _read_request(file, model)
     with needed():
         answer = asyncio.run(warmed(server, body, quiet=as_json))
-        told = server.understood(answer, WarmedBody)
+        result = server.understood(answer, WarmedBody)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
-    for prompt in told.prompts:
+    for prompt in result.prompts:
         stored = prompt.stored_tokens
         kept = f"{stored:,} stored" if stored is not None else "kept in memory only: the server has no store"
         typer.echo(
-            f"{shown(told.model)}: {prompt.prompt_tokens:,} prompt tokens,"
+            f"{shown(result.model)}: {prompt.prompt_tokens:,} prompt tokens,"
             f" {prompt.reused_tokens:,} reused, {prompt.computed_tokens:,} computed, {kept}"
         )
 
