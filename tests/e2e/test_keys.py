@@ -79,18 +79,6 @@ def test_without_a_file_to_write_to(tmp_path: Path) -> None:
     assert "server.key_file" in done.stderr
 
 
-def test_a_server_does_not_start_without_its_keys(tmp_path: Path, file: str) -> None:
-    with cairn_process(tmp_path, SERVE, CAIRN_SERVER__KEY_FILE=file) as cairn:
-        assert "cairn keys add" in cairn.read_until("there is no key file")
-        assert cairn.wait() == 1
-    made(tmp_path, file, "x")
-    Path(file).chmod(0o644)
-    with cairn_process(tmp_path, SERVE, CAIRN_SERVER__KEY_FILE=file) as cairn:
-        assert "chmod 600" in cairn.read_until("can be used by others")
-        assert cairn.wait() == 1
-    assert "chmod 600" in run_cairn(tmp_path, "doctor", "--backend", "fake", CAIRN_SERVER__KEY_FILE=file).stdout
-
-
 def test_a_server_follows_its_keys_and_writes_none_of_them(tmp_path: Path, file: str) -> None:
     admin, limited = made(tmp_path, file, "root", "--admin"), made(tmp_path, file, "ci", "--requests-per-minute", "3")
     with cairn_process(tmp_path, SERVE, CAIRN_SERVER__KEY_FILE=file, **TRACED) as cairn:

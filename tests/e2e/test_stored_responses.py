@@ -206,17 +206,6 @@ def test_nobody_reads_another_s(service: FakeService) -> None:
             alice.responses.retrieve(mine.id)
 
 
-def test_background_is_refused_by_name(client: openai.OpenAI) -> None:
-    made = ask(client)
-    for call in (lambda: ask(client, background=True), lambda: client.responses.cancel(made.id)):
-        with pytest.raises(openai.BadRequestError) as refused:
-            call()
-        assert refused.value.param == "background"
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.retrieve(made.id, stream=True)
-    assert refused.value.param == "stream"
-
-
 def test_a_response_that_was_left_is_not_kept(service: FakeService) -> None:
     before = service.client.get("/v1/cache/stats").json()["documents"]["documents"]
     body = {"input": "Hello", "stream": True, "max_output_tokens": 4000}

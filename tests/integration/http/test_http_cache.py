@@ -234,11 +234,6 @@ class TestStats:
             stats = service.client.get("/v1/cache/stats").json()
             assert (stats["store"], stats["queue"]) == (None, None)
 
-    def test_needs_the_key(self) -> None:
-        with fake_service(settings=ServerSettings(port=0, api_key="k")) as service:
-            for method, path in (("GET", "/v1/cache/stats"), ("POST", EXPLAIN), ("POST", WARM)):
-                assert service.client.request(method, path, json={"prompt": "x"}).status_code == 401
-
 
 @pytest.mark.parametrize(
     ("options", "reuses", "note"),

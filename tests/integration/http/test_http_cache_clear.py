@@ -11,7 +11,7 @@ from adapters.fake.options import FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.settings import CacheSettings, ServerSettings
+from application.settings import CacheSettings
 from tests.support.http.cache_requests import PROMPT, complete
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.cli_process import run_cairn
@@ -93,11 +93,6 @@ def test_what_is_not_understood_clears_nothing(body: Any) -> None:
         assert response.status_code == 400, response.text
         assert service.client.get(CLEAR).status_code == 405
         assert reused(service) > 0
-
-
-def test_it_needs_the_key() -> None:
-    with fake_service(OPTIONS, settings=ServerSettings(port=0, api_key="k")) as service:
-        assert service.client.post(CLEAR, json={}).status_code == 401
 
 
 def test_the_command_asks_the_server_that_has_the_store(tmp_path: Path) -> None:

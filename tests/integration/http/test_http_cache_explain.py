@@ -6,19 +6,15 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import HYBRID, FakeOptions
-from adapters.memory.block_store import MemoryBlockStore
-from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.http.cache_requests import (
     CHAT,
     EDITED,
     EXPLAIN,
     PROMPT,
-    TEXT,
     WARM,
     complete,
     explain,
     golden,
-    warm,
 )
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.gate import Gate
@@ -55,33 +51,6 @@ class TestReasons:
                     "stored": PROMPT[600:612],
                 },
             )
-
-    def test_ends_inside_a_block(self) -> None:
-        with fake_service(reuses=True) as service:
-            complete(service, TEXT[:800])
-            sentence = (
-                "The prompt ends inside a stored block, and a block is reused whole or not at all; the last one before"
-                " ends at token 512."
-            )
-            assert explain(service) == golden("partial-block", sentence, 512)
-            told = explain(service, TEXT[:768])
-            assert (told["reason"], told["stopped_at"], told["known_tokens"]) == ("partial-block", 512, 768)
-
-    def test_another_fingerprint(self) -> None:
-        by_model = {"fake-hybrid": FakeOptions(weights=2)}
-        with fake_service(reuses=True, by_model=by_model, store=MemoryBlockStore()) as service:
-            warm(service)
-            note = "stored by fake-attention with another weights"
-            assert explain(service, model="fake-hybrid") == golden(
-                "other-fingerprint",
-                f"The prompt is stored, but not for this model as it runs now: {note}.",
-                note=note,
-            )
-
-    def test_reuse_is_off(self) -> None:
-        with fake_service() as service:
-            note = "prefix reuse is off"
-            assert explain(service) == golden("disabled", f"Nothing is reused: {note}.", note=note)
 
 
 class TestExplain:
@@ -160,12 +129,3 @@ class TestExplain:
     def test_refuses_what_is_no_request(self, refusing: FakeService, content: bytes) -> None:
         headers = {"content-type": "application/json"}
         assert refusing.client.post(EXPLAIN, content=content, headers=headers).status_code == 400
-
-    def test_is_in_the_document(self, refusing: FakeService) -> None:
-        document = refusing.client.get("/schema/openapi.json").json()
-        body = document["paths"][EXPLAIN]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        names = {option["$ref"].rpartition("/")[2] for option in body["oneOf"]}
-        assert names == {"ChatCompletionRequest", "CompletionRequest", "ResponsesRequest"}
-        assert {"PromptExplanation", "PromptWarmed", "CacheStatsBody"} <= set(document["components"]["schemas"])
-        answers = document["paths"][CHAT]["post"]["responses"]
-        assert CACHE_HEADER in answers["200"]["headers"]

@@ -1,8 +1,5 @@
 """Keep-alive comments, a full queue, and consumers slower than the model."""
 
-import json
-import threading
-
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.scheduling.step_values import StepLimits
@@ -104,25 +101,6 @@ def test_a_slow_consumer_stalls_nobody_and_misses_nothing() -> None:
         assert len(chunks) < num_tokens
 
 
-def test_many_streams_at_once_each_get_their_own_answer() -> None:
-    with fake_service(FakeOptions(eos_every=0)) as service:
-        prompts = [f"prompt number {number}" for number in range(24)]
-        body = {"temperature": 0, "max_tokens": 40}
-        alone = [service.client.post(PATH, json={"prompt": p, **body}).json()["choices"][0]["text"] for p in prompts]
-        answers: dict[str, str] = {}
-
-        def ask(prompt: str) -> None:
-            response = service.client.post(PATH, json={"prompt": prompt, "stream": True, **body})
-            answers[prompt] = completion_text(events(response.text))
-
-        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [answers[prompt] for prompt in prompts] == alone
-
-
 def _body(received: bytes) -> str:
     """Undo chunked transfer coding."""
     _, _, rest = received.partition(b"\r\n\r\n")
@@ -135,15 +113,3 @@ def _body(received: bytes) -> str:
         body += rest[:length]
         rest = rest[length + 2 :]
     return body.decode()
-
-
-def test_the_transcript_helper_notices_a_missing_end() -> None:
-    """The checks above rest on it."""
-    whole = f"data: {json.dumps({'choices': []})}\n\ndata: [DONE]\n\n"
-    assert events(whole) == [{"choices": []}]
-    for broken in (whole[:-1], whole.replace("data: [DONE]\n\n", ""), whole + whole):
-        try:
-            events(broken)
-        except AssertionError:
-            continue
-        raise AssertionError(f"{broken!r} was taken for whole")

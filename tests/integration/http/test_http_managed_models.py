@@ -7,11 +7,9 @@ import pytest
 from adapters.fake.options import FakeOptions
 from application.ports.model_repository import ModelPreview
 from application.settings import ModelTable
-from domain.client import Client
 from domain.models.residency import LoadRoom
 from domain.request.sampling import SamplingDefaults
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.http.keyed_service import headers, keyed_service
 
 OTHER = "fake-hybrid"
 
@@ -107,13 +105,3 @@ def test_a_load_that_cannot_fit_says_by_how_much_in_every_dialect(path: str, str
         assert standing(service, DEFAULT_MODEL)["state"] == "loaded", "nothing is evicted in vain"
         if path.startswith("/v1/c"):
             assert answer.json()["error"]["code"] == "model_exceeds_memory"
-
-
-def test_only_admins_manage_models() -> None:
-    with keyed_service(Client("alice"), Client("root", is_admin=True)) as service:
-        for who, status in (("alice", 403), ("root", 200)):
-            asked = {"headers": headers(who)}
-            assert service.client.get("/models", **asked).status_code == status
-            for action in ("load", "pin", "unpin", "unload"):
-                assert post(service, action, OTHER, **asked).status_code == status, action
-        assert post(service, "load", OTHER).status_code == 401

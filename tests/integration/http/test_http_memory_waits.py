@@ -1,6 +1,5 @@
 """What fits, but not now, waits in the queue: visible as such, and not for ever."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -81,12 +80,3 @@ def test_a_stream_that_has_begun_ends_with_an_error_that_clients_repeat() -> Non
         failed = client.read_until(b"try again in 10s").decode()
         assert "rate_limit_exceeded" in failed
         assert "200 OK" in events
-
-
-def test_a_messages_stream_says_overloaded() -> None:
-    with waiting("/v1/messages", keepalive_s=0.05, stream=True) as (service, _, client):
-        client.read_until(b"message_start")
-        wait_too_long(service)
-        text = client.read_until(b"overloaded_error").decode()
-        error = next(line for line in text.splitlines() if "overloaded_error" in line)
-        assert json.loads(error.removeprefix("data: "))["type"] == "error"

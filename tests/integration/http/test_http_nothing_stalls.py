@@ -45,16 +45,6 @@ def test_a_model_for_which_there_is_no_room_is_503_with_retry_after() -> None:
         check_answered(service, model=OTHER_MODEL)
 
 
-def test_choices_of_one_request_are_not_parted_by_others_that_wait_for_room() -> None:
-    with fake_service(FakeOptions(eos_every=0), max_loaded=1) as service:
-        many = [RawClient(service.base_url, PATH, {"prompt": "x", "n": 8, "max_tokens": 20}) for _ in range(3)]
-        for model in (OTHER_MODEL, DEFAULT_MODEL, "fake-windowed"):
-            check_answered(service, model=model)
-        for client in many:
-            client.read_until(b'"usage"')
-            client.leave()
-
-
 def test_many_that_warm_and_a_store_that_does_not_write_keep_nobody_waiting() -> None:
     store = GatedStore()
     with fake_service(FakeOptions(layout=HYBRID), reuses=True, store=store) as service:

@@ -77,10 +77,3 @@ def test_streams_tell_it_in_every_chunk(service: FakeService) -> None:
     assert {chunk["service_tier"] for chunk in chunks} == {"flex"}
     _, text = asked(service, CHAT, stream=True)
     assert "service_tier" not in text
-
-
-def test_a_tier_that_is_no_name_is_refused_by_name(service: FakeService) -> None:
-    for path in BODIES:
-        answer = service.client.post(path, json=BODIES[path] | {"service_tier": 1}, headers=headers("alice"))
-        assert answer.status_code == 400
-        assert "service_tier" in answer.json()["error"]["message"]

@@ -64,15 +64,6 @@ def test_reasoning_ends_at_its_budget_and_the_answer_follows(thinking: FakeServi
     assert tuple(told) == ENDED
 
 
-def test_every_choice_has_a_budget_of_its_own(thinking: FakeService) -> None:
-    choices = ask(thinking, reasoning_budget=9, n=3)["choices"]
-    assert [choice["message"]["reasoning_content"] for choice in choices] == [ENDED[0]] * 3
-
-
-def test_minus_one_is_no_budget(thinking: FakeService) -> None:
-    assert ask(thinking, reasoning_budget=-1)["choices"][0]["message"]["reasoning_content"] == THOUGHT
-
-
 def test_anthropics_budget(thinking: FakeService) -> None:
     answer = ask(thinking, MESSAGES, max_tokens=100, thinking={"type": "enabled", "budget_tokens": 9})
     assert [block.get("thinking") or block.get("text") for block in answer["content"]] == list(ENDED)
@@ -139,19 +130,6 @@ def test_what_is_wrong_with_calls_is_told_in_the_whole_answer(calling: FakeServi
     assert [(one["choice"], one["kind"]) for one in problems] == [(at, kind) for at in (0, 1) for kind in KINDS]
     assert [one["call_id"] for one in problems[:2]] == [call["id"] for call in first[:2]]
     assert problems[0]["detail"] == "the arguments for add: a is missing"
-
-
-def test_what_is_wrong_with_calls_is_told_in_the_last_chunk(calling: FakeService) -> None:
-    chunks = events(calling.client.post(CHAT, json={"messages": HELLO, "tools": TOOLS, "stream": True}).text)
-    assert [one["kind"] for one in chunks[-1]["x_cairn"]["tool_call_problems"]] == KINDS
-    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-    assert not any("x_cairn" in chunk for chunk in chunks[:-1])
-
-
-def test_sound_calls_and_answers_without_tools_tell_of_nothing(calling: FakeService) -> None:
-    assert "x_cairn" not in ask(calling)
-    assert ask(calling)["choices"][0]["message"]["content"] == BAD_CALLS  # without tools nothing is a call
-    assert ask(calling, tools=TOOLS, tool_choice="none")["choices"][0]["message"]["content"] == BAD_CALLS
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,16 +1,13 @@
 """POST /v1/completions over a socket, on the toy engine."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from adapters.fake.options import FakeOptions, reply_with
-from domain.ids import SequenceId
-from tests.support.http.fake_service import FakeService, fake_service, wait_until
+from adapters.fake.options import FakeOptions
+from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.sse import completion_text, events
-from tests.support.patience import PATIENCE_S
 
 PATH = "/v1/completions"
 
@@ -117,28 +114,3 @@ def test_token_ids_on_request(service: FakeService) -> None:
         choice["prompt_token_ids"] for chunk in chunks for choice in chunk["choices"] if "prompt_token_ids" in choice
     ]
     assert first == [[97, 98], [120]]
-
-
-def test_choices_of_one_request_run_side_by_side() -> None:
-    """The first prompt's answer cannot end before the client has read text of the second's."""
-    text = "abcdef" * 10
-    second_seen = threading.Event()
-    running: list[FakeService] = []
-
-    def hold_the_first(operation: str, sequence: SequenceId | None, count: int) -> None:
-        if sequence == 0 and operation in ("prefill", "start_decode"):
-            wait_until(lambda: running[0].requests.num_read == 2, "the second prompt to be submitted")
-        if sequence == 0 and operation == "decode" and count == 50:
-            assert second_seen.wait(PATIENCE_S)
-
-    with fake_service(FakeOptions(reply=reply_with(text), hook=hold_the_first)) as service:
-        running.append(service)
-        body = {"prompt": ["one", "two"], "stream": True, "max_tokens": 100}
-        with service.client.stream("POST", PATH, json=body) as response:
-            lines: list[str] = []
-            for line in response.iter_lines():
-                lines.append(line)
-                if '"index":1,"text":"' in line:
-                    second_seen.set()
-        chunks = events("\n".join(lines) + "\n")
-        assert [completion_text(chunks, index) for index in range(2)] == [text, text]

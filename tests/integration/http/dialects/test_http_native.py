@@ -87,13 +87,6 @@ def test_what_is_wrong_is_named(service: FakeService, path: str, body: dict[str,
     assert post(service, path, body, 400)["error"]["param"].startswith(param)
 
 
-def test_an_unknown_model_is_told(service: FakeService) -> None:
-    for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]}), ("/apply-template", CHAT)):
-        error = post(service, path, {**body, "model": "nobody"}, 404)["error"]
-        assert DEFAULT_MODEL in error["message"]
-    service.wait_until_idle()
-
-
 class Surrounding(FakeTokenizer):
     """Puts a token before and one after every text, as some tokenizers do."""
 

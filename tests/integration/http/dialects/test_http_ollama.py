@@ -8,8 +8,6 @@ import httpx
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from domain.errors import ComputeFailed
-from domain.ids import SequenceId
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -155,18 +153,6 @@ def test_unknown_models_and_routes_are_in_its_own_shape(service: FakeService) ->
         assert DEFAULT_MODEL in response.json()["error"]
     response = post(service, "pull", {"model": "x"})
     assert (response.status_code, set(response.json())) == (404, {"error"})
-
-
-def test_an_error_in_a_stream_is_its_last_line() -> None:
-    def fails(operation: str, sequence: SequenceId | None, count: int) -> None:
-        if operation == "decode" and count == 2:
-            raise ComputeFailed("the numbers went bad")
-
-    with fake_service(FakeOptions(reply=reply_with("abcdef"), hook=fails)) as service:
-        *_, last = lines(post(service, "chat", HELLO))
-        assert last == {"error": "the numbers went bad"}
-        response = post(service, "chat", {**HELLO, "stream": False})
-        assert (response.status_code, response.json()) == (500, {"error": "the numbers went bad"})
 
 
 def test_models_are_listed(service: FakeService) -> None:

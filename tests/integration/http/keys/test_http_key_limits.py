@@ -93,20 +93,6 @@ class TestRequestsAMinute:
             assert response.status_code == 200, response.text
             assert response.headers["x-ratelimit-remaining-requests"] == str(10 - cost)
 
-    def test_more_than_there_ever_is_is_no_matter_of_waiting(self) -> None:
-        with keyed_service(Client("ci", requests_per_minute=4), options=OPTIONS) as service:
-            response = ask(service, n=5)
-            assert response.status_code == 400
-            assert "4 generations a minute" in response.json()["error"]["message"]
-
-    def test_leaving_gives_no_request_back(self) -> None:
-        with keyed_service(Client("ci", requests_per_minute=2), options=FakeOptions(eos_every=0)) as service:
-            for _ in range(2):
-                with streaming(service):
-                    pass
-            service.wait_until_idle()
-            assert refused(ask(service), 30)
-
 
 @contextmanager
 def streaming(service: FakeService, **body: Any) -> Iterator[None]:
@@ -128,14 +114,6 @@ class TestAtOnce:
                     assert ask(service, path="/v1/cache/explain").status_code == 200
                     assert ask(service, "b", max_tokens=2).status_code == 200
             wait_for_places(service, 2)
-
-    def test_choices_and_prompts_take_a_place_each(self) -> None:
-        with keyed_service(Client("ci", max_concurrent=3), options=FakeOptions(eos_every=0)) as service:
-            with streaming(service, n=2):
-                assert refused(ask(service, prompt=["a", "b"]), 1)
-                assert ask(service, max_tokens=2).status_code == 200
-            assert ask(service, n=4).status_code == 400
-            wait_for_places(service, 3)
 
     def test_a_client_that_leaves_takes_nothing_with_it(self) -> None:
         """Nor keeps it: neither a stream that was cut nor a plain answer that was not waited for."""

@@ -100,10 +100,6 @@ class TestWhoAsks:
         for value in (f"root{KEY}", f"Bearer root{KEY}"):
             assert service.client.get("/v1/models", params={name: value}).status_code == 401
 
-    def test_a_longer_header_than_the_connection_takes(self, service: FakeService) -> None:
-        sent = {"x-api-key": f"alice{KEY}" + "a" * 40_000}
-        assert service.client.get("/v1/models", headers=sent).status_code == 431
-
     def test_a_dialect_shapes_its_own_refusals(self, service: FakeService) -> None:
         response = service.client.post(PATH, json={"telegram": "x"})
         assert (response.status_code, response.json()["wrong"]) == (401, "invalid_api_key")
@@ -160,11 +156,6 @@ class TestModels:
             response = send("fake-hybrid")
             assert (response.status_code, response.headers["retry-after"]) == (429, "30")
             assert response.json()["error"]["type"] == "rate_limit_error"
-
-    def test_its_own_can_be_used_and_looked_at(self, service: FakeService) -> None:
-        assert ask(service, "bob", model="fake-hybrid").status_code == 200
-        for model, status in (("fake-hybrid", 200), (DEFAULT_MODEL, 403), ("none-such", 403)):
-            assert service.client.get(f"/v1/models/{model}", headers=headers("bob")).status_code == status
 
     def test_what_is_served_is_named_as_far_as_the_key_may_use_it(self) -> None:
         client = Client("gone", models=frozenset({"gone-model", "fake-hybrid"}))

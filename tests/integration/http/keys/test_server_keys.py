@@ -136,12 +136,3 @@ def test_a_server_does_not_start_with_it(file: KeyFile, spoil: Callable[[KeyFile
     spoil(file)
     with pytest.raises(InvalidKeys):
         server_keys(file, RecordingEvents())
-
-
-def test_without_a_file_nothing_is_watched() -> None:
-    keys = ServerKeys(ServerSettings(), RecordingEvents(), FakeClock())
-
-    async def test() -> None:
-        assert names(keys) == [""]
-
-    watched(keys, test)
