@@ -21,12 +21,11 @@ from application.services.text_side.answers.generated_calls import GeneratedCall
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ModelPool
+from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
@@ -158,22 +157,15 @@ class Container(TokenSide):
         stuck_after_s=STUCK_AFTER_CPU_S,
         loop_lag_s=watch.provided.loop_lag_s,
     )
-    explain_prompt = providers.Singleton(
-        ExplainPrompt,
+    cached_prompts = providers.Singleton(
+        CachedPrompts,
         pool=pool,
         engine=engine,
         encoder=encoder,
         requests=requests,
+        generate=generate,
         clock=clock,
         shows_text=settings.provided.shows_text,
     )
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
     reports = providers.Singleton(RegularReports, engine, check_health, events, clock)
-    warm_prompt = providers.Singleton(
-        WarmPrompt,
-        pool=pool,
-        generate=generate,
-        engine=engine,
-        requests=requests,
-        clock=clock,
-    )

@@ -12,12 +12,11 @@ from application.ports.shown_setting import ShownSetting
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
+from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 
 
@@ -48,9 +47,8 @@ class Services:
     generate: Generate
     models: Models
     check_health: CheckHealth
-    explain_prompt: ExplainPrompt
+    cached_prompts: CachedPrompts
     tokenize: Tokenize
-    warm_prompt: WarmPrompt
     cache_stats: Callable[[], Awaitable[CacheStats]]
     clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
     documents: Documents

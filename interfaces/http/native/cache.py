@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from application.ports.document_store import DocumentUsage
 from application.services.documents import Documents
+from application.use_cases.cached_prompts import WarmedPrompt
 from domain.errors import InvalidRequest, StoreUnresponsive
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.answering import json_route
@@ -91,7 +92,7 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
     async def explain(body: PromptBody, context: RequestContext) -> ExplanationBody:
         with renamed(body.wire_names):
             requests = _labelled(await body.requests(context, num_at_once=0), "explainCache")
-            explained = [await services.explain_prompt(request) for request in requests]
+            explained = [await services.cached_prompts.explain(request) for request in requests]
         return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
     @json_route("/v1/cache/warm", "warmCache", error_type, prompt_body, bodies.decode, opt=GENERATES)
@@ -101,8 +102,8 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
             if not all(request.persist for request in requests):
                 raise InvalidRequest("store is false: nothing of this request may be stored", param="store")
             # one prompt after the other, so that later ones reuse what they share with earlier ones
-            warmed = [await services.warm_prompt(request) for request in requests]
-        prompts = [PromptWarmed(one.num_prompt, one.num_reused, one.num_computed, one.num_stored) for one in warmed]
+            warmed = [await services.cached_prompts.warm(request) for request in requests]
+        prompts = [_prompt_warmed(one) for one in warmed]
         return WarmedBody(warmed[0].model, prompts)
 
     @json_route(
@@ -139,3 +140,8 @@ async def _usage(documents: Documents) -> DocumentUsage | None:
         return await documents.usage()
     except StoreUnresponsive:
         return None
+
+
+def _prompt_warmed(warmed: WarmedPrompt) -> PromptWarmed:
+    usage = warmed.usage
+    return PromptWarmed(usage.prompt_tokens, usage.reused_tokens, usage.computed_tokens, warmed.num_stored)

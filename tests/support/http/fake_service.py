@@ -35,12 +35,11 @@ from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import CacheSettings, ModelSettings, ModelTable, ServerSettings, Settings, StoreSettings
+from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_keys
@@ -211,16 +210,16 @@ def fake_service(
         generate,
         Models(pool, repository, settings.model_of, DEFAULT_MODEL),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
-        ExplainPrompt(
-            pool,
-            loop,
-            encoder,
-            requests,
-            clock,
+        CachedPrompts(
+            pool=pool,
+            engine=loop,
+            encoder=encoder,
+            requests=requests,
+            generate=generate,
+            clock=clock,
             shows_text=whole.shows_text,
         ),
         Tokenize(pool, encoder),
-        WarmPrompt(pool, generate, loop, requests, clock),
         loop.cache.stats,
         loop.cache.clear,
         kept,
