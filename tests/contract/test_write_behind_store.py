@@ -10,7 +10,6 @@ from threading import Thread
 
 import pytest
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
@@ -87,22 +86,6 @@ def tree() -> list[Record]:
     return [*trunk, *branch, snapshot(ONE, [1]), snapshot(trunk[2], [2, 3]), snapshot(branch[0], [])]
 
 
-def test_what_waits_can_be_read(setup: Setup) -> None:
-    records = tree()
-    assert is_there(setup.view, records) == [False] * len(records)
-    setup.offer_behind_a_write(records)
-    assert is_there(setup.store, records) == [False] * len(records)
-    assert is_there(setup.view, records) == [True] * len(records)
-
-
-def test_what_is_being_written_can_be_read(setup: Setup) -> None:
-    records = tree()
-    assert setup.writer.offer(ONE, records)
-    assert setup.store.entered.wait(PATIENCE_S)
-    assert is_there(setup.store, records) == [False] * len(records)
-    assert is_there(setup.view, records) == [True] * len(records)
-
-
 def test_what_is_stored_and_not_yet_settled_is_there_once(setup: Setup) -> None:
     setup.store.exit.clear()
     records = tree()
@@ -168,92 +151,6 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     assert (first.key_ids, second.key_ids) == (waiting[0].key_ids, stored[0].key_ids)
 
 
-def test_what_the_full_queue_refused_is_not_there() -> None:
-    setup = Setup(max_bytes=10_000)
-    blocks = chain(ONE, 4)
-    try:
-        setup.offer_behind_a_write(blocks[:1])
-        assert not setup.writer.offer(ONE, blocks[1:])
-        assert is_there(setup.view, blocks) == [True, False, False, False]
-    finally:
-        setup.finish()
-    assert is_there(setup.view, blocks) == [True, False, False, False]
-    setup.writer.close(PATIENCE_S)
-
-
-@pytest.mark.parametrize("trouble", ["down", "orphan", "raises", "shutdown"])
-def test_what_is_dropped_is_gone(trouble: str) -> None:
-    gated = GatedStore()
-    store = FaultInjectingBlockStore(gated, FaultPlan())
-    store.is_down = trouble == "down"
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
-    view = View(writer)
-    blocks = chain(ONE, 3)
-    if trouble == "raises":
-        gated.defect = RuntimeError("a defect")
-    records = blocks[1:] if trouble == "orphan" else blocks
-    if trouble == "shutdown":
-        assert writer.offer(TWO, chain(TWO, 1))
-        assert gated.entered.wait(PATIENCE_S)
-    assert writer.offer(ONE, records)
-    if trouble == "shutdown":
-        assert is_there(view, records) == [True] * 3
-        assert writer.close(0).dropped == {"shutdown": 3}
-        gated.open()
-    else:
-        gated.open()
-        assert writer.flush(PATIENCE_S)
-    store.is_down = False
-    assert is_there(view, records) == [False] * len(records)
-    writer.close(PATIENCE_S)
-
-
-def test_a_record_that_waits_twice_is_there_until_the_last_copy_is_settled() -> None:
-    store = MemoryBlockStore()
-    writer = SteppedWriter(store)
-    view = View(writer)
-    blocks = chain(ONE, 2)
-    for _ in range(2):
-        assert writer.offer(ONE, blocks[1:])  # an orphan, so that no copy of it is ever stored
-    writer.pump(3)
-    assert is_there(view, blocks) == [False, True]
-    writer.pump()
-    assert is_there(view, blocks) == [False, False]
-
-
-def test_deleting_takes_what_waits_and_what_hangs_on_it(setup: Setup) -> None:
-    records = tree()
-    setup.offer_behind_a_write(records)
-    setup.writer.delete([records[1].key])
-    left = [True, False, False, True, True, False, True]
-    assert is_there(setup.view, records) == left
-    setup.finish()
-    assert is_there(setup.view, records) == is_there(setup.store, records) == left
-    counts = setup.writer.counts()
-    assert (counts.enqueued, counts.persisted, counts.dropped) == (8, 5, {"deleted": 3})
-    # What hangs on what was deleted is not taken before that is back.
-    assert not setup.writer.offer(ONE, records[2:3])
-    assert setup.writer.offer(ONE, records[1:3])
-    setup.finish()
-    assert is_there(setup.view, records[:3]) == [True] * 3
-
-
-def test_what_waits_on_something_stored_that_is_deleted_is_dropped_in_its_turn(setup: Setup) -> None:
-    stored = chain(ONE, 2)
-    assert setup.writer.offer(ONE, stored)
-    setup.finish()
-    setup.store.gate.clear()
-    waiting = [*chain(ONE, 2, seed=2, after=stored[1]), snapshot(stored[1], [1])]
-    other = chain(ONE, 1, seed=3)
-    setup.offer_behind_a_write([*waiting])
-    assert setup.writer.offer(ONE, other)
-    setup.writer.delete([stored[0].key])
-    setup.finish()
-    assert is_there(setup.view, [*stored, *waiting, *other]) == [False] * 5 + [True]
-    counts = setup.writer.counts()
-    assert (counts.queued, counts.dropped) == (0, {"orphan": 3})
-
-
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_deleting_waits_for_what_is_being_written(setup: Setup, is_stored: bool) -> None:
     setup.store.exit.clear()
@@ -291,20 +188,6 @@ def test_deleting_waits_for_what_hung_on_what_it_took_out_of_the_queue() -> None
     writer.delete([blocks[0].key])
     assert is_there(view, blocks) == [False] * 3
     assert writer.counts().dropped == {"deleted": 2, "orphan": 1}
-
-
-def test_a_namespace_is_deleted_with_what_waits(setup: Setup) -> None:
-    stored, waiting = chain(ONE, 2), chain(ONE, 2, seed=2)
-    assert setup.writer.offer(ONE, stored)
-    setup.finish()
-    setup.store.gate.clear()
-    waiting += chain(ONE, 1, seed=3, after=stored[1])
-    setup.offer_behind_a_write(waiting)
-    assert setup.writer.erase(lambda info: info == ONE).num_records == 5
-    assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
-    setup.finish()
-    assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
-    assert is_there(setup.view, chain(TWO, 1)) == [True]
 
 
 def test_after_close_nothing_is_read(setup: Setup) -> None:

@@ -43,10 +43,12 @@ MAX_FAILED_FETCHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A way to resume a sequence: by records (`match`), or by a `live` state that reaches at least as far."""
+    """A way to resume a sequence: by records (`match`), or by a `live` state that reaches at least as far. `reach`:
+    tokens that can be had at once; after them something has to be fetched or computed."""
 
     chain: BlockChain
     match: PrefixMatch
+    reach: int
     live: LiveState | None = None
     live_position: int = 0
 
@@ -128,7 +130,7 @@ class Lookup(SequenceCache):
         resume = self._resume
         if resume is None or not self._restores:
             return None
-        index = resume.position // resume.chain.block_size
+        index = resume.reach // resume.chain.block_size
         return resume.chain.hashes[index] if index < resume.chain.num_prompt // resume.chain.block_size else None
 
     @property
@@ -252,8 +254,8 @@ class Lookup(SequenceCache):
             match = match.because(StopReason.SLOW_STORE)
         found = tiers.live.find(chain, self._info.model, grid) if self._restores else None
         if found is None or found[1] < match.position:
-            return Resume(chain, match)
-        return Resume(chain, match, *found)
+            return Resume(chain, match, self._num_hot(match))
+        return Resume(chain, match, found[1], *found)
 
     def _look_again(self) -> None:
         """More may be kept by now. What is fetched already is used unless a block more is there. A sequence that was
@@ -273,7 +275,7 @@ class Lookup(SequenceCache):
         if resume is None:
             return None
         chain, size = resume.chain, resume.chain.block_size
-        index = resume.position // size
+        index = resume.reach // size
         best: tuple[Lookup, int] | None = None
         for other in cast("Iterable[Lookup]", self._tiers.running.values()):
             theirs = other.chain
@@ -283,7 +285,7 @@ class Lookup(SequenceCache):
                 continue  # where the next block is equal its hash is, and so is everything before it
             limit = min(chain.num_prompt, theirs.num_prompt) - 1
             target = self._rules.grid.last_resumable(min(chain.num_shared(theirs), limit))
-            if other.position < target and target >= resume.position + size and (best is None or target > best[1]):
+            if other.position < target and target >= resume.reach + size and (best is None or target > best[1]):
                 best = other, target
         return best
 
@@ -303,7 +305,11 @@ class Lookup(SequenceCache):
             self._is_ready = True
             return True
         purpose = Purpose.FETCHES if self._is_admitted else Purpose.AHEAD
-        cold_bytes = self._shape.state_bytes(self._num_cold(resume.match, resume.chain.block_size))
+        num_tokens = [self._rules.grid.block_size] * len(resume.match.blocks)
+        if resume.match.snapshot is not None:
+            num_tokens.append(resume.match.snapshot.num_partial)
+        num_cold = sum(number for number, hot in zip(num_tokens, self._are_hot(resume.match), strict=True) if not hot)
+        cold_bytes = self._shape.state_bytes(num_cold)
         lease = tiers.memory.reserve(purpose, cold_bytes, self._shape.state_bytes(position))
         if isinstance(lease, Lease):
             self._lease = lease
@@ -313,13 +319,20 @@ class Lookup(SequenceCache):
             self._resume, self._is_ready = replace(resume, match=resume.match.because(StopReason.NO_ROOM)), True
         return lease.is_final
 
-    def _num_cold(self, match: PrefixMatch, block_size: int) -> int:
-        """Tokens of the match that have to be read."""
+    def _are_hot(self, match: PrefixMatch) -> list[bool]:
+        """Returns whether memory has the state needed of each block, and then of the snapshot if there is one."""
         last = match.snapshot
         held = self._tiers.hot.get([*(need.key for need in match.blocks), *([last] if last is not None else [])])
         pairs = zip(match.blocks, held, strict=False)
-        num_cold = sum(block_size for need, at in pairs if at is None or not need.groups <= at.groups.keys())
-        return num_cold + (last.num_partial if last is not None and held[-1] is None else 0)
+        are_hot = [at is not None and need.groups <= at.groups.keys() for need, at in pairs]
+        return are_hot if last is None else [*are_hot, held[-1] is not None]
+
+    def _num_hot(self, match: PrefixMatch) -> int:
+        """Leading tokens of the match that need not be read; all of them where memory could not keep what is read."""
+        are_hot = self._are_hot(match)
+        if all(are_hot) or self._shape.state_bytes(match.position) > self._tiers.hot.budget_bytes:
+            return match.position
+        return are_hot.index(False) * self._rules.grid.block_size
 
     def _finish_fetch(self, resume: Resume, fetch: PrefixFetch) -> bool:
         is_answered = fetch.is_answered

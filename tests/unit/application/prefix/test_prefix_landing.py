@@ -7,7 +7,6 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.events import FaultObserved
 from application.services.prefix.fetch import RECORDS_PER_READ
 from domain.models.state_layout import StateLayout
 from domain.prefix.record import HostPayload, StatePayload
@@ -80,26 +79,3 @@ def test_reads_that_are_there_are_landed_one_a_step() -> None:
         assert driver.num_wakes == num_wakes + 1, "there is more to land"
     finish(driver, job, lane)
     assert job.explanation.reused["store"] == len(PROMPT) - 1
-
-
-def test_what_arrives_is_landed_while_workers_read_on() -> None:
-    device = Device()
-    driver, lane = restarted(ATTENTION, device)
-    job = driver.begin(PROMPT)
-    for number in range(1, NUM_READS):
-        assert lane.run(1) == 1
-        assert not driver.step(job)
-        assert device.num_landed == number * RECORDS_PER_READ
-    finish(driver, job, lane)
-    driver.check_idle()
-
-
-def test_what_finds_no_room_is_restored_as_it_was_read() -> None:
-    device = Device(room=RECORDS_PER_READ)
-    driver, lane = restarted(ATTENTION, device)
-    job = driver.begin(PROMPT)
-    finish(driver, job, lane)
-    assert job.output == plain_answer(options(ATTENTION), PROMPT)
-    assert job.explanation.reused["store"] == len(PROMPT) - 1
-    faults = [event for event in driver.events.events if isinstance(event, FaultObserved)]
-    assert {fault.where for fault in faults} == {"prefix.land"}

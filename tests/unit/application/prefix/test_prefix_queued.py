@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
@@ -15,7 +14,6 @@ from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey
-from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.stores.gated_store import PATIENCE_S, GatedStore
 from tests.support.stores.stepped_writer import SteppedWriter
@@ -66,23 +64,6 @@ def test_a_prompt_that_only_waits_for_the_store_is_restored(layout: StateLayout,
 
 
 @KINDS
-def test_the_first_blocks_may_be_stored_and_the_last_ones_wait(layout: StateLayout) -> None:
-    driver, queue = queued_driver(layout)
-    driver.run(PROMPT[:100], 1)
-    queue.pump()
-    driver.run(PROMPT)
-    driver.hot.resize(0)
-    assert driver.store is not None
-    assert driver.store.usage().namespaces[0].num_blocks == 100 // BLOCK
-    again = driver.run(PROMPT)
-    assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
-    driver.hot.resize(1 << 30)
-    assert driver.run(PROMPT).explanation.reused.get("store", 0) == len(PROMPT) - 1
-    assert driver.run(PROMPT).explanation.reused.get("hot", 0) == len(PROMPT) - 1
-    driver.check_idle()
-
-
-@KINDS
 def test_what_waits_is_not_offered_again(layout: StateLayout) -> None:
     driver, queue = queued_driver(layout)
     for hot_bytes in (1 << 30, 1 << 30, 0, 0):
@@ -100,41 +81,6 @@ def test_what_a_restart_would_leave_does_not_count_what_waits(layout: StateLayou
     assert driver.cache.num_stored(MODEL, PROMPT) == 0
     queue.pump()
     assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1
-
-
-@KINDS
-def test_what_the_store_refused_in_the_end_is_computed_again(layout: StateLayout) -> None:
-    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
-    queue = SteppedWriter(store)
-    driver = CacheDriver(options(layout), store=store, queue=queue)
-    store.is_down = True
-    driver.run(PROMPT)
-    driver.hot.resize(0)
-    assert explain(driver, PROMPT).stopped_at == len(PROMPT) - 1
-    queue.pump()
-    told = explain(driver, PROMPT)
-    assert (told.stopped_at, told.reason) == (0, StopReason.EVICTED)
-    assert driver.run(PROMPT).computed == len(PROMPT) - 1
-    driver.check_idle()
-
-
-@KINDS
-def test_a_record_dropped_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
-    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
-    queue, lane = SteppedWriter(store), HeldLane()
-    driver = CacheDriver(options(layout), store=store, queue=queue, lane=lane)
-    lane.run()
-    driver.run(PROMPT)
-    driver.hot.resize(0)
-    job = driver.begin(PROMPT)
-    assert not driver.step(job)
-    store.is_down = True
-    queue.pump()
-    lane.run()
-    driver.finish(job)
-    assert (job.computed, job.output) == (len(PROMPT) - 1, plain_answer(options(layout), PROMPT))
-    lane.run()
-    driver.check_idle()
 
 
 def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:

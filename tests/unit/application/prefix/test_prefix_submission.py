@@ -261,3 +261,23 @@ ILLEGAL: dict[str, Callable[[CacheDriver], object]] = {
 def test_illegal_moves_raise(move: Callable[[CacheDriver], object]) -> None:
     with pytest.raises(IllegalTransition):
         move(CacheDriver(options(ATTENTION), store=MemoryBlockStore()))
+
+
+@KINDS
+def test_of_several_requests_for_a_stored_prompt_one_reads_it(layout: StateLayout) -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    lane = HeldLane()
+    driver = CacheDriver(options(layout), store=store, lane=lane)
+    jobs = [driver.submit(PROMPT) for _ in range(3)]
+    lane.run()
+    assert driver.step(jobs[0]) is False
+    assert jobs[0].is_admitted
+    for job in jobs[1:]:
+        driver.step(job)
+        assert (job.is_admitted, job.cache.follows) == (False, jobs[0].id)
+    lane.run()
+    driver.finish(*jobs)
+    assert [job.computed for job in jobs] == [0, 0, 0]
+    assert [set(job.explanation.reused) for job in jobs] == [{"store"}, {"hot"}, {"hot"}]
+    driver.check_idle()

@@ -125,18 +125,3 @@ def test_thinning_for_it_takes_nothing_from_the_store(layout: StateLayout) -> No
     for turn in range(4):
         tried.driver.run([*PROMPT, *range(1000, 1100 + 40 * turn)], 4, persist=False)
     assert tried.num_stored() == before
-
-
-@KINDS
-def test_what_the_writer_refused_is_stored_by_the_next(layout: StateLayout) -> None:
-    """The same hole, for another reason."""
-    tried = Tried(layout)
-    assert tried.driver.writer is not None
-    tried.driver.writer.is_refusing = True
-    tried.driver.run(PROMPT, 4, FORKS)
-    assert tried.num_stored() == 0
-    tried.driver.writer.is_refusing = False
-    other = [*PROMPT[:150], *range(1000, 1150)]
-    tried.driver.run(other)
-    assert tried.outcomes() == {"stored"}
-    assert tried.restored(other) == len(other) - 1

@@ -1,20 +1,26 @@
-"""Reads of the store that are late: what has arrived is used, the rest computed, and nothing is held afterwards."""
+"""A store that is slow, hangs or fails: requests go on without it, and upkeep that callers wait for has a bound."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
+from application.services.lane import Lane
 from application.services.prefix.fetch import RECORDS_PER_READ
-from application.services.prefix.store_tier import MAX_UPKEEP
+from application.services.prefix.store_tier import MAX_UPKEEP, StoreTier
+from domain.errors import StoreUnresponsive
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.record import Namespace, RecordKey
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.telemetry.recording import RecordingEvents
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 740))
@@ -152,3 +158,25 @@ def test_a_read_that_fails_against_the_contract_is_counted_and_done_without() ->
     assert driver.run(PROMPT).output == plain_answer(options(ATTENTION), PROMPT)
     assert len(driver.events.of("FaultObserved")) == 2  # when the model was loaded, and when it was looked up
     driver.check_idle()
+
+
+SOON_S = 0.05
+
+
+def test_nobody_waits_for_upkeep_that_hangs_and_what_has_not_begun_never_does() -> None:
+    upkeep, gate, done = Lane("upkeep", 1), Event(), list[str]()
+    workers = StoreTier(FakeClock(), RecordingEvents(), upkeep=upkeep, timeout_s=SOON_S)
+
+    def hang() -> None:
+        gate.wait()
+        done.append("hung")
+
+    with pytest.raises(StoreUnresponsive, match=r"within 0\.05 s"):
+        asyncio.run(workers.await_upkeep(hang))
+    with pytest.raises(StoreUnresponsive, match=r"within 0\.01 s"):
+        asyncio.run(workers.await_upkeep(lambda: done.append("late"), timeout_s=0.01))
+    gate.set()
+    assert asyncio.run(workers.await_upkeep(lambda: "next", timeout_s=60)) == "next"
+    upkeep.close()
+    assert upkeep.join(60)
+    assert done == ["hung"]

@@ -5,7 +5,6 @@ from threading import Condition, Event
 
 import pytest
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
@@ -117,21 +116,6 @@ def test_shutdown_says_what_it_could_not_write(gated: GatedStore) -> None:
     gated.gate.set()
     assert writer.flush(WAIT_S)
     assert writer.counts().persisted == 1
-
-
-def test_a_store_that_is_down_is_counted_and_never_blocks() -> None:
-    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
-    store.is_down = True
-    blocks = chain(INFO, 4)
-    assert writer.offer(INFO, blocks[:2])
-    assert writer.flush(WAIT_S)
-    assert writer.counts().dropped == {"unavailable": 2}
-    store.is_down = False
-    assert not writer.offer(INFO, blocks[2:])
-    assert writer.offer(INFO, blocks)
-    assert writer.close(WAIT_S).persisted == 4
-    assert store.check_integrity().problems == ()
 
 
 def test_a_store_that_raises_is_told_of_and_does_not_end_the_thread() -> None:
