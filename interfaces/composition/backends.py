@@ -18,7 +18,7 @@ from application.ports.compute import ComputeEngine, MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
-from application.services.prefix.store_tier import Land
+from application.services.prefix.store_tier import Upload
 from application.services.text_side.models.model_finder import nothing_to_check
 from application.settings import Settings
 from domain.errors import ServerUnavailable
@@ -39,8 +39,8 @@ def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
-    `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers or
-    (`lands_on_compute_thread`) between steps; None where nothing is gained. `memory`: reads what it computes in;
+    `max_last_chunk`: as in StepLimits. `upload`: brings state from the store to the device, called by its readers or
+    (`uploads_on_compute_thread`) between steps; None where nothing is gained. `memory`: reads what it computes in;
     `host_memory` the host's where that is another one. `check`: what is looked at before anything is unloaded to make
     room for a model. `plan`: what a model would need before it is loaded.
     """
@@ -50,8 +50,8 @@ class Backend:
     tokenizers: TokenizerLoader
     default_grid: int
     max_last_chunk: int = 32
-    land: Land | None = None
-    lands_on_compute_thread: bool = False
+    upload: Upload | None = None
+    uploads_on_compute_thread: bool = False
     memory: MemoryProbe = field(default_factory=SystemMemory)
     host_memory: MemoryProbe | None = None
     may_be_cpu: bool = True
@@ -125,7 +125,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.loading.files import check_source
     from adapters.mlx.loading.network import plan_model
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
-    from adapters.mlx.state.payload import land
+    from adapters.mlx.state.payload import upload
 
     tokenizers = _real_tokenizers(settings)
     return Backend(
@@ -134,8 +134,8 @@ def mlx_backend(settings: Settings) -> Backend:
         tokenizers,
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
-        land=None if on_cpu() else land,
-        lands_on_compute_thread=has_cuda(),
+        upload=None if on_cpu() else upload,
+        uploads_on_compute_thread=has_cuda(),
         memory=MlxMemory(SystemMemory()),
         host_memory=SystemMemory() if has_cuda() else None,
         may_be_cpu=on_cpu(),

@@ -16,7 +16,7 @@ from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.prefix.store_tier import Land, StoreTier
+from application.services.prefix.store_tier import StoreTier, Upload
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.settings import Settings
@@ -49,14 +49,14 @@ class CacheTiers:
         store: BlockStore | None,
         events: EventSink,
         clock: Clock,
-        land: Land | None = None,
+        upload: Upload | None = None,
         memory: MemoryLimits | None = None,
         *,
-        lands_on_compute_thread: bool = False,
+        uploads_on_compute_thread: bool = False,
         read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        """`land`, `lands_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of the
-        host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
+        """`upload`, `uploads_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of
+        the host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
         store."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
@@ -73,8 +73,8 @@ class CacheTiers:
             events,
             self.writer,
             timeout_s=read_timeout_s,
-            land=land,
-            lands_on_compute_thread=lands_on_compute_thread,
+            upload=upload,
+            uploads_on_compute_thread=uploads_on_compute_thread,
         )
         cache = settings.cache
         self.hot = HotTier(hot_bytes)

@@ -70,9 +70,9 @@ class TokenSide(containers.DeclarativeContainer):
         store,
         engine_events,
         clock,
-        backend.provided.land,
+        backend.provided.upload,
         memory,
-        lands_on_compute_thread=backend.provided.lands_on_compute_thread,
+        uploads_on_compute_thread=backend.provided.uploads_on_compute_thread,
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)

@@ -22,8 +22,8 @@ ABSENT = TensorSpec("bool", (0,))
 """The spec of a slot that the model left empty (None), so that restoring leaves it empty too. No state has rank one."""
 
 PACK_BYTES = 1 << 19
-"""Landed tensors are joined up to this size; a larger one gets a buffer of its own. Copying one holds the interpreter's
-lock for less than a tenth of a millisecond. Over a CUDA link a pack is up to two pieces instead."""
+"""Uploaded tensors are joined up to this size; a larger one gets a buffer of its own. Copying one holds the
+interpreter's lock for less than a tenth of a millisecond. Over a CUDA link a pack is up to two pieces instead."""
 
 _DTYPES: dict[str, mx.Dtype] = {
     "bool": mx.bool_, "uint8": mx.uint8, "int8": mx.int8, "uint16": mx.uint16, "int16": mx.int16,
@@ -62,7 +62,7 @@ class Place:
 
 
 class DevicePayload:
-    """A StatePayload whose tensors are in device memory. A landed bfloat16 may be kept as uint16.
+    """A StatePayload whose tensors are in device memory. An uploaded bfloat16 may be kept as uint16.
 
     Made on the compute thread; call `evaluate_copies` before another thread sees it. `buffers` needs no MLX stream and
     is safe on any thread: it reads evaluated packs through the buffer protocol, or, over a CUDA link, waits for them
@@ -179,17 +179,17 @@ def _copy(tensors: list[mx.array]) -> mx.array:
     return mx.concatenate(tensors if len(tensors) > 1 else [tensors[0], tensors[0][:0]], axis=0)
 
 
-# ---- landing -------------------------------------------------------------------------------------------------------
+# ---- uploading -------------------------------------------------------------------------------------------------------
 
 
-def land(payloads: Sequence[StatePayload]) -> list[StatePayload]:
+def upload(payloads: Sequence[StatePayload]) -> list[StatePayload]:
     """Copies state from a store to device memory, so that restoring it later is the device's own work; device payloads
     are returned unchanged. Any thread, since nothing is computed; over a CUDA link the compute thread only, and many
     payloads in one call use the bus best."""
     link = find_link()
     runs = [[] if isinstance(one, DevicePayload) else _runs(one.specs, _pack_bytes()) for one in payloads]
     if link is None:
-        return [_landed(payload, run, None) for payload, run in zip(payloads, runs, strict=True)]
+        return [_uploaded(payload, run, None) for payload, run in zip(payloads, runs, strict=True)]
     targets = [[_empty(payload, run) for run in of_one] for payload, of_one in zip(payloads, runs, strict=True)]
     bytes_of = [() if isinstance(one, DevicePayload) else one.buffers() for one in payloads]
     link.write(
@@ -199,9 +199,9 @@ def land(payloads: Sequence[StatePayload]) -> list[StatePayload]:
             for run, target in zip(of_one, arrays, strict=True)
         ]
     )
-    landed = [_landed(payload, run, packs) for payload, run, packs in zip(payloads, runs, targets, strict=True)]
-    evaluate_copies(one for one in landed if isinstance(one, DevicePayload))
-    return landed
+    uploaded = [_uploaded(payload, run, packs) for payload, run, packs in zip(payloads, runs, targets, strict=True)]
+    evaluate_copies(one for one in uploaded if isinstance(one, DevicePayload))
+    return uploaded
 
 
 def _pack_bytes() -> int:
@@ -222,7 +222,7 @@ def _empty(payload: StatePayload, run: Sequence[int]) -> mx.array:
     return mx.zeros((len(run) * spec.shape[0], *spec.shape[1:]), mlx_dtype(spec.dtype))
 
 
-def _landed(payload: StatePayload, runs: Sequence[Sequence[int]], packs: Sequence[mx.array] | None) -> StatePayload:
+def _uploaded(payload: StatePayload, runs: Sequence[Sequence[int]], packs: Sequence[mx.array] | None) -> StatePayload:
     """`packs`: of the runs, filled already; None to copy the bytes by MLX."""
     if isinstance(payload, DevicePayload):
         return payload

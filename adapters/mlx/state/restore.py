@@ -16,7 +16,7 @@ from adapters.mlx.caches.classes import Tensors
 from adapters.mlx.caches.leaves import Caches, fill, leaf_at, live_arrays, num_tensors, spare_tokens, trailing_reach
 from adapters.mlx.runtime.arrays import evaluate, from_numpy
 from adapters.mlx.runtime.device import on_cpu
-from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, land
+from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, upload
 from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.record import GroupPayloads, StatePayload, TensorSpec
@@ -61,7 +61,7 @@ def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot:
     if payload is None:
         raise ComputeFailed(f"no snapshot of state group {group.index} at position {position}")
     _check(group, expected, payload)
-    return cast(DevicePayload, land([payload])[0]).tensors()
+    return cast(DevicePayload, upload([payload])[0]).tensors()
 
 
 def _tokens(
@@ -133,7 +133,7 @@ def _join_on_device(
     pieces: Sequence[StatePayload], needed: Sequence[int], spare: Sequence[int]
 ) -> list[mx.array | None]:
     """Does the same on the device, to which pieces of the host are copied first."""
-    columns = [cast(DevicePayload, piece).tensors() for piece in land(pieces)]
+    columns = [cast(DevicePayload, piece).tensors() for piece in upload(pieces)]
     tensors: list[mx.array | None] = []
     for index, (num_tokens, num_spare) in enumerate(zip(needed, spare, strict=True)):
         parts = [found for column in columns if (found := column[index]) is not None]

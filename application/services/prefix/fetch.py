@@ -107,10 +107,10 @@ class PrefixFetch:
         return self._is_begun and all(read.is_done for _, read in self._reads)
 
     def settle(self) -> bool:
-        """True when everything has arrived, or will not in time. Lands one read a call where this thread has to: others
-        compute in between."""
+        """True when everything has arrived, or will not in time. Where this thread has to upload, it does so for one
+        read a call: others compute in between."""
         store = self._tiers.store
-        if store.lands_on_compute_thread:
+        if store.uploads_on_compute_thread:
             done = [pair for pair in self._reads if pair[1].is_done]
             if done:
                 self._take(done[0])
@@ -161,8 +161,8 @@ class PrefixFetch:
         self._reads.remove(pair)
         indices, read = pair
         found, store = read.answer or (), self._tiers.store
-        if store.lands_on_compute_thread:
-            found = store.landed(found)
+        if store.uploads_on_compute_thread:
+            found = store.uploaded(found)
         for index, record in zip(indices, found, strict=False):
             self._found[index] = record
 

@@ -5,8 +5,8 @@ its volume cannot be stopped. While a read is late the store counts as stuck: no
 given up, and requests use what is in memory, until the late read returns. There are no timers: lateness is noticed when
 a caller looks at a read.
 
-What is read is landed: copied to where restoring takes it from fastest, by the worker that read it or, where only that
-thread may, by the compute thread. A read that cannot be landed is used as it is: restoring it takes longer.
+Records that were read are uploaded to the device by the worker that read them or, where only that thread may, by the
+compute thread. A read that cannot be uploaded is used as it is: restoring it takes longer.
 """
 
 from asyncio import wait_for, wrap_future
@@ -41,7 +41,7 @@ two more keep them busy (with two in all, a simulated eight of them rested for 1
 MAX_UPKEEP = 1024
 """Deletes and notes of use that may wait; more are left undone, which costs room or recency."""
 
-Land: TypeAlias = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
+Upload: TypeAlias = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
 """Returns the same states in the compute backend's memory, or as they are where that is as good. Any thread."""
 
 
@@ -98,19 +98,19 @@ class StoreTier:
         writer: WriteBehind | None = None,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        land: Land | None = None,
-        lands_on_compute_thread: bool = False,
+        upload: Upload | None = None,
+        uploads_on_compute_thread: bool = False,
         readers: Lane | None = None,
         upkeep: Lane | None = None,
     ) -> None:
-        """`timeout_s`: the limit of one read. `land`: None where nothing is gained. With `lands_on_compute_thread` that
-        thread calls `landed` with what `fetch` gave, read by read while workers read on."""
+        """`timeout_s`: the limit of one read. `upload`: None where nothing is gained. With `uploads_on_compute_thread`
+        that thread calls `uploaded` with what `fetch` gave, read by read while workers read on."""
         self.clock = clock
         self.events = events
         self.writer = writer
-        self.lands_on_compute_thread = lands_on_compute_thread
+        self.uploads_on_compute_thread = uploads_on_compute_thread
         self._timeout_s = timeout_s
-        self._land = land
+        self._upload = upload
         self._readers = readers or Lane("restore", NUM_READERS)
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
         self._indexes = Indexes()
@@ -166,18 +166,18 @@ class StoreTier:
         report = self.writer.erase(None if choice.is_everything else choice.includes)
         return Cleared(0, report.num_records, report.num_bytes, report.problem)
 
-    def landed(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
-        """The records of one read, landed."""
-        if self._land is None:
+    def uploaded(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
+        """The records of one read, uploaded."""
+        if self._upload is None:
             return records
         payloads = [payload for record in records if record is not None for payload in record.groups.values()]
         try:
-            landed = iter(self._land(payloads))
+            uploaded = iter(self._upload(payloads))
         except Exception as error:  # out of device memory, most likely
             self._fault("prefix.land", described(error))
             return records
         return [
-            record and replace(record, groups={index: next(landed) for index in record.groups}) for record in records
+            record and replace(record, groups={index: next(uploaded) for index in record.groups}) for record in records
         ]
 
     @property
@@ -261,7 +261,7 @@ class StoreTier:
         self.events.emit(
             RecordsRead(num_records=len(records), raw_bytes=raw_bytes, started_ns=started_ns, at_ns=self.clock.now_ns())
         )
-        return found if self.lands_on_compute_thread else self.landed(found)
+        return found if self.uploads_on_compute_thread else self.uploaded(found)
 
     def _keep_up(self, work: Callable[[], object]) -> None:
         try:

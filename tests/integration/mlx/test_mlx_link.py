@@ -8,7 +8,7 @@ import pytest
 
 from adapters.mlx.state import payload
 from adapters.mlx.state import restore as state_restore
-from adapters.mlx.state.payload import land
+from adapters.mlx.state.payload import upload
 from tests.support.mlx.fake_driver import host_address
 from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
@@ -72,7 +72,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda one: str(one).rpartition(".")[2])
 def test_restoring_over_a_link_changes_no_bit(name: str, dtype: mx.Dtype, link: HostLink) -> None:
-    """From captured state, from bytes of the host, and from what was landed before."""
+    """From captured state, from bytes of the host, and from what was uploaded before."""
     model = tiny_model(name, dtype)
     cold = open_at(model, PROMPT)
     expected = whole_state(model, cold)
@@ -80,13 +80,13 @@ def test_restoring_over_a_link_changes_no_bit(name: str, dtype: mx.Dtype, link: 
     captured = capture(model, PROMPT, AT_GRID)
     assert not link.num_written
     on_host = captured.on_host()
-    blocks = [dict(zip(block, land(list(block.values())), strict=True)) for block in on_host.blocks]
-    snapshot = dict(zip(on_host.snapshot, land(list(on_host.snapshot.values())), strict=True))
+    blocks = [dict(zip(block, upload(list(block.values())), strict=True)) for block in on_host.blocks]
+    snapshot = dict(zip(on_host.snapshot, upload(list(on_host.snapshot.values())), strict=True))
     assert [state_bytes(block) for block in blocks] == [state_bytes(block) for block in on_host.blocks]
-    num_landed = link.num_written
+    num_uploaded = link.num_written
     for source in (captured, Captured(AT_GRID, blocks, snapshot), on_host):
-        assert (link.num_written == num_landed) == (num_landed > 0), "restoring is the device's own work"
+        assert (link.num_written == num_uploaded) == (num_uploaded > 0), "restoring is the device's own work"
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
         assert continue_greedy(model, restored, PROMPT, 6) == output
-    assert link.num_written > num_landed
+    assert link.num_written > num_uploaded

@@ -12,7 +12,7 @@ from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.leaves import leaves, live_arrays
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import restore as state_restore
-from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, land
+from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, upload
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
@@ -93,7 +93,7 @@ def test_restoring_at_a_grid_position_changes_no_bit(
     monkeypatch.setattr(state_restore, "on_cpu", lambda: not joins_on_device)
     assert model.description.layout.is_reusable
     (expected, output), captured = cold, captured_at(AT_GRID)
-    for source in (captured, captured.on_host(), _mixed(captured), _landed(captured)):
+    for source in (captured, captured.on_host(), _mixed(captured), _uploaded(captured)):
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
         num_new = len(output) if source is captured else 3
@@ -234,7 +234,7 @@ def test_half_precision_state_is_restored_bit_for_bit(name: str, monkeypatch: py
     specs |= {spec.dtype for block in captured.blocks for payload in block.values() for spec in payload.specs}
     assert "bfloat16" in specs
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
-    for source in (captured, captured.on_host(), _landed(captured)):
+    for source in (captured, captured.on_host(), _uploaded(captured)):
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
         model.close([restored])
@@ -248,30 +248,35 @@ def _mixed(captured: Captured) -> Captured:
     return Captured(captured.position, blocks, captured.snapshot)
 
 
-def _landed(captured: Captured) -> Captured:
+def _uploaded(captured: Captured) -> Captured:
     """What a store gave back, copied to the device by a thread that computes nothing; its bytes are still those."""
     with ThreadPoolExecutor(1) as reader:
         found = captured.on_host()
-        blocks = [_each_landed(reader, block) for block in found.blocks]
-        landed = Captured(captured.position, blocks, _each_landed(reader, found.snapshot))
-    assert [state_bytes(block) for block in landed.blocks] == [state_bytes(block) for block in found.blocks]
-    assert state_bytes(landed.snapshot) == state_bytes(found.snapshot)
-    return landed
+        blocks = [_each_uploaded(reader, block) for block in found.blocks]
+        uploaded = Captured(captured.position, blocks, _each_uploaded(reader, found.snapshot))
+    assert [state_bytes(block) for block in uploaded.blocks] == [state_bytes(block) for block in found.blocks]
+    assert state_bytes(uploaded.snapshot) == state_bytes(found.snapshot)
+    return uploaded
 
 
-def _each_landed(reader: ThreadPoolExecutor, payloads: GroupPayloads) -> GroupPayloads:
-    return {index: reader.submit(land, [payload]).result()[0] for index, payload in payloads.items()}
+def _each_uploaded(reader: ThreadPoolExecutor, payloads: GroupPayloads) -> GroupPayloads:
+    return {index: reader.submit(upload, [payload]).result()[0] for index, payload in payloads.items()}
 
 
 def test_small_tensors_share_a_buffer_and_large_ones_do_not() -> None:
     small, large = TensorSpec("float32", (1, 2, 16, 8)), TensorSpec("bfloat16", (2, 1, PACK_BYTES // 4))
     specs = (*[small] * 1100, large, large, ABSENT, TensorSpec("float32", (1, 2, 0, 8)))
     data = [memoryview(bytes([index % 251]) * spec.size_bytes) for index, spec in enumerate(specs)]
-    (landed,) = land([HostPayload(specs, tuple(data))])
-    assert isinstance(landed, DevicePayload)
-    assert land([landed])[0] is landed
-    assert [pack.nbytes for pack in landed.packs] == [PACK_BYTES, PACK_BYTES, 76 * small.size_bytes, *[PACK_BYTES] * 2]
-    assert [bytes(found) for found in landed.buffers()] == [bytes(sent) for sent in data]
-    tensors = [None if found is None else (found.shape, found.dtype) for found in landed.tensors()]
+    (uploaded,) = upload([HostPayload(specs, tuple(data))])
+    assert isinstance(uploaded, DevicePayload)
+    assert upload([uploaded])[0] is uploaded
+    assert [pack.nbytes for pack in uploaded.packs] == [
+        PACK_BYTES,
+        PACK_BYTES,
+        76 * small.size_bytes,
+        *[PACK_BYTES] * 2,
+    ]
+    assert [bytes(found) for found in uploaded.buffers()] == [bytes(sent) for sent in data]
+    tensors = [None if found is None else (found.shape, found.dtype) for found in uploaded.tensors()]
     assert tensors[1099:-1] == [(small.shape, mx.float32), *[(large.shape, mx.bfloat16)] * 2, None]
     assert tensors[-1] == ((1, 2, 0, 8), mx.float32)

@@ -10,7 +10,7 @@ import httpx
 
 from adapters.mlx.runtime.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.services.prefix.store_tier import Land
+from application.services.prefix.store_tier import Upload
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.engines.steered_engine import PrefillGate, SteeredEngine
@@ -42,9 +42,9 @@ class CachingServer:
 
 @contextmanager
 def caching_server(
-    store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None, land: Land | None = None
+    store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None, upload: Upload | None = None
 ) -> Iterator[CachingServer]:
-    """`land`: as in Backend; where this runs, the backend itself has none."""
+    """`upload`: as in Backend; where this runs, the backend itself has none."""
     settings = Settings(
         server=ServerSettings(port=0, keepalive_s=0.05),
         model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else ()),
@@ -53,7 +53,7 @@ def caching_server(
     )
     gate, events = PrefillGate(), RecordingEvents()
     steered = Backend(
-        lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), preferred_grid(), land=land
+        lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), preferred_grid(), upload=upload
     )
     with (
         live_service(settings, backend=steered, extra_sinks=(events,)) as live,

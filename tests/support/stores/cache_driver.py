@@ -13,7 +13,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.prefix.store_tier import Land, StoreTier
+from application.services.prefix.store_tier import StoreTier, Upload
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId, RequestId, SequenceId
@@ -69,9 +69,9 @@ class CacheDriver:
         is_enabled: bool = True,
         lane: Lane | None = None,
         hashing: Lane | None = None,
-        land: Land | None = None,
+        upload: Upload | None = None,
     ) -> None:
-        """`land`: what the compute thread does to each payload that is read."""
+        """`upload`: what the compute thread does to each payload that is read."""
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot, self.live = HotTier(hot_bytes), LiveTier(live_bytes)
@@ -81,8 +81,8 @@ class CacheDriver:
             self.clock,
             self.events,
             queue or self.writer,
-            land=land,
-            lands_on_compute_thread=land is not None,
+            upload=upload,
+            uploads_on_compute_thread=upload is not None,
             readers=lane,
             upkeep=lane,
         )

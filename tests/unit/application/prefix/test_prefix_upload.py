@@ -1,4 +1,4 @@
-"""Where only the compute thread can land state: it does so read by read, while workers read on."""
+"""Where only the compute thread can upload state: it does so read by read, while workers read on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,20 +19,20 @@ PROMPT = list(range(100, 100 + NUM_READS * RECORDS_PER_READ * BLOCK))
 KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
 
 
-class Landed(HostPayload):
+class Uploaded(HostPayload):
     """State in a device's memory."""
 
 
 class Device:
     def __init__(self, room: int = 1 << 20) -> None:
         self.room = room
-        self.num_landed = 0
+        self.num_uploaded = 0
 
-    def land(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
-        if self.num_landed + len(payloads) > self.room:
+    def upload(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+        if self.num_uploaded + len(payloads) > self.room:
             raise MemoryError("no room on the device")
-        self.num_landed += len(payloads)
-        return [Landed(payload.specs, payload.buffers()) for payload in payloads]
+        self.num_uploaded += len(payloads)
+        return [Uploaded(payload.specs, payload.buffers()) for payload in payloads]
 
 
 def options(layout: StateLayout) -> FakeOptions:
@@ -43,7 +43,7 @@ def restarted(layout: StateLayout, device: Device) -> tuple[CacheDriver, HeldLan
     """The store knows the whole prompt, and is read when the test says so."""
     store, lane = MemoryBlockStore(), HeldLane()
     CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store, lane=lane, land=device.land)
+    driver = CacheDriver(options(layout), store=store, lane=lane, upload=device.upload)
     assert lane.run() == 1  # what it has is listed
     return driver, lane
 
@@ -63,7 +63,7 @@ def test_a_landed_prefix_gives_the_answer_of_a_computed_one(layout: StateLayout)
     finish(driver, job, lane)
     assert job.output == plain_answer(options(layout), PROMPT)
     assert job.computed == 0
-    assert device.num_landed
+    assert device.num_uploaded
     driver.check_idle()
 
 
@@ -75,7 +75,7 @@ def test_reads_that_are_there_are_landed_one_a_step() -> None:
     for number in range(1, NUM_READS):
         num_wakes = driver.num_wakes
         assert not driver.step(job)
-        assert device.num_landed == number * RECORDS_PER_READ
-        assert driver.num_wakes == num_wakes + 1, "there is more to land"
+        assert device.num_uploaded == number * RECORDS_PER_READ
+        assert driver.num_wakes == num_wakes + 1, "there is more to upload"
     finish(driver, job, lane)
     assert job.explanation.reused["store"] == len(PROMPT) - 1

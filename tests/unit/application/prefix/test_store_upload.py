@@ -1,4 +1,4 @@
-"""What is read from the store is landed, whole or not at all, and never lost by it."""
+"""What is read from the store is uploaded, whole or not at all, and never lost by it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ FIRST, SECOND = GroupIndex(0), GroupIndex(1)
 BOTH = frozenset({FIRST, SECOND})
 
 
-class Landed(HostPayload):
+class Uploaded(HostPayload):
     """State that a backend holds."""
 
 
@@ -29,11 +29,11 @@ class Backend:
     def __init__(self, room: int = 100) -> None:
         self.room = room
 
-    def land(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+    def upload(self, payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
         self.room -= len(payloads)
         if self.room < 0:
             raise MemoryError("no room on the device")
-        return [Landed(payload.specs, payload.buffers()) for payload in payloads]
+        return [Uploaded(payload.specs, payload.buffers()) for payload in payloads]
 
 
 def fetched(
@@ -42,7 +42,7 @@ def fetched(
     store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
     store.put(BLOCKS)
-    tier = StoreTier(FakeClock(), events, SteppedWriter(store), land=backend.land, readers=InlineLane())
+    tier = StoreTier(FakeClock(), events, SteppedWriter(store), upload=backend.upload, readers=InlineLane())
     read = tier.fetch(keys, groups or [BOTH] * len(keys), lambda: None)
     assert read is not None
     return read.answer or ()
@@ -54,7 +54,7 @@ def test_every_payload_is_landed_and_nothing_else_changes() -> None:
     assert found[2] is None
     for record, block in zip(found[:2], BLOCKS, strict=False):
         assert record is not None
-        assert all(isinstance(payload, Landed) for payload in record.groups.values())
+        assert all(isinstance(payload, Uploaded) for payload in record.groups.values())
         assert {index: bytes(one.buffers()[0]) for index, one in record.groups.items()} == {
             index: bytes(one.buffers()[0]) for index, one in block.groups.items()
         }
@@ -73,7 +73,9 @@ def test_only_the_groups_asked_for_are_landed() -> None:
 def test_a_read_that_cannot_be_landed_is_given_as_it_is_and_that_is_counted() -> None:
     events = EventList()
     found = fetched(Backend(room=3), events, keys_of(BLOCKS))
-    landed = [[isinstance(one.groups[index], Landed) for index in (FIRST, SECOND)] for one in found if one is not None]
-    assert landed == [[False, False]] * 3
+    uploaded = [
+        [isinstance(one.groups[index], Uploaded) for index in (FIRST, SECOND)] for one in found if one is not None
+    ]
+    assert uploaded == [[False, False]] * 3
     faults = [event for event in events.of(FaultObserved) if isinstance(event, FaultObserved)]
     assert [(fault.where, fault.message) for fault in faults] == [("prefix.land", "MemoryError: no room on the device")]

@@ -1,4 +1,4 @@
-"""Where the device shares the host's memory: what readers land there the device joins, and answers stay the same."""
+"""Where the device shares the host's memory: what readers upload there the device joins, and answers stay the same."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapters.mlx.state import restore as state_restore
-from adapters.mlx.state.payload import DevicePayload, land
+from adapters.mlx.state.payload import DevicePayload, upload
 from application.events import FaultObserved
 from domain.prefix.record import StatePayload
 from tests.support.http.replay import Replay
@@ -34,19 +34,19 @@ def test_a_conversation_goes_on_from_landed_state(
     with caching_server(tmp_path / "store", model_dir=folder) as server:
         first = Replay(server.client, model, max_tokens=8)
         answers = [first.chat(messages) for messages in turns()]
-    landed: list[StatePayload] = []
+    uploaded: list[StatePayload] = []
 
-    def land_and_note(payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
-        found = land(payloads)
-        landed.extend(found)
+    def upload_and_note(payloads: Sequence[StatePayload]) -> Sequence[StatePayload]:
+        found = upload(payloads)
+        uploaded.extend(found)
         return found
 
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
-    with caching_server(tmp_path / "store", model_dir=folder, land=land_and_note) as server:
+    with caching_server(tmp_path / "store", model_dir=folder, upload=upload_and_note) as server:
         again = Replay(server.client, model, max_tokens=8)
         repeated = [again.chat(messages) for messages in reversed(turns())]
         assert not [event for event in server.events.events if isinstance(event, FaultObserved)]
     assert [answer.output_ids for answer in reversed(repeated)] == [answer.output_ids for answer in answers]
     assert repeated[0].num_computed == 1
-    assert landed
-    assert all(isinstance(payload, DevicePayload) for payload in landed)
+    assert uploaded
+    assert all(isinstance(payload, DevicePayload) for payload in uploaded)
