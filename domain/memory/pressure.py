@@ -49,22 +49,22 @@ class StepDemand:
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """The reaction for the next step. `hot_bytes`: the hot tier's budget. `preempt_bytes`: to be given back by
-    preemption. `is_lonely`: by the only active sequence."""
+    """The reaction for the next step. `preempt_bytes`: to be given back by preemption. `is_lonely`: by the only active
+    sequence."""
 
-    hot_bytes: int
     admits: bool = True
     preempt_bytes: int = 0
     is_lonely: bool = False
 
-    def level(self, hot_budget_bytes: int) -> Level:
+    def level(self, *, is_lean: bool) -> Level:
+        """Returns the level of pressure. `is_lean`: the hot tier is smaller than its setting."""
         if self.is_lonely:
             return Level.REFUSING
         if self.preempt_bytes:
             return Level.PREEMPTING
         if not self.admits:
             return Level.PAUSED
-        return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
+        return Level.LEAN if is_lean else Level.CALM
 
 
 def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
@@ -103,18 +103,13 @@ def _spared_bytes(allowed: int, demand: StepDemand) -> int:
     return demand.waiting_has_bytes if demand.waiting_has_bytes <= allowed else 0
 
 
-def relieve(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
-    """Returns the further reaction, once the hot tier holds at most `hot_bytes`."""
+def relieve(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> Relief:
+    """Returns the further reaction, after kept state was evicted. `is_paused`: admission was paused before."""
     over = ledger.held_bytes + demand.begun_bytes - limits.hard_bytes
     used = ledger.without_live().held_bytes + demand.step_bytes
     return Relief(
-        hot_bytes,
-        admits=_admits(used, limits, demand, is_paused=not before.admits),
+        admits=not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes),
         # Down to the high mark, so that the next step does not have to preempt again.
         preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active else 0,
         is_lonely=over > 0 and demand.num_active == 1,
     )
-
-
-def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
-    return not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes)

@@ -64,7 +64,6 @@ def build_guard(
         limits=limits,
         hot=cache.hot,
         live=cache.live,
-        memory=cache.prefix_cache.memory,
         queued_bytes=cache.queued_bytes,
         steps=steps,
         events=events,

@@ -98,7 +98,6 @@ class BoundServer:
             limits=limits,
             hot=self.hot,
             live=self.live,
-            memory=self.cache.memory,
             queued_bytes=lambda: self.writer.held_bytes,
             steps=steps,
             events=batcher,

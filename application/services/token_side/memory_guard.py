@@ -14,7 +14,7 @@ from application.events import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
 from application.ports.compute import MemoryProbe
 from application.ports.event_sink import EventSink
-from application.services.memory_ledger import MemoryLedger, Purpose
+from application.services.memory_ledger import Purpose
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_readings import HostMemory, MemoryReadings
@@ -51,34 +51,31 @@ class MemoryGuard:
         probe: MemoryProbe,
         limits: MemoryLimits | None,
         hot: HotTier,
-        live: LiveTier | None = None,
-        memory: MemoryLedger,
+        live: LiveTier,
         queued_bytes: Callable[[], int],
         steps: StepLimits,
         events: EventSink,
         clock: Clock,
         host: MemoryProbe | None = None,
     ) -> None:
-        """`memory`: the ledger of reservations. `steps`: the planner's limits. `queued_bytes`: returns the bytes that
-        wait for the store. `host`: reads the host's memory where the backend computes in another; state kept there
-        counts there only."""
+        """`steps`: the planner's limits. `queued_bytes`: returns the bytes that wait for the store. `host`: reads the
+        host's memory where the backend computes in another; state kept there counts there only."""
         self.limits = limits
-        self._hot, self._memory = hot, memory
-        memory.make_room_with(self._room_for_weights)
-        self._live = live or LiveTier()
+        self._hot, self._live, self._memory = hot, live, live.memory
+        self._memory.make_room_with(self._room_for_weights)
         self._queued_bytes, self._holds_host = queued_bytes, host is None
         self._host = HostMemory(host) if host is not None else None
         self._steps, self._chunk = steps, steps.prefill_budget
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
-        self._relief = Relief(hot.budget_bytes)
+        self._relief = Relief()
         self._readings = MemoryReadings(probe, limits, lambda num_bytes: self._act("clear_cache", num_bytes))
         self._num_stuck = self._num_lasting = self._reported_at = 0
         self.ledger = MemoryUse(limits=limits)
 
     @property
     def level(self) -> Level:
-        return self._relief.level(self._wanted_hot)
+        return self._relief.level(is_lean=self._hot.budget_bytes < self._wanted_hot)
 
     @property
     def pressure(self) -> str:
@@ -129,9 +126,10 @@ class MemoryGuard:
         if limits is None:
             self.ledger = ledger
             return StepBudget()
-        ledger = self._shrink_kept(ledger, limits, demand, first, views, shapes)
+        if self._shrink_kept(ledger, limits, demand, first):
+            ledger = self._measured(views, shapes, demand)
         before = self._relief
-        self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
+        self._relief = relieve(ledger, limits, demand, is_paused=not before.admits)
         self._report_changes(before, ledger)
         self.ledger = ledger = replace(ledger, transient_bytes=demand.step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
@@ -181,28 +179,18 @@ class MemoryGuard:
     # ---- relief -------------------------------------------------------------------------------------------
 
     def _shrink_kept(
-        self,
-        ledger: MemoryUse,
-        limits: MemoryLimits,
-        demand: StepDemand,
-        first: SequenceView | None,
-        views: Sequence[SequenceView],
-        shapes: Mapping[SequenceId, MemoryShape],
-    ) -> MemoryUse:
-        """Evicts live states that have no room, then sets the hot tier's budget. Returns the ledger afterwards. A state
+        self, ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, first: SequenceView | None
+    ) -> int:
+        """Evicts live states that have no room, then sets the hot tier's budget. Returns the bytes given back. A state
         that the next sequence takes over is spared."""
-        before = self._relief.hot_bytes
         waiting = demand.waiting_bytes if first is not None and first.is_looked_up else 0
         wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._memory.wanted_bytes)
         spared = first.takes_over.state if first is not None and first.takes_over is not None else None
         freed = self._shrink_live(live_budget(ledger, limits, wanted), spared)
-        budget = hot_budget(ledger, limits, wanted, before, self._wanted_hot)
+        budget = hot_budget(ledger, limits, wanted, self._hot.budget_bytes, self._wanted_hot)
         if self._host is not None:
             budget = min(budget, self._host.hot_budget(self._hot.held_bytes(), budget))
-        freed += self._give_hot(budget)
-        if not freed:
-            return ledger
-        return self._measured(views, shapes, demand)
+        return freed + self._give_hot(budget)
 
     def _shrink_live(self, num_bytes: int, spared: SequenceId | None = None) -> int:
         """Evicts live states down to `num_bytes`. Returns the bytes given back."""
@@ -214,10 +202,9 @@ class MemoryGuard:
 
     def _give_hot(self, budget: int) -> int:
         """Sets the hot tier's budget. Returns the bytes given back."""
-        before = self._relief.hot_bytes
+        before = self._hot.budget_bytes
         if budget == before:
             return 0
-        self._relief = replace(self._relief, hot_bytes=budget)
         freed = self._hot.resize(budget)
         if freed:
             self._act("shrink_hot", freed)

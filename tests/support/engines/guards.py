@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from adapters.fake.environment import FakeClock, FakeMemory
-from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import MemoryGuard
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
@@ -20,7 +20,7 @@ class UnboundedGuard(MemoryGuard):
             probe=FakeMemory(),
             limits=None,
             hot=HotTier(0),
-            memory=MemoryLedger(),
+            live=LiveTier(),
             queued_bytes=lambda: 0,
             steps=StepLimits(8, 256, 256),
             events=RecordingEvents(),

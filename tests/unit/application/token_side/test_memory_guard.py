@@ -6,8 +6,9 @@ import pytest
 
 from adapters.fake.environment import FakeClock, FakeMemory
 from application.events import MemoryMeasured, PressureRelieved
-from application.services.memory_ledger import Lease, MemoryLedger, Purpose, Refused
+from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
 from application.services.token_side.memory_readings import IDLE_STEPS
 from domain.ids import SequenceId
@@ -41,13 +42,14 @@ class Bench:
         host: FakeMemory | None = None,
     ) -> None:
         self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), EventList()
-        self.hot, self.ledger = HotTier(hot_bytes), MemoryLedger()
+        self.hot, live = HotTier(hot_bytes), LiveTier()
+        self.ledger = live.memory
         self.queued_bytes = self.num_cleared = 0
         self.guard = MemoryGuard(
             probe=self.memory,
             limits=limits,
             hot=self.hot,
-            memory=self.ledger,
+            live=live,
             queued_bytes=lambda: self.queued_bytes,
             steps=STEPS,
             events=self.events,

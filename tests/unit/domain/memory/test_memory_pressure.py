@@ -8,7 +8,6 @@ from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 
 LIMITS = MemoryLimits(total_bytes=1000, low_bytes=800, high_bytes=900, hard_bytes=950)
-CALM = Relief(hot_bytes=200)
 WANTED = 200
 
 
@@ -29,8 +28,8 @@ def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryUse:
 
 def test_below_the_high_mark_nothing_is_done():
     assert hot_budget(held(700, hot=200), LIMITS, demand(100), 200, WANTED) == 200
-    assert relieve(held(700), LIMITS, demand(100), CALM, 200) == CALM
-    assert CALM.level(WANTED) is Level.CALM
+    assert relieve(held(700), LIMITS, demand(100), is_paused=False) == Relief()
+    assert Relief().level(is_lean=False) is Level.CALM
 
 
 def test_the_hot_tier_gives_back_what_the_next_step_takes_above_high():
@@ -64,9 +63,8 @@ def test_what_who_waits_takes_over_gives_way_to_what_is_held():
 
 
 def test_what_was_left_while_admission_pauses_does_not_go_on_pausing_it():
-    paused = replace(CALM, admits=False)
-    assert not relieve(held(850), LIMITS, demand(50), paused, 200).admits
-    assert relieve(replace(held(750), live_bytes=100), LIMITS, demand(50), paused, 200).admits
+    assert not relieve(held(850), LIMITS, demand(50), is_paused=True).admits
+    assert relieve(replace(held(750), live_bytes=100), LIMITS, demand(50), is_paused=True).admits
 
 
 def test_the_hot_tier_grows_back_in_steps_below_low():
@@ -76,34 +74,34 @@ def test_the_hot_tier_grows_back_in_steps_below_low():
 
 
 def test_admission_pauses_above_high_and_resumes_below_low():
-    paused = relieve(held(840), LIMITS, demand(100), CALM, 0)
+    paused = relieve(held(840), LIMITS, demand(100), is_paused=False)
     assert not paused.admits
-    assert paused.level(0) is Level.PAUSED
-    assert not relieve(held(750), LIMITS, demand(100), paused, 0).admits
-    assert relieve(held(700), LIMITS, demand(100), paused, 0).admits
+    assert paused.level(is_lean=False) is Level.PAUSED
+    assert not relieve(held(750), LIMITS, demand(100), is_paused=True).admits
+    assert relieve(held(700), LIMITS, demand(100), is_paused=True).admits
 
 
 def test_preemption_goes_down_to_the_high_mark_and_is_the_last_resort():
-    assert relieve(held(850), LIMITS, demand(100), CALM, 0).preempt_bytes == 0
-    assert relieve(held(937), LIMITS, demand(100, begun=12), CALM, 0).preempt_bytes == 0, "who is restored can wait"
-    pressed = relieve(held(945), LIMITS, demand(12), CALM, 0)
+    assert relieve(held(850), LIMITS, demand(100), is_paused=False).preempt_bytes == 0
+    assert relieve(held(937), LIMITS, demand(100, begun=12), is_paused=False).preempt_bytes == 0, "a restore can wait"
+    pressed = relieve(held(945), LIMITS, demand(12), is_paused=False)
     assert pressed.preempt_bytes == 945 + 12 - 900
-    assert pressed.level(0) is Level.PREEMPTING
+    assert pressed.level(is_lean=False) is Level.PREEMPTING
 
 
 def test_the_only_one_there_is_is_preempted_too_and_that_is_told_apart():
-    alone = relieve(held(945), LIMITS, demand(12, active=1), CALM, 0)
-    assert (alone.preempt_bytes, alone.level(0)) == (57, Level.REFUSING)
-    assert relieve(held(937), LIMITS, demand(12, active=1), CALM, 0).level(0) is Level.PAUSED
-    assert relieve(held(2000), LIMITS, demand(0, waiting=451, active=0), CALM, 0).preempt_bytes == 0
+    alone = relieve(held(945), LIMITS, demand(12, active=1), is_paused=False)
+    assert (alone.preempt_bytes, alone.level(is_lean=False)) == (57, Level.REFUSING)
+    assert relieve(held(937), LIMITS, demand(12, active=1), is_paused=False).level(is_lean=False) is Level.PAUSED
+    assert relieve(held(2000), LIMITS, demand(0, waiting=451, active=0), is_paused=False).preempt_bytes == 0
 
 
 @pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])
 def test_nobody_waits_for_nothing(num_bytes: int):
-    assert relieve(held(num_bytes), LIMITS, demand(0, waiting=1, active=0), Relief(0, admits=False), 0).admits
+    assert relieve(held(num_bytes), LIMITS, demand(0, waiting=1, active=0), is_paused=True).admits
 
 
 def test_levels_ascend_as_memory_gets_short():
-    levels = [relieve(held(at), LIMITS, demand(100), CALM, 200).level(WANTED) for at in range(0, 1000)]
+    levels = [relieve(held(at), LIMITS, demand(100), is_paused=False).level(is_lean=False) for at in range(0, 1000)]
     assert levels == sorted(levels)
     assert {levels[0], levels[-1]} == {Level.CALM, Level.PREEMPTING}
