@@ -1,6 +1,6 @@
-"""A model's chat template: messages to the text of a prompt, or TemplateFailed with what it refused.
+"""A model's chat template: messages to the text of a prompt, or TemplateFailed with the message it refused.
 
-Messages are rendered as they are. Only when the template refuses them are adjustments tried that keep what was said:
+Messages are rendered as they are. Only when the template refuses them are adjustments tried that keep their content:
 arguments of tool calls as text, consecutive messages of one role merged, tool call ids shortened, system messages after
 the first turn as a user's. A template that accepts plain content and drops it is given the same content as a list of
 text parts.
@@ -69,7 +69,7 @@ MAX_ARGUMENT_CHARS = 2**16
 """The most characters of a request's template arguments: templates write them once, or once a message."""
 
 _NODE_CHARS = 2
-"""Counted for each value beside its text."""
+"""Characters counted for each value beside its text."""
 
 MAX_REPEATED_CHARS = 2**26
 """The most characters of the arguments times the number of messages."""
@@ -77,7 +77,7 @@ MAX_REPEATED_CHARS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What all renderings of one prompt share. `marks`: None if no string of it spells a control token."""
+    """The common setting of all renderings of one prompt. `marks`: None if no string of it spells a control token."""
 
     prompt: ChatPrompt
     max_chars: int | None
@@ -171,7 +171,7 @@ class ChatTemplate:
 
     def _text_of(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         text = self._applied(setting, messages, adjustments)
-        if not has_stand_in(text):  # nobody else knows what they are called
+        if not has_stand_in(text):  # no other text can contain the name
             return text
         text = without_stand_ins(text)
         if not has_stand_in(text):
@@ -250,7 +250,7 @@ class ChatTemplate:
             if name in self._reserved or not name.isidentifier():
                 raise TemplateFailed(
                     f"chat_template_kwargs.{shown(name)} cannot be set: the server or the tokenizer sets it, or it is"
-                    " no name; leave it out",
+                    " not an identifier; leave it out",
                     param="chat_template_kwargs",
                 )
             num_chars += sum(len(text) + _NODE_CHARS for text in strings_of({name: value}))
@@ -317,7 +317,7 @@ def _reason(error: Exception) -> str:
 
 
 def _holds(text: str, content: str) -> bool:
-    """Whether the content is in the text, looked for by its end first: searching for 16 MiB takes 50 to 140 ms."""
+    """Return True if the text contains the content. Searches for its end first: 16 MiB take 50 to 140 ms otherwise."""
     tail, before = content[-_TAIL_CHARS:], len(text)
     for _ in range(_NUM_TAILS):
         at = text.rfind(tail, 0, before)

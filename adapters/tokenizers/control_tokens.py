@@ -35,7 +35,7 @@ _PRIVATE = range(0x100000, 0x10FFFE)
 _REPLACE = re.compile(r"""\breplace\(\s*('[^']*'|"[^"]*")\s*,\s*((?P<text>'[^']*'|"[^"]*")|(?P<name>\w+_token\b))""")
 _PIECE_CHARS = 2**16
 _MIN_CHARS = 2
-"""A single character is no markup that a client could be kept from writing."""
+"""A single character is no markup that a client could be prevented from writing."""
 
 
 class ControlTokens:
@@ -59,14 +59,14 @@ class ControlTokens:
         self.marks = {first: chr(_FIRST_MARK + at) for at, first in enumerate(firsts)}
 
     def written_for_text(self, source: str) -> str:
-        """Why a template's source makes control tokens of text; empty if it is not known to."""
+        """Return the way in which a template's source makes control tokens of text; empty if none is found."""
         for match in _REPLACE.finditer(source):
             if match["name"] or self._found.search(match["text"] or ""):
                 return f"the chat template replaces text by one: {shown(match[0])}"
         return ""
 
     def are_in(self, prompt: ChatPrompt) -> bool:
-        """Whether a string of the prompt spells a control token."""
+        """Return True if a string of the prompt spells a control token."""
         tools = [[tool.name, tool.description, tool.parameters] for tool in prompt.tools]
         return any(map(self._are_in_message, prompt.messages)) or any(
             map(self.are_spelled, strings_of([tools, prompt.template_kwargs]))
@@ -185,8 +185,8 @@ class ContentMarks:
 
 
 def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
-    """What the control tokens of a tokenizer spell: special tokens, and other added ones that its chat template writes
-    or looks for. `written`: the template's source and what it rendered. White space is text."""
+    """Return the texts of a tokenizer's control tokens: special tokens, and other added ones that its chat template
+    writes or tests for. `written`: the template's source and what it rendered. White space is text."""
     added = rust.get_added_tokens_decoder().values()
     found = (token.content for token in added if token.special or token.content in written)
     return frozenset(text for text in found if text.strip())

@@ -97,7 +97,7 @@ class TextCuts:
         yield text[start:]
 
     def _are_safe(self, rust: RustTokenizer) -> bool:
-        """Whether a text with some of the tokens between words, spaces and each other gives the same cut and whole."""
+        """Try a text with some of the tokens between words, spaces and each other, cut and whole."""
         text = "".join(filling + token for token in sorted(self._cuttable)[:8] for filling in _FILLINGS)
         texts = list(self.parts(text, part_chars=1))
         whole, *encodings = rust.encode_batch([text, *texts], add_special_tokens=False)

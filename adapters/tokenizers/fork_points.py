@@ -103,8 +103,8 @@ def _with_more_said(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMe
 
 
 def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterator[Sequence[ChatMessage]]:
-    """Up to the first user message, and up to the last one that nobody has answered yet at the start, with another
-    question there: which of them holds the question depends on the agent, and on how often it asked. None for the first
+    """Yield chats up to the first user message, and up to the last one before the first answer, with another question
+    there: which of them holds the question depends on the agent, and on how often it asked. None for the first
     message where nothing stands before the question in it."""
     answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
     asked = [at for at in range(num_system, answered) if messages[at].role is Role.USER]
@@ -141,7 +141,7 @@ def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
 
 
 def common_text_length(first: str, second: str) -> int:
-    """Length of the longest common prefix in characters. Bisection on slices: the comparing is done in C."""
+    """Return the length of the longest common prefix in characters. Bisection on slices compares in C."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -153,7 +153,7 @@ def common_text_length(first: str, second: str) -> int:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token sequences."""
+    """Return the length of the longest common prefix of two token sequences."""
     for index, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return index
@@ -161,7 +161,7 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def common_token_count(text: str, encoded: EncodedText, other: str, encode: Callable[[str], EncodedText]) -> int:
-    """Leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
+    """Return the number of leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
     diverge_at = common_text_length(text, other)
     if diverge_at == len(text) == len(other):
         return len(encoded.ids)
@@ -178,16 +178,16 @@ def common_token_count(text: str, encoded: EncodedText, other: str, encode: Call
 
 
 def _first_difference(whole: EncodedText, first: int, window: EncodedText, start: int, diverge_at: int) -> int:
-    """The first token of the whole, from number `first` on, that the window (of text from `start` on) does not have
-    after enough tokens that it has. 0 if that cannot be told: none begins shortly before the texts part, or unknown
-    characters on both sides go on as the same token."""
+    """Return the first token of the whole, from number `first` on, that the window (of text from `start` on) does not
+    have after enough tokens that it has. 0 where that is uncertain: none begins shortly before the texts diverge, or
+    unknown characters on both sides continue as the same token."""
     if whole.spans is None or window.spans is None:
         return 0
     at, in_window, here = first, 0, diverge_at
     num_agreed = 0 if start else _NUM_WITNESSES  # nothing is cut off before the very beginning
     while at < len(whole.ids) and in_window < len(window.ids):
         here, there = whole.spans[at][0], window.spans[in_window][0] + start
-        # Unknown characters are one token, wherever they begin: only what was skipped is told by where it begins.
+        # Unknown characters are one token wherever they begin: only the start of a token shows that some were skipped.
         if whole.ids[at] == window.ids[in_window] and (here == there or num_agreed >= _NUM_WITNESSES):
             num_agreed, at, in_window = num_agreed + 1, at + 1, in_window + 1
             continue

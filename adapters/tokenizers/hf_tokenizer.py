@@ -24,7 +24,7 @@ _NUM_END_TOKENS = 64
 """More tokens than a template writes of the beginning of an answer."""
 
 _CHARS_PER_TOKEN = 256
-"""Where the most characters of a token are unknown: a longer rendering is refused before it is encoded."""
+"""The assumed most characters of a token where the tokenizer proves no number, for refusing a rendering unencoded."""
 
 
 class HfTokenizer:
@@ -91,7 +91,7 @@ class HfTokenizer:
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if self._template is None:
             raise TemplateFailed(
-                "this model has no chat template: use completions, or give its folder a chat_template.jinja",
+                "this model has no chat template: use /v1/completions, or add a chat_template.jinja to its folder",
                 param="messages",
             )
         reach = self._codec.reach or _CHARS_PER_TOKEN

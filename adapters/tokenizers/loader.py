@@ -42,14 +42,14 @@ PARSER_NAMES = {
     "pythonic": "lfm2",
     "qwen3_coder": "qwen_xml",
 }
-"""Our families by the names of mlx_lm's parsers, the `tool_parser_type` of models that it converted."""
+"""Families by the names of mlx_lm's parsers, the `tool_parser_type` of models that it converted."""
 
 
 class HfTokenizerLoader:
-    """Loads what transformers can load from a local folder, without the network and without the folder's own code.
+    """Loads tokenizers by transformers from local folders, without the network and without the folder's own code.
 
-    `parsers`: families of output formats by model id, where what is found is not to be used. Raises InvalidRequest for
-    a family that there is not.
+    `parsers`: families of output formats by model id, in place of those that are found. Raises InvalidRequest for an
+    unknown family.
     """
 
     def __init__(self, parsers: Mapping[str, str] | None = None) -> None:
@@ -91,7 +91,7 @@ def _load(folder: Path, family: Family | None) -> HfTokenizer:
 
 
 def _separation(template: ChatTemplate, rust: RustTokenizer | None, output: OutputFormat) -> str:
-    """Keeps what clients write from acting as control tokens. Returns a line that says so where it cannot."""
+    """Keep text of clients from acting as control tokens. Returns a warning where that is not possible."""
     if rust is None:
         defect = "the tokenizer has no Rust implementation"
     else:
@@ -107,7 +107,7 @@ _PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'
 
 
 def _agrees(token_bytes: Callable[[int], bytes], codec: TextCodec) -> bool:
-    """Whether the bytes of tokens, joined, give this tokenizer's own text; if not, its decoder was misread."""
+    """Return True if the bytes of tokens, joined, are the tokenizer's own text; if not, its decoder was misread."""
     ids = codec.encode(_PROBE_TEXT).ids
     special_ids = codec.special_ids
     text = b"".join(token_bytes(id) for id in ids if id not in special_ids).decode("utf-8", "replace")
@@ -134,8 +134,8 @@ def _configured_end(folder: Path) -> object:
 
 
 def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> tuple[ChatTemplate | None, str]:
-    """From the tokenizer's files; from chat_template.json of older vision models; from mlx_lm, by name. With what is
-    known of its source."""
+    """Return the template from the tokenizer's files, from chat_template.json of older vision models, or from mlx_lm by
+    name; with its source, where that is known."""
     name = tokenizer.init_kwargs.get("chat_template_type")
     if isinstance(name, str) and (apply := python_chat_template(name)) is not None:
         return ChatTemplate(_bounded(cast("Callable[..., str]", apply)), ""), _source_of(tokenizer)
@@ -156,7 +156,7 @@ def _source_of(tokenizer: PythonTokenizer) -> str:
 
 
 def _bounded(apply: Callable[..., str]) -> Callable[..., str]:
-    """For a template that is Python code and renders in one piece."""
+    """Return a renderer with a limit for a template that is Python code and renders in one piece."""
 
     def applied(conversation: list[dict[str, Any]], *, max_chars: int | None = None, **options: Any) -> str:
         text = str(apply(conversation, **options))

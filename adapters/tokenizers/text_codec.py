@@ -64,7 +64,7 @@ class TextEncoder:
     def encode(
         self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True, owner: str = ""
     ) -> EncodedText:
-        """`owner`: whose text it is, and whose alone. Raises PromptTooLong where that gives more than `max_tokens`."""
+        """Encode a text. `owner`: the tenant whose encodings are cached. Raises PromptTooLong beyond `max_tokens`."""
         if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:
             raise PromptTooLong(-(-len(text) // self._reach), is_exact=False)
         if self._cuts is not None and len(text) >= 2 * PART_CHARS:
@@ -119,7 +119,7 @@ class TextCodec:
     def encode(
         self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True, owner: str = ""
     ) -> EncodedText:
-        """As `TextEncoder.encode`."""
+        """Encode a text. See `TextEncoder.encode`."""
         if self._encoder is not None:
             return self._encoder.encode(text, max_tokens=max_tokens, wants_spans=wants_spans, owner=owner)
         ids = self._tokenizer.encode(text, add_special_tokens=False)

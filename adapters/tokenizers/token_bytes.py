@@ -142,7 +142,7 @@ def _keeps_all(pre_tokenizer: Step) -> bool:
 
 
 def _covers_all(rust: RustTokenizer, pre_tokenizers: Iterable[Step]) -> bool:
-    """Whether the model gives at least one token for every unknown character, or has a token for each."""
+    """Return True if the model gives at least one token for every unknown character, or has a token for each."""
     model = rust.model
     if type(model).__name__ != "BPE":
         return False

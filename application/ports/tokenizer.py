@@ -41,8 +41,8 @@ class OutputParser(Protocol):
 
 
 class PromptTooLong(Exception):
-    """A text gives more tokens than the caller can take. `num_tokens`: how many; at least so many if not `is_exact`,
-    which is known from the length of the text, before it is encoded."""
+    """A text has more tokens than the caller's limit. `num_tokens`: their number; a lower bound if not `is_exact`,
+    derived from the length of the text before it is encoded."""
 
     def __init__(self, num_tokens: int, *, is_exact: bool = True) -> None:
         super().__init__(f"{num_tokens} tokens")
@@ -52,8 +52,8 @@ class PromptTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TemplateFeatures:
-    """What a chat template shows to the model: tools, reasoning, and system messages after the first turn in their
-    place and as what they are."""
+    """The parts of a conversation that a chat template shows to the model: tools, reasoning, and system messages after
+    the first turn in their place and role."""
 
     tools: bool
     reasoning: bool
@@ -90,12 +90,12 @@ class Tokenizer(Protocol):
 
     @property
     def has_token_bytes(self) -> bool:
-        """Whether every token stands for bytes of its own, so that an answer can be held to a grammar."""
+        """True if every token has bytes of its own, so that a grammar can constrain an answer."""
         ...
 
     def vocabulary(self) -> Vocabulary | None:
-        """The tokens as the token side needs them to hold answers to a grammar; None without `has_token_bytes`. Takes
-        tenths of a second for a large one."""
+        """Return the tokens for constraining answers on the token side; None without `has_token_bytes`. Takes tenths of
+        a second for a large vocabulary."""
         ...
 
     @property
@@ -109,29 +109,29 @@ class Tokenizer(Protocol):
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
 
-        What is remembered of the text is for others with the same `salt` alone, also by how long encoding takes.
-        Raises PromptTooLong if that is more than `max_tokens`, before encoding where the length alone proves it.
+        Encodings are cached by `salt`, so that no timing reveals another tenant's texts. Raises PromptTooLong beyond
+        `max_tokens`, before encoding where the length alone proves it.
         """
         ...
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
-        prompt continues it. What clients wrote is encoded as text, also where it spells a control token, but for the
+        prompt continues it. Text of clients is encoded as text, also where it spells a control token, but for the
         tags of reasoning in an assistant's content (`note` says where that fails). `salt` as in `encode`. Raises
-        TemplateFailed, naming what it refused, and PromptTooLong as `encode` does."""
+        TemplateFailed, naming the message or argument, and PromptTooLong as `encode` does."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of a run of tokens, special tokens included."""
+        """Return the text of tokens, special tokens included."""
         ...
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
-        """A fresh incremental detokenizer for text that follows `prompt_ids`; special tokens are left out."""
+        """Return a fresh detokenizer for text that follows `prompt_ids`; special tokens are left out."""
         ...
 
     @property
     def output_format(self) -> str:
-        """How this model's answers are read, and what told so: a line for people."""
+        """The format by which answers are parsed, and the source from which it is known: a line for people."""
         ...
 
     @property
@@ -141,23 +141,23 @@ class Tokenizer(Protocol):
 
     @property
     def written_calls(self) -> WrittenCalls:
-        """How a grammar has this model write calls."""
+        """The form of tool calls in a grammar for this model."""
         ...
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
-        """What may stand before an answer to the chat that was rendered so; None where nothing does."""
+        """Return the reasoning that may stand before an answer to a chat with these prompt ids; None for none."""
         ...
 
     def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
-        """What opens and ends the reasoning in an answer to the chat that was rendered to `prompt_ids`. None where that
-        is not known, and where tokens of text spell it: they may merge with what is beside them."""
+        """Return the tokens that open and end reasoning in an answer to the chat that was rendered to `prompt_ids`.
+        None where they are unknown, or spelled by tokens of text, which may merge with their neighbours."""
         ...
 
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
     ) -> OutputParser:
-        """A fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` gives an id that
-        was never given before, such as `call_5f0c...`; families with ids of their own form take the end of it."""
+        """Return a fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` returns an
+        unused id, such as `call_5f0c...`; families with ids of another form take the end of it."""
         ...
 
 

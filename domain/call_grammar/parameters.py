@@ -23,8 +23,8 @@ _BARE_KEY = re.compile(r"[\w.-]+")
 _OBJECT = {"type", "properties", "required", "additionalProperties"}
 _WORDS = {"boolean": '"True" | "False"', "null": '"None"'}
 _FIRST_CHARS = {"array": r"\[", "object": "{", "integer": r"0-9\-", "number": r"0-9\-"}
-"""How the JSON of a type begins, inside brackets of a regular expression. `null`, `true` and `false` are themselves in
-raw text too."""
+"""The first characters of a type's JSON, inside brackets of a regular expression. `null`, `true` and `false` are
+themselves in raw text too."""
 
 
 class ParameterRules:
@@ -103,13 +103,13 @@ class ParameterRules:
         return self._rules.add(self._with_key(quoted(key), {"type": types} if types else True))
 
     def _free(self, schema: Json) -> str:
-        """Any name. Its reader knows no type for it."""
+        """Return a parameter with any name, for which the parser knows no type."""
         if self._written.values is Values.RAW and not _is_any(schema):
             return self._json_value(ANY_KEY, schema)
         return self._with_key(ANY_KEY, schema)
 
     def _with_key(self, key: str, schema: Json) -> str:
-        """A parameter with this name, a term."""
+        """Return a term for a parameter with this name."""
         if self._written.values is Values.RAW:
             return self._raw_value(key, schema)
         return self._json_value(key, schema)
@@ -164,7 +164,7 @@ def _is_any(schema: Json) -> bool:
 
 
 def _is_union(schema: Json) -> bool:
-    """Whether it is nothing but a choice between types, any value of each: `["string", "null"]`."""
+    """Return True if the schema is only a choice between types, any value of each: `["string", "null"]`."""
     if not isinstance(schema, dict):
         return False
     if "type" in schema:
@@ -174,7 +174,7 @@ def _is_union(schema: Json) -> bool:
 
 
 def _with_definitions(schema: Mapping[str, Json], root: Mapping[str, Json], param: str) -> Mapping[str, Json]:
-    """A schema on its own, with what its references point to."""
+    """Return a schema together with the definitions that its references point to."""
     references = list(_references({**schema}))
     if not references:
         return schema

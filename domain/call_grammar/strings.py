@@ -28,7 +28,7 @@ FORMATS: Mapping[str, str] = {
     "uri": rf"[A-Za-z][A-Za-z0-9+.-]{{0,20}}:\/\/{_HOST}(:[0-9]{{1,4}})?(\/{_WORD})*(\?[A-Za-z0-9._~=&-]*)?(#{_WORD})?",
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""Some of what each format allows: what people write."""
+"""Regular expressions of string formats: a subset that covers common values."""
 
 MAX_PATTERN_CHARS = 2_000
 """The longest regular expression of a client that is enforced."""
@@ -41,7 +41,7 @@ _UNSUPPORTED = re.compile(r"[\^${}\[]$|\(\?$|\\[^\WdDwWsSnrtfv]|\[.*(\[|&&|--|~~
 
 
 def string_term(schema: Mapping[str, Json], param: str) -> str:
-    """Strings of a schema that allows nothing else. Raises InvalidRequest for `param`, naming the keyword."""
+    """Return a term for the strings of a schema that allows strings only. Raises InvalidRequest, naming the keyword."""
     options, listed = schema.get("anyOf"), _listed(schema)
     if isinstance(options, list) and all(isinstance(one, dict) for one in options):
         only(schema, {"type", "anyOf"}, param)
@@ -51,7 +51,7 @@ def string_term(schema: Mapping[str, Json], param: str) -> str:
         checked = {keyword: value for keyword, value in schema.items() if keyword in ("const", *_SIZES)}
         fitting = [one for one in listed if isinstance(one, str) and first_misfit(one, checked) is None]
         if not fitting:
-            raise refused("enum", "lists nothing that fits", param)
+            raise refused("enum", "lists no value that fits the other keywords", param)
         return "(" + " | ".join(quoted(one) for one in dict.fromkeys(fitting)) + ")"
     only(schema, {"type", "pattern", "format", *_SIZES}, param)
     parts = [f"/{part}/" for part in (_sized(schema), _pattern(schema, param), _format(schema, param)) if part]
@@ -59,14 +59,16 @@ def string_term(schema: Mapping[str, Json], param: str) -> str:
 
 
 def only(schema: Mapping[str, Json], known: Collection[str], param: str) -> None:
-    """Raises InvalidRequest for `param` where a keyword is none of these and no annotation."""
+    """Raise InvalidRequest for `param` if a keyword is neither known nor an annotation."""
     for keyword in schema:
         if keyword not in known and keyword not in ANNOTATIONS:
             raise refused(keyword, "cannot be enforced", param)
 
 
 def refused(keyword: str, why: str, param: str) -> InvalidRequest:
-    return InvalidRequest(f"{param}: the keyword {shown(keyword)} {why} in this model's form of calls", param=param)
+    return InvalidRequest(
+        f"{param}: the keyword {shown(keyword)} {why} in this model's format of tool calls", param=param
+    )
 
 
 def _listed(schema: Mapping[str, Json]) -> list[Json] | None:

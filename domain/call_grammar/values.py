@@ -23,7 +23,7 @@ ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
 
 class Member(NamedTuple):
-    """One that may be written."""
+    """A member that may be written."""
 
     key: str
     schema: Json
@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 
 def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
-    """Raises InvalidRequest for `param` where one is required of which nothing else is said."""
+    """Return an object's members. Raises InvalidRequest for `param` if a required one is not in properties."""
     properties, required = schema.get("properties"), schema.get("required")
     known: Mapping[str, Json] = properties if isinstance(properties, dict) else {}
     wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -45,7 +45,7 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
 
 
 def members(written: Sequence[tuple[str, bool]], between: str, rule: Callable[[str], str]) -> str:
-    """A term for members, each with whether it must be there; empty for none. `rule` names a rule for a body."""
+    """Return a term for members in order, each with True if it is required; "" for none. `rule` adds a rule."""
     if not between:
         return " ".join(term if must else f"{term}?" for term, must in written)
     first, later = "", ""  # from here to the end: where nothing stands yet, and behind something
@@ -68,7 +68,7 @@ _KEYWORDS: Mapping[str, frozenset[str]] = {
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
-"""What is said of values of a type; nothing of those of others."""
+"""The keywords that apply to values of one type only."""
 
 
 class Rules:
@@ -126,7 +126,7 @@ class LiteralRules:
 
     def _value(self, schema: Json) -> str:
         if schema is False or not isinstance(schema, dict | bool):
-            raise refused("false", "allows nothing, which cannot be enforced", self._param)
+            raise refused("false", "allows no value, which cannot be enforced", self._param)
         said: dict[str, Json] = {} if isinstance(schema, bool) else schema
         told = {name: one for name, one in said.items() if name not in ANNOTATIONS}
         if not told:
@@ -177,7 +177,7 @@ class LiteralRules:
             raise refused("prefixItems", "with other sizes than its own cannot be enforced", self._param)
         if num_most == 0 or (items is False and not fixed):
             if num_least:
-                raise refused("minItems", "asks for what nothing allows", self._param)
+                raise refused("minItems", "requires items that no keyword allows", self._param)
             return '"[" "]"'
         if fixed:
             return f'"[" {members([(one, True) for one in fixed], _COMMA, self._rules.add)} "]"'
@@ -243,7 +243,7 @@ class LiteralRules:
         return self._rules.add(self._value(value), name)
 
     def _resolved(self, schema: Json) -> Json:
-        """What it points to, if it does: one step."""
+        """Return the schema that a reference points to, after one step; another schema as it is."""
         if not isinstance(schema, dict) or "$ref" not in schema:
             return schema
         reference, value = str(schema["$ref"]), cast("Json", self._root)

@@ -1,7 +1,7 @@
-"""What an answer turns out to hold, piece by piece: reasoning, text and tool calls.
+"""The content of one answer as it is parsed: reasoning, text and tool calls.
 
-White space that touches markup belongs to the markup: templates put it there, and put it there again when they render
-the answer in the next turn. Other white space is kept, at the start and the end of the answer too.
+White space that touches markup belongs to the markup: templates write it there, and write it again when they render the
+answer in the next turn. Other white space is kept, at the start and the end of the answer too.
 """
 
 import re
@@ -13,8 +13,9 @@ _NUMBERED = re.compile(r"(.*:)[0-9]+")
 
 
 class CallIds:
-    """`taken`: ids in the conversation so far. An id that the model wrote itself is kept, since its template renders
-    the id again; where it is taken, one that ends in a number gets another number. `num_chars`: how long others are."""
+    """Unique ids for an answer's calls. `taken`: ids in the conversation so far. An id that the model wrote is kept,
+    since its template renders the id again; where it is taken, one that ends in a number gets another number.
+    `num_chars`: the length of generated ids; None for as they are."""
 
     __slots__ = ("_new_id", "_next", "_num_chars", "_taken")
 
@@ -41,7 +42,8 @@ class CallIds:
 
 
 class Answer:
-    """`spellings`: the text of each special token that is one character while it is read."""
+    """Collects the content of one answer. `spellings`: the text of each special token that is one character in the
+    input."""
 
     __slots__ = (
         "_deltas",
@@ -68,7 +70,7 @@ class Answer:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is text or a call, beyond white space and reasoning."""
+        """True if there is text or a call, beyond white space and reasoning."""
         return self._has_text or self.num_calls > 0
 
     def text(self, text: str) -> None:
@@ -78,12 +80,12 @@ class Answer:
         self._add(ReasoningDelta, text)
 
     def markup(self) -> None:
-        """Something that marks what is before and after it was read."""
+        """A mark was read: white space before and after it is dropped."""
         self._space.clear()
         self._follows_markup = True
 
     def next_message(self) -> None:
-        """What comes is a message of its own, though it may be of the kind of the one before."""
+        """Begin a new message: an empty line sets it off from one of the same kind."""
         self.markup()
         if self._has_content:
             self._space.append("\n\n")
@@ -107,7 +109,7 @@ class Answer:
             self._release_space()
 
     def take(self) -> tuple[ContentDelta, ...]:
-        """What was added since the last time, neighbours of a kind as one."""
+        """Return the deltas since the last call, neighbours of a kind as one."""
         runs: list[list[ContentDelta]] = []
         for delta in self._deltas:
             if runs and runs[-1][-1].merges_with(delta):

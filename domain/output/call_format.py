@@ -77,7 +77,7 @@ class CallFormat(Protocol):
     @property
     def close(self) -> str: ...
     def fits(self, start: str) -> bool:
-        """Whether a call without `open` may begin with this character, or this one of `LIST_STARTS`."""
+        """Return True if a call without `open` may begin with this character, or this one of `LIST_STARTS`."""
         ...
 
     def read(self, run: Run) -> Reading[None]:

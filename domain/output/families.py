@@ -1,4 +1,4 @@
-"""The families that are known, most telling first: what their models write for a tool call."""
+"""The known families, most specific first, with the form in which their models write tool calls."""
 
 import re
 from dataclasses import replace
@@ -101,7 +101,7 @@ _BARE_JSON = WrittenCalls(
 
 
 def _key_value_writes(prefix: str = "") -> WrittenCalls:
-    """As `_key_value` reads."""
+    """Return the written form of `_key_value`."""
     mark, close = f"<{prefix}tool_call>", f"</{prefix}arg_value>"
     return WrittenCalls(
         mark=mark,
@@ -117,8 +117,8 @@ def _key_value_writes(prefix: str = "") -> WrittenCalls:
     )
 
 
-def _invoke_writes(section: str, prefix: str = "", *, tells_strings: bool = False) -> WrittenCalls:
-    """As `_invoke` reads, in a section of this name."""
+def _invoke_writes(section: str, prefix: str = "", *, marks_strings: bool = False) -> WrittenCalls:
+    """Return the written form of `_invoke`, in a section of this name."""
     close = f"</{prefix}parameter>"
     return WrittenCalls(
         first=f"<{section}>",
@@ -129,8 +129,8 @@ def _invoke_writes(section: str, prefix: str = "", *, tells_strings: bool = Fals
         parameters=WrittenParameters(
             Values.RAW,
             open=f'\n<{prefix}parameter name="',
-            before_value='" string="false">' if tells_strings else '">',
-            before_string='" string="true">' if tells_strings else "",
+            before_value='" string="false">' if marks_strings else '">',
+            before_string='" string="true">' if marks_strings else "",
             close=close,
             stop=close,
         ),
@@ -204,7 +204,7 @@ FAMILIES: tuple[Family, ...] = (
         "<｜DSML｜invoke name=NAME><｜DSML｜parameter name=KEY>",
         (("｜DSML｜",),),
         (Section("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", (_invoke("｜DSML｜"),)),),
-        writes=(_invoke_writes("｜DSML｜function_calls", "｜DSML｜", tells_strings=True),),
+        writes=(_invoke_writes("｜DSML｜function_calls", "｜DSML｜", marks_strings=True),),
     ),
     Family(
         "gemma4",

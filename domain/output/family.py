@@ -32,7 +32,7 @@ from domain.output.reader import FIRST_MARK, LAST_MARK
 
 
 class Values(Enum):
-    """How a parameter's value is written. RAW: a string, which the schema tells, as it is, all else as JSON. JSON: with
+    """The form of a parameter's value. RAW: strings (by the schema) as they are, other values as JSON. JSON: with
     Python's words for constants that stand alone. LITERAL: as JSON, with bare keys, and strings between quotes without
     escapes."""
 
@@ -43,8 +43,8 @@ class Values(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WrittenParameters:
-    """`before_string`, `after_string`: in place of `before_value` and `close` around a raw string. `stop`: what a raw
-    string may not hold, because it ends there. `quote`: around literal strings."""
+    """The texts around parameters. `before_string`, `after_string`: in place of `before_value` and `close` around a raw
+    string. `stop`: a text that a raw string may not contain, because it ends there. `quote`: around literal strings."""
 
     values: Values
     before_value: str
@@ -59,11 +59,11 @@ class WrittenParameters:
 
 @dataclass(frozen=True, slots=True)
 class WrittenCalls:
-    """`number`: what stands between the name and a number that counts the calls; "" where nothing counts them.
+    """The texts around calls. `number`: between the name and a number that counts the calls; "" for no number.
     `parameters`: None for arguments that are one JSON object.
 
-    `needs`: a special token without which a tokenizer's models do not write so. `is_marked`: a call's first piece tells
-    it from any other answer. `among_text`: and from free text around it, and the models write so by themselves.
+    `needs`: a special token without which a tokenizer's models do not write so. `is_marked`: a call's first piece
+    distinguishes it from any other answer. `among_text`: also from free text around it, and models write it unasked.
     """
 
     before_arguments: str
@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`open` is "" where calls only open themselves, `close` where nothing ends the section."""
+    """A run of calls. `open` is "" where calls only open themselves, `close` where nothing ends the section."""
 
     open: str
     close: str
@@ -94,7 +94,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """`dropped`: tags that the family puts around the rest of its answer."""
+    """The tags of reasoning. `dropped`: tags that the family writes around the rest of its answer."""
 
     open: str
     close: str
@@ -113,9 +113,9 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`found_by`: any of these sets of texts, all in a chat template or among the added tokens, tells the family.
-    `id_chars`: how long an id of a call may be. `shows`: what to print of the calls' form. `writes`: how a grammar has
-    it write them, the first that fits the tokenizer; the last fits any."""
+    """The declaration of a family. `shows`: the form of its calls, for people. `found_by`: sets of texts; a chat
+    template or added tokens that have all texts of one set identify the family. `id_chars`: the length of a call's id.
+    `writes`: the forms of calls in grammars, of which the first that fits the tokenizer counts; the last fits any."""
 
     name: str
     shows: str
@@ -128,13 +128,13 @@ class Family:
 
     @property
     def openers(self) -> dict[str, Section]:
-        """The sections by all that opens them: their own mark, and those of calls that may stand without it."""
+        """The sections by their opening marks: their own, and those of calls that may stand without it."""
         found = {one.open: section for section in self.sections for one in section.formats if one.open}
         return found | {section.open: section for section in self.sections if section.open}
 
 
 def with_marks(value: T, marks: Mapping[str, str]) -> T:
-    """The declaration with special tokens, `marks` by spelling, as the characters that stand for them."""
+    """Return the declaration with special tokens replaced by their characters, `marks` by spelling."""
     if isinstance(value, str):
         for token in sorted(marks, key=len, reverse=True):
             value = cast(T, cast(str, value).replace(token, marks[token]))
@@ -148,7 +148,7 @@ def with_marks(value: T, marks: Mapping[str, str]) -> T:
 
 
 def markers_in(value: object) -> Iterator[str]:
-    """All the text in a declaration that may hold a special token."""
+    """Yield all text in a declaration that may contain a special token."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
@@ -165,7 +165,7 @@ _LIKE_MARKUP = re.compile(r"\W")
 
 
 def marks_for(value: object, special_tokens: Iterable[str]) -> dict[str, str]:
-    """A character for each special token that the declaration names."""
+    """Return a character for each special token that the declaration names."""
     texts = list(markers_in(value))
     named = [token for token in special_tokens if _LIKE_MARKUP.search(token) and any(token in text for text in texts)]
     codes = range(ord(FIRST_MARK), ord(LAST_MARK) + 1)

@@ -19,7 +19,7 @@ _ID_KEYS = frozenset({"id", "tool_call_id"})
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of a call: `held` are arguments that came before the name."""
+    """A call that is being read. `held`: arguments that came before the name."""
 
     name: str = ""
     id: str = ""

@@ -1,5 +1,5 @@
-"""How one model writes its answers: the family of its calls and the tags of its reasoning, found in its chat template
-and among its added tokens, or named by the user."""
+"""The output format of one model: the family of its calls and the tags of its reasoning, found in its chat template and
+among its added tokens, or set by the user."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ _SAID = "x"
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """`found_in`: what told the family."""
+    """A family and its reasoning tags. `found_in`: the source from which the family is known."""
 
     family: Family
     reasoning: ReasoningTags | None
     found_in: str
 
     def __str__(self) -> str:
-        """A line for people: which parser, and by what it was chosen."""
+        """A line for people: the parser, and the source from which it was chosen."""
         if self.family.channels is not None:
             return f"{self.family.name} ({self.family.shows}; {self.found_in})"
         reasoning = f"{self.reasoning.open}...{self.reasoning.close}" if self.reasoning else "none"
         return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
 
     def written_calls(self, special_tokens: Container[str]) -> WrittenCalls:
-        """As the models of a tokenizer with these special tokens write."""
+        """Return the form of calls of models with these special tokens."""
         return next(one for one in self.family.writes if not one.needs or one.needs in special_tokens)
 
     def reasoning_before(self, prompt_end: str, special_tokens: Mapping[str, int]) -> Reasoning | None:
-        """What may stand before an answer to such a prompt; None where nothing does."""
+        """Return the reasoning that may stand before an answer to such a prompt; None for none."""
         channels, tags = self.family.channels, self.reasoning
         if channels is not None:
             opened = [f"{channels.channel}{name}{channels.message}" for name in ("analysis", "final")]
@@ -47,14 +47,14 @@ class OutputFormat:
 
     @property
     def reasoning_texts(self) -> tuple[str, str] | None:
-        """What opens and ends reasoning; None where nothing does."""
+        """The texts that open and end reasoning; None where there are none."""
         if (channels := self.family.channels) is not None:
             return f"{channels.channel}analysis{channels.message}", channels.ends[0]
         return None if self.reasoning is None else (self.reasoning.open, self.reasoning.close)
 
     def opening(self, prompt_end: str, prefilled: str = "") -> str:
-        """What of the prompt belongs to the answer: the tag or header that its end opens. `prefilled`: the text with
-        which the prompt begins the answer; a letter stands for it, so that what follows goes on with it."""
+        """Return the tag or header that the prompt's end opens, which belongs to the answer. `prefilled`: the text with
+        which the prompt begins the answer; a letter stands for it, so that the answer continues it."""
         channels, end = self.family.channels, prompt_end[-_TAIL_CHARS:]
         if prefilled:
             return self._opened_before(prefilled) + _SAID
@@ -98,7 +98,7 @@ def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> 
 
 
 def choose_format(template: str, added_tokens: Iterable[str], *, family: Family | None = None) -> OutputFormat:
-    """`family`: the one to use, whatever is found. Where nothing is, it is bare JSON."""
+    """Return the format of a model. `family`: the one to use, whatever is found. The default is bare JSON."""
     tokens = frozenset(added_tokens)
     reasoning = next((tags for tags in REASONING if _has_tags(tags, template, tokens)), None)
     if family is not None:
@@ -108,16 +108,16 @@ def choose_format(template: str, added_tokens: Iterable[str], *, family: Family 
         for one in FAMILIES:
             if any(all(text in place for text in texts) for texts in one.found_by):
                 return OutputFormat(one, reasoning, f"from its {called}")
-    return OutputFormat(FAMILIES[-1], reasoning, "as nothing tells another")
+    return OutputFormat(FAMILIES[-1], reasoning, "by default")
 
 
 def family_named(name: str) -> Family:
-    """Raises InvalidRequest, which names those there are, for an unknown one."""
+    """Return a family. Raises InvalidRequest, listing the known ones, for an unknown name."""
     for family in FAMILIES:
         if family.name == name:
             return family
     known = ", ".join(sorted(family.name for family in FAMILIES))
-    raise InvalidRequest(f"there is no parser {name!r}; there are {known}", param="model.parsers")
+    raise InvalidRequest(f"model.parsers names an unknown parser, {name!r}; use one of {known}", param="model.parsers")
 
 
 def _has_tags(tags: ReasoningTags, template: str, tokens: frozenset[str]) -> bool:
@@ -125,5 +125,6 @@ def _has_tags(tags: ReasoningTags, template: str, tokens: frozenset[str]) -> boo
 
 
 def _has(tag: str, template: str, tokens: frozenset[str]) -> bool:
-    """Whether a template or tokens show a tag; tokens may be its beginning: `<|channel>` of `<|channel>thought`."""
+    """Return True if a template or tokens have a tag; a token may be its beginning: `<|channel>` of
+    `<|channel>thought`."""
     return tag in template or any(len(token) >= _MIN_TOKEN_CHARS and tag.startswith(token) for token in tokens)

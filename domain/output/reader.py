@@ -1,13 +1,13 @@
-"""The characters of one answer, read as they come.
+"""A reader of one answer's characters as they arrive.
 
 A reading is a generator that yields whenever it needs more text, so a format is written down as if all of it were
 there; `feed` and `end` let it go on. How the text was split never changes what a reading sees.
 
-A special token that marks something is one character here, a lone surrogate, which decoded text cannot hold: a text
-that merely spells the token is not the token.
+A special token that is a mark is one character here, a lone surrogate, which decoded text cannot contain: a text that
+merely spells the token is not the token.
 
-What was read since `mark` can be given back. Nothing is ever read again: what a format has read and could not use is
-text as it stands, so the work is linear in the text whatever a model writes.
+Text that was read since `mark` can be returned. Nothing is ever read twice: text that a format has read and could not
+use becomes text of the answer, so the work is linear in the text whatever a model writes.
 """
 
 import re
@@ -22,11 +22,11 @@ FIRST_MARK, LAST_MARK = "\ud800", "\udfff"
 
 
 class NoCall(Exception):
-    """What was read is no call, or no more of one: it is text."""
+    """The text that was read is no call, or no more of one."""
 
 
 class Stops:
-    """Literals to look for: the earliest, and of those that start together the longest."""
+    """Literals to search for: the earliest matches, and of those that start together the longest."""
 
     __slots__ = ("_firsts", "_literals", "_longest", "pattern")
 
@@ -44,7 +44,7 @@ class Stops:
         return len(text)
 
     def may_grow(self, text: str, start: int) -> bool:
-        """Whether what begins there may still become a longer literal."""
+        """Return True if the text from there may still become a longer literal."""
         num_chars = len(text) - start
         return num_chars < self._longest and any(
             len(literal) > num_chars and literal.startswith(text[start:]) for literal in self._literals
@@ -72,16 +72,16 @@ class TextReader:
         return len(self._text) - self._at
 
     def mark(self) -> None:
-        """What was read up to here is settled."""
+        """Settle the text that was read so far: `taken` begins here."""
         self._taken.clear()
 
     @property
     def taken(self) -> str:
-        """What was read since the mark."""
+        """The text that was read since the mark."""
         return "".join(self._taken)
 
     def take(self, literal: str) -> str:
-        """Read what is known to come next."""
+        """Read a literal that is known to come next."""
         return self._advance(self._at + len(literal))
 
     def peek(self) -> Reading[str]:
@@ -93,7 +93,7 @@ class TextReader:
         return self._text[self._at]
 
     def next_of(self, *literals: str) -> Reading[str]:
-        """The one of the literals that comes next, the longest if several; "" if none does."""
+        """Return the literal that comes next, the longest if several; "" if none does."""
         wanted = sorted(filter(None, literals), key=len, reverse=True)
         while True:
             num_unread = len(self._text) - self._at
@@ -132,7 +132,7 @@ class TextReader:
         self.take(literal)
 
     def some(self, stops: Stops) -> Reading[tuple[str, str | None]]:
-        """Read up to the next stop, or as far as there is none for certain. With the text comes the stop, which is not
+        """Read up to the next stop, or the text that certainly has none. Returns the text and the stop, which is not
         read; "" at the end; None where more may come."""
         while True:
             found = stops.pattern.search(self._text, self._at)
@@ -147,7 +147,7 @@ class TextReader:
             yield
 
     def up_to(self, stops: Stops, max_chars: int) -> Reading[tuple[str, str]]:
-        """Read up to the next stop; NoCall if it does not come within some `max_chars`."""
+        """Read up to the next stop. Raises NoCall if it does not come within some `max_chars`."""
         parts: list[str] = []
         num_chars, stop = 0, None
         while stop is None:

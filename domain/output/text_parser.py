@@ -24,7 +24,12 @@ _BRACKETS = re.compile(r"[\s}\]]*")
 
 @dataclass(frozen=True, slots=True)
 class MarkedAnswer:
-    """`openers`: what opens calls here, none without tools. `marks`: the characters that stand for special tokens."""
+    """Reads an answer whose reasoning and calls stand between marks, in text. `openers`: the marks that open calls,
+    none without tools. `marks`: the characters of special tokens.
+
+    Spelled reasoning tags count at the beginning only: later they are part of the text. Reasoning ends at its close, or
+    where a special token opens a call. Without tools nothing is a call.
+    """
 
     reader: TextReader
     answer: Answer
@@ -63,7 +68,7 @@ class MarkedAnswer:
             answer.text(stop)
 
     def _reason(self, tags: ReasoningTags) -> Reading[None]:
-        """From behind the opening tag to behind the closing one. Some models repeat the tag that the prompt opened."""
+        """Read reasoning from behind its opening tag. Some models repeat the tag that the prompt opened."""
         reader, answer = self.reader, self.answer
         answer.markup()
         yield from reader.take_all(SPACE)
@@ -79,7 +84,7 @@ class MarkedAnswer:
             reader.take(stop)
 
     def _bare(self) -> Reading[None]:
-        """A call that nothing marks, and those that follow it."""
+        """Read calls without any mark."""
         reader, answer = self.reader, self.answer
         answer.text((yield from reader.take_all(SPACE)))
         run = Run(reader, answer, self.tools, ends=tuple(self.openers), only_known=True)
@@ -92,7 +97,7 @@ class MarkedAnswer:
                 answer.text(reader.taken)
 
     def _calls(self, section: Section, opening: str) -> Reading[None]:
-        """The calls of a section; what they are not is text."""
+        """Read the calls of a section; the rest of it is text."""
         reader, answer = self.reader, self.answer
         run = Run(reader, answer, self.tools, section.close, tuple(self.openers))
         num_before = answer.num_calls
@@ -121,7 +126,7 @@ class MarkedAnswer:
         return None
 
     def _close(self, section: Section) -> Reading[None]:
-        """Past the section's close, and past brackets too many before it."""
+        """Read the section's close, and surplus brackets before it."""
         reader = self.reader
         yield from reader.take_all(_BRACKETS)
         if (yield from reader.next_of(section.close)):
@@ -161,7 +166,7 @@ class ChannelAnswer:
                 self.answer.text(head)
 
     def _headless(self) -> Reading[None]:
-        """What was read is text, but for a header that the answer ends in: it says nothing to anyone."""
+        """Add the text that was read, unless it is a header in which the answer ends."""
         text = self.reader.taken
         if (yield from self.reader.peek()) or not text.startswith((self.channels.start, self.channels.channel)):
             self.answer.text(text)
@@ -191,8 +196,8 @@ class ChannelAnswer:
 
 
 class TextParser:
-    """`prompt_end`: the last characters of the prompt, in which the answer may have been opened. `prefilled`: the text
-    with which the prompt has begun it. `taken_ids`: of calls earlier in the conversation."""
+    """Parses one answer. `prompt_end`: the last characters of the prompt, which may have opened the answer.
+    `prefilled`: the text with which the prompt has begun it. `taken_ids`: ids of calls earlier in the conversation."""
 
     __slots__ = ("_answer", "_reader", "_reading")
 
@@ -224,7 +229,7 @@ class TextParser:
         return self._answer.take()
 
     def finish(self) -> Sequence[ContentDelta]:
-        """The answer's end: what was held back."""
+        """End the answer: return the content that was held back."""
         self._reader.end()
         next(self._reading, None)
         self._answer.end()

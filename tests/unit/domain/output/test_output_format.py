@@ -33,7 +33,7 @@ def test_bare_json_is_the_last_resort() -> None:
 
 
 def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidRequest, match=r"no parser 'qwen9'; there are deepseek, .*hermes.*qwen_xml"):
+    with pytest.raises(InvalidRequest, match=r"unknown parser, 'qwen9'; use one of deepseek, .*hermes.*qwen_xml"):
         HfTokenizerLoader({"model": "qwen9"})
 
 
