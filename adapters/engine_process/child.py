@@ -38,8 +38,8 @@ class Child(Protocol):
         """Ask it to write the stacks of its threads and abort, which a stopped process never does."""
         ...
 
-    def see_off(self, gone: Callable[[str], None]) -> None:
-        """Call `gone` with how it ended, on a thread of its own, once it has ended. A process that hangs in a driver
+    def reap(self, ended: Callable[[str], None]) -> None:
+        """Call `ended` with how it ended, on a thread of its own, once it has ended. A process that hangs in a driver
         may never end."""
         ...
 
@@ -96,12 +96,12 @@ class ChildProcess:
         if self._process is not None:
             self._process.send_signal(signal.SIGABRT)
 
-    def see_off(self, gone: Callable[[str], None]) -> None:
+    def reap(self, ended: Callable[[str], None]) -> None:
         process = self._process
         assert process is not None, "it was not started"
 
         def wait() -> None:
-            gone(ending(process.wait()))
+            ended(ending(process.wait()))
 
         threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
 

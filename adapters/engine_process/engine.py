@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """The deadlines of the child, in seconds. `close_s`: for closing its store, beyond the engine's own time to stop.
     `abort_s`: for writing its stacks. `gone_s`: for ending after it was killed; a process that hangs in a driver may
     never end."""
@@ -107,7 +107,7 @@ class EngineProcess:
         clock: Clock,
         *,
         lost: Callable[[str], None] = lambda _why: None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """`child`: not started yet. `settings`: the content of Begin. `lost`: called with the reason when the engine
         has ended without being stopped."""
@@ -115,7 +115,7 @@ class EngineProcess:
         self._settings = settings
         self._clock = clock
         self._lost = lost
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self._state = _State.NEW
         self._fault = self._broken = ""  # `_broken`: the child's own reason of its end
         self._stopped_in_time = True
@@ -160,7 +160,7 @@ class EngineProcess:
             self._state = _State.STOPPING
             self._send(Stop(timeout_s))
         try:
-            await asyncio.wait_for(self._over.wait(), timeout_s + self._patience.close_s)
+            await asyncio.wait_for(self._over.wait(), timeout_s + self._timeouts.close_s)
         except TimeoutError:
             self._stopped_in_time = False
             self._give_up()
@@ -171,7 +171,7 @@ class EngineProcess:
         """End a child that hangs; it may write the stacks of its threads first."""
         self._child.abort()
         if self._loop is not None:
-            self._loop.call_later(self._patience.abort_s, self._give_up)
+            self._loop.call_later(self._timeouts.abort_s, self._give_up)
 
     def status(self) -> EngineStatus:
         """The last status that the child reported."""
@@ -291,17 +291,19 @@ class EngineProcess:
         self._is_cut = True
         self._fault = self._broken or "the engine's process has ended"
         self._child.kill()
-        patience = loop.call_later(self._patience.gone_s, self._end, "the engine's process does not end")
+        deadline = loop.call_later(
+            self._timeouts.gone_s, self._end, "the engine's process does not end after it was killed"
+        )
 
-        def gone(how: str) -> None:
-            patience.cancel()
+        def ended(how: str) -> None:
+            deadline.cancel()
             self._end(f"the engine's process {how}")
 
         def report(how: str) -> None:
             with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(gone, how)
+                loop.call_soon_threadsafe(ended, how)
 
-        self._child.see_off(report)
+        self._child.reap(report)
 
     def _end(self, why: str) -> None:
         """The process has ended."""

@@ -209,7 +209,7 @@ class EngineHost:
 
     def _stop(self, timeout_s: float) -> None:
         if self._stopping is None:
-            self._reports.hold_no_more()
+            self._reports.release()
             self._stopping = asyncio.create_task(self._end(timeout_s))
 
     async def _end(self, timeout_s: float) -> None:

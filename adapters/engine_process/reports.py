@@ -116,7 +116,7 @@ class Reports:
         with self._moved:
             self._moved.notify()
 
-    def hold_no_more(self) -> None:
+    def release(self) -> None:
         """The engine stops: `hold` waits for nothing. Event loop only."""
         self._is_open = True
         self.moved()

@@ -74,7 +74,7 @@ class Models:
         model that is not loaded."""
         if not self._is_loaded(id):
             raise ModelNotFound(f"model '{shown(id)}' is not loaded", param="model")
-        self._pool.let_go(id)
+        self._pool.unload_when_idle(id)
         return self._pool.standing(id)
 
     async def pin(self, id: ModelId) -> ModelStanding:

@@ -71,16 +71,16 @@ class WatchRequests:
 
     async def one(self, id: RequestId, viewer: Owner) -> RequestShown:
         """Returns one request, with text only while its model is loaded. Raises RequestNotFound."""
-        seen = self._timelines.get(id)
-        if seen is None:
+        timeline = self._timelines.get(id)
+        if timeline is None:
             raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")
-        told = seen.tokens_for(viewer)
-        model = next((one for one in self._pool.loaded() if one.source.id == seen.model), None)
-        has_tokens = told is not None and told.divergence is not None and bool(told.divergence.prompt_ids)
-        if told is None or not has_tokens or model is None:
-            return RequestShown(seen, seen.without_tokens(), shows_text=False)
-        return RequestShown(seen, await asyncio.to_thread(told.with_text, model.tokenizer.decode), shows_text=True)
+        found = timeline.tokens_for(viewer)
+        model = next((one for one in self._pool.loaded() if one.source.id == timeline.model), None)
+        has_tokens = found is not None and found.divergence is not None and bool(found.divergence.prompt_ids)
+        if found is None or not has_tokens or model is None:
+            return RequestShown(timeline, timeline.without_tokens(), shows_text=False)
+        return RequestShown(timeline, await asyncio.to_thread(found.with_text, model.tokenizer.decode), shows_text=True)
 
     def cancel(self, id: RequestId) -> None:
-        """See OpenRequests."""
+        """Cancel as `OpenRequests.cancel` does."""
         self._requests.cancel(id)

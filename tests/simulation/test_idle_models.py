@@ -93,7 +93,7 @@ def test_one_that_was_unloaded_by_hand_is_not_unloaded_again_when_its_time_is_up
         host = QuickHost()
         pool = pool_over(host)
         await use(pool, A)
-        pool.let_go(A)
+        pool.unload_when_idle(A)
         await asyncio.sleep(TTL_S / 2)
         assert host.resident == set()
         await use(pool, A)

@@ -38,10 +38,10 @@ class HostedChild:
     def abort(self) -> None:
         self.kill()
 
-    def see_off(self, gone: Callable[[str], None]) -> None:
+    def reap(self, ended: Callable[[str], None]) -> None:
         def wait() -> None:
             self._thread.join()
-            gone(self._how)
+            ended(self._how)
 
         threading.Thread(target=wait, name="seeing off").start()
 

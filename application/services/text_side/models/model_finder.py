@@ -98,10 +98,12 @@ class ModelFinder:
             task.add_done_callback(lambda done: self._end_finding(id, done))
         return await asyncio.shield(task)
 
-    def again(self, gone: ServedModel) -> FoundModel:
+    def found_again(self, served: ServedModel) -> FoundModel:
         """The same for a model that was served a moment ago."""
-        weight_bytes = gone.description.weight_bytes
-        return FoundModel(gone.source, gone.tokenizer, self._options(gone.source.id), weight_bytes, gone.sampling)
+        weight_bytes = served.description.weight_bytes
+        return FoundModel(
+            served.source, served.tokenizer, self._options(served.source.id), weight_bytes, served.sampling
+        )
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
         """Remember a failed load, but not one for lack of memory: that may be tried again at any time."""

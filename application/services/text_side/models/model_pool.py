@@ -115,7 +115,7 @@ class ModelPool:
         self._residency.unpin(id)
         self._move()
 
-    def let_go(self, id: ModelId) -> None:
+    def unload_when_idle(self, id: ModelId) -> None:
         """Unload it when its last lease is given back, pinned or not. A later `acquire` loads it again."""
         self._residency.unload_when_idle(id)
         self._move()
@@ -261,7 +261,7 @@ class ModelPool:
     def _expire(self, id: ModelId) -> None:
         del self._idle_timers[id]
         if not self._residency.is_pinned(id):
-            self.let_go(id)
+            self.unload_when_idle(id)
 
     def _ttl_s(self, id: ModelId) -> int | None:
         ttl = self._table(id).idle_ttl or self._settings.idle_ttl
@@ -296,9 +296,9 @@ class ModelPool:
         self._move()
 
     async def _unload(self, id: ModelId) -> None:
-        gone = self._served.pop(id)
+        unloaded = self._served.pop(id)
         if self._residency.is_wanted(id):  # it was requested while it was unloaded
-            self._found[id] = self._finder.again(gone)
+            self._found[id] = self._finder.found_again(unloaded)
         # The engine counts its failures. Either way the model is no longer served.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._residency.unloaded(id)

@@ -1,6 +1,6 @@
 """An Engine that outlives its engine instances: a lost one is replaced, and open work continues where it stopped.
 
-    LIVING ──lost──► REVIVING: wait, start another one, load the models again ──► LIVING
+    RUNNING ──lost──► RESTARTING: wait, start another one, load the models again ──► RUNNING
        └──stop──► ENDED ◄──stop──┘
 
 Clients of running requests see a pause; `open_work` decides what is submitted again, and in which order. After the
@@ -58,8 +58,8 @@ GIVE_UP_S = 60.0
 
 class _State(Enum):
     NEW = "new"
-    LIVING = "living"
-    REVIVING = "reviving"
+    RUNNING = "running"
+    RESTARTING = "restarting"
     ENDED = "ended"
 
 
@@ -87,10 +87,10 @@ class EngineSupervisor:
         self._since_ns = clock.now_ns()  # of the present state
         self._last = self._engine.status()  # of the lost engine
         self._why = ""
-        self._num_tries, self._num_in_a_row = 0, -1  # attempts to start one; short-lived engines
-        self._is_brief = True  # another engine is started at once
+        self._num_attempts, self._num_short_lived = 0, -1  # attempts to start one; short-lived engines
+        self._is_first_loss = True  # another engine is started at once
         self._is_overdue = self._has_given_up = False
-        self._patience: asyncio.Task[object] | None = None
+        self._deadline: asyncio.Task[object] | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._work = OpenWork()
         self._wanted: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
@@ -105,7 +105,7 @@ class EngineSupervisor:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._begin()
-        self._live()
+        self._begin_to_serve()
         self._run(self._begun())
 
     async def stop(self, timeout_s: float) -> bool:
@@ -124,17 +124,17 @@ class EngineSupervisor:
     def status(self) -> EngineStatus:
         """While another engine is started at once, the status is its own. After repeated losses it is that of an engine
         that ended at the first loss, except for the `activity` of the next engine."""
-        if self._state is _State.LIVING:
+        if self._state is _State.RUNNING:
             status = self._engine.status()  # with a fault it is about to be reported as lost
             num_waiting = max(0, self._work.num_choices - status.num_running)  # submissions it has not taken count too
             return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
-        if self._state is not _State.REVIVING:
+        if self._state is not _State.RESTARTING:
             return self._engine.status()
         coming = self._engine.status() if self._has_engine else None
-        shown = coming if self._is_brief else None
+        shown = coming if self._is_first_loss else None
         return replace(
             self._last,
-            is_alive=self._is_brief,
+            is_alive=self._is_first_loss,
             is_busy=bool(self._work.num_choices),
             last_progress_ns=max(self._since_ns, shown.last_progress_ns if shown else 0),
             last_step_ns=max(self._since_ns, shown.last_step_ns if shown else 0),
@@ -149,17 +149,17 @@ class EngineSupervisor:
     @property
     def cache(self) -> EngineCache:
         """The present engine's. Raises ServerUnavailable while another one is started: a statistic can wait."""
-        if self._state is _State.REVIVING:
+        if self._state is _State.RESTARTING:
             raise self._unavailable()
         return self._engine.cache
 
     def submit(self, submission: Submission) -> None:
         if self._state in (_State.NEW, _State.ENDED):
             raise ServerUnavailable(self._why or "the engine is not running")
-        if self._state is _State.REVIVING and not self._is_brief:
+        if self._state is _State.RESTARTING and not self._is_first_loss:
             raise self._unavailable()
         work = self._work.add(submission)
-        if self._state is _State.REVIVING:
+        if self._state is _State.RESTARTING:
             return
         if submission.model in self._missing:
             self._run(self._send_when_loaded(work))
@@ -189,7 +189,7 @@ class EngineSupervisor:
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        model = await self._asked(source, lambda engine: engine.load(source, options))
+        model = await self._ask(source, lambda engine: engine.load(source, options))
         self._wanted[source.id] = source, options
         self._missing.discard(source.id)
         return model
@@ -201,14 +201,14 @@ class EngineSupervisor:
         try:
             await engine.unload(id)
         except ServerUnavailable:
-            if self._is_there(life):
+            if self._is_present(life):
                 raise
 
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
         """A ModelCheck that runs in the engine's process. Any thread but the event loop's."""
         if (loop := self._loop) is None:
             raise ServerUnavailable("the engine is not running")
-        asking = self._asked(source, lambda engine: engine.check(source, options))
+        asking = self._ask(source, lambda engine: engine.check(source, options))
         return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
     def abandon(self) -> None:
@@ -221,25 +221,25 @@ class EngineSupervisor:
     def _begin(self) -> None:
         """Start the engine instance that was made."""
         self._life += 1
-        self._num_tries += 1
+        self._num_attempts += 1
         self._missing.clear()
         self._loads.begin()
         self._has_engine, self._is_made = True, False
         self._answers.set()
-        self._engine.start(partial(self._took, self._life))
+        self._engine.start(partial(self._received, self._life))
 
     async def _begun(self) -> None:
         life = self._life
         await self._engine.begun()
-        if self._is_there(life):
+        if self._is_present(life):
             self._is_made = self._was_ever_made = True
 
-    def _live(self) -> None:
+    def _begin_to_serve(self) -> None:
         """The engine has its models and takes work."""
-        self._state, self._since_ns = _State.LIVING, self._clock.now_ns()
+        self._state, self._since_ns = _State.RUNNING, self._clock.now_ns()
         self._is_overdue = self._has_given_up = False
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _unavailable(self) -> ServerUnavailable:
         return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
@@ -253,7 +253,7 @@ class EngineSupervisor:
             raise self._unavailable()
         return self._engine
 
-    async def _asked(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
+    async def _ask(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
         """Returns the engine's answer about a model. An engine that is lost before it was made has not seen the
         question, which then goes to the next one."""
         while True:
@@ -261,27 +261,27 @@ class EngineSupervisor:
             try:
                 return await self._loads.watch(source, partial(ask, engine))
             except ServerUnavailable:
-                if self._is_there(life) or self._state is _State.ENDED or not self._was_ever_made:
+                if self._is_present(life) or self._state is _State.ENDED or not self._was_ever_made:
                     raise
 
-    def _is_there(self, life: int) -> bool:
+    def _is_present(self, life: int) -> bool:
         """Returns True while the engine of this life is not lost."""
         return life == self._life and self._has_engine
 
-    def _took(self, life: int, batch: StepBatch) -> None:
-        if not self._is_there(life):  # it was lost, and its work continues elsewhere
+    def _received(self, life: int, batch: StepBatch) -> None:
+        if not self._is_present(life):  # it was lost, and its work continues elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
-        self._work.took(batch)
+        self._work.received(batch)
         self._receive(batch)
-        if self._state is _State.LIVING and self._work.num_unsent:
+        if self._state is _State.RUNNING and self._work.num_unsent:
             self._send_all()
 
-    # ---- lost and revived --------------------------------------------------------------------------------------
+    # ---- lost and replaced -------------------------------------------------------------------------------------
 
     def _lost(self, life: int, why: str) -> None:
-        if not self._is_there(life):
+        if not self._is_present(life):
             return
         self._has_engine = False
         self._answers.clear()
@@ -291,20 +291,20 @@ class EngineSupervisor:
             self._finish(why)
             return
         now_ns, lived_s = self._clock.now_ns(), 0.0
-        if self._state is _State.LIVING:
+        if self._state is _State.RUNNING:
             lived_s = (now_ns - self._since_ns) / 1e9
-            self._since_ns, self._last, self._num_tries = now_ns, self._engine.status(), 0
-            self._patience = self._run(self._lose_patience())
-        self._state, self._why = _State.REVIVING, why
+            self._since_ns, self._last, self._num_attempts = now_ns, self._engine.status(), 0
+            self._deadline = self._run(self._give_up_later())
+        self._state, self._why = _State.RESTARTING, why
         is_explained = self._is_made and self._loads.blame(why)
         self._report(self._work.lost(why, now_ns, is_explained=is_explained))
         if not self._was_ever_made:
             self._end_all(ServerUnavailable(why))
         elif self._is_overdue:
             self._give_up()
-        self._num_in_a_row = 0 if lived_s >= CALM_S else self._num_in_a_row + 1
-        self._is_brief = self._num_in_a_row == 0
-        self._run(self._revive(0.0 if self._is_brief else min(MAX_DELAY_S, 2.0 ** (self._num_in_a_row - 1))))
+        self._num_short_lived = 0 if lived_s >= CALM_S else self._num_short_lived + 1
+        self._is_first_loss = self._num_short_lived == 0
+        self._run(self._restart(0.0 if self._is_first_loss else min(MAX_DELAY_S, 2.0 ** (self._num_short_lived - 1))))
 
     def _finish(self, why: str) -> None:
         """The lost engine was the last one."""
@@ -315,7 +315,7 @@ class EngineSupervisor:
         self._end_all(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
         self._outdated(why)
 
-    async def _lose_patience(self) -> None:
+    async def _give_up_later(self) -> None:
         """Give up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last chance."""
         await self._sleep(GIVE_UP_S)
         self._is_overdue = True
@@ -330,7 +330,7 @@ class EngineSupervisor:
     def _end_all(self, error: ServerUnavailable) -> None:
         self._report(self._work.failed(error, self._work, self._clock.now_ns()))
 
-    async def _revive(self, delay_s: float) -> None:
+    async def _restart(self, delay_s: float) -> None:
         if delay_s:
             await self._sleep(delay_s)
         self._engine = self._make(partial(self._lost, self._life + 1))
@@ -338,15 +338,15 @@ class EngineSupervisor:
         life = self._life
         await self._begun()
         for id in tuple(self._wanted):
-            if self._is_there(life):
+            if self._is_present(life):
                 await self._load_again(id)
-        if not self._is_there(life):
+        if not self._is_present(life):
             return  # lost again: another task replaces it
         now_ns, down_since_ns = self._clock.now_ns(), self._since_ns
-        self._live()
+        self._begin_to_serve()
         num_resumed = self._work.num_choices
         self._send_all()
-        over = EngineRestarted(self._why, num_resumed, now_ns - down_since_ns, self._num_tries, now_ns)
+        over = EngineRestarted(self._why, num_resumed, now_ns - down_since_ns, self._num_attempts, now_ns)
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
@@ -369,7 +369,7 @@ class EngineSupervisor:
 
     async def _send_when_loaded(self, work: Work) -> None:
         await self._load_again(work.submission.model)
-        if self._state is _State.LIVING and work.choices:
+        if self._state is _State.RUNNING and work.choices:
             self._send_all()
 
     def _send_all(self) -> None:
@@ -381,7 +381,7 @@ class EngineSupervisor:
             self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
             return
         self._report(self._work.cancelled(work, self._clock.now_ns()))
-        if self._state is _State.LIVING:
+        if self._state is _State.RUNNING:
             self._send_all()
 
     def _report(self, batch: StepBatch | None) -> None:

@@ -62,7 +62,7 @@ class Work:
     def was_admitted(self) -> bool:
         return any(choice.has_left_queue for choice in self.choices.values())
 
-    def took(self, number: int, item: EngineItem) -> None:
+    def received(self, number: int, item: EngineItem) -> None:
         """Note the engine's report of a choice that has not ended."""
         choice, self._is_untouched = self.choices[number], False
         if isinstance(item, Admitted):
@@ -192,7 +192,7 @@ class OpenWork:
                     refused += [(work, number, work.failed(number, error)) for number in work.choices]
         return self._ended(refused, at_ns)
 
-    def took(self, batch: StepBatch) -> None:
+    def received(self, batch: StepBatch) -> None:
         """Note a batch of the present engine."""
         if batch.computing is not None:
             self._computing = batch.computing
@@ -247,7 +247,7 @@ class OpenWork:
         return StepBatch(at_ns, tuple(items), found, num_left) if items or found else None
 
     def _note(self, work: Work, number: int, item: EngineItem) -> None:
-        work.took(number, item)
+        work.received(number, item)
         if isinstance(item, Ended):
             id = work.submission.id
             self._choices.pop(choice_id(id, number), None)

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Patience
+from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Timeouts
 from adapters.fake.environment import FakeClock
 from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
@@ -43,10 +43,10 @@ class SilentChild:
         self._theirs.close()
         self._killed.set()
 
-    def see_off(self, gone: Callable[[str], None]) -> None:
+    def reap(self, ended: Callable[[str], None]) -> None:
         def wait() -> None:
             assert self._killed.wait(PATIENCE_S)
-            gone("was killed")
+            ended("was killed")
 
         threading.Thread(target=wait).start()
 
@@ -91,12 +91,12 @@ def test_one_that_cannot_be_killed_is_given_up_when_it_is_abandoned() -> None:
             whys.append(why)
             lost.set()
 
-        engine = EngineProcess(child, b"", FakeClock(), lost=note, patience=Patience(abort_s=0, gone_s=0))
+        engine = EngineProcess(child, b"", FakeClock(), lost=note, timeouts=Timeouts(abort_s=0, gone_s=0))
         engine.start(lambda _batch: None)
         engine.abandon()
         async with asyncio.timeout(PATIENCE_S):
             await lost.wait()
-        assert whys == ["the engine's process does not end"]
+        assert whys == ["the engine's process does not end after it was killed"]
         assert child.told == ["abort", "kill"]
         child.end()
 
@@ -106,7 +106,7 @@ def test_one_that_cannot_be_killed_is_given_up_when_it_is_abandoned() -> None:
 def test_one_that_cannot_be_killed_does_not_hold_up_a_stop() -> None:
     async def run() -> None:
         child = EternalChild()
-        engine = EngineProcess(child, b"", FakeClock(), patience=Patience(close_s=0, gone_s=0))
+        engine = EngineProcess(child, b"", FakeClock(), timeouts=Timeouts(close_s=0, gone_s=0))
         engine.start(lambda _batch: None)
         async with asyncio.timeout(PATIENCE_S):
             assert not await engine.stop(0)

@@ -22,7 +22,7 @@ from domain.request.stream import (
     TokenLogprob,
     ToolCallDelta,
 )
-from tests.support.engines.told_engine import ADMITTED, TextSide
+from tests.support.engines.scripted_engine import ADMITTED, TextSide
 from tests.support.patience import PATIENCE_S
 
 SECOND = RequestId("second")

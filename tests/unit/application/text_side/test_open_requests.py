@@ -19,7 +19,7 @@ from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.sampling import StopRules
 from domain.request.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
-from tests.support.engines.told_engine import ADMITTED, ID, TextSide, text_of
+from tests.support.engines.scripted_engine import ADMITTED, ID, TextSide, text_of
 
 
 def ends(side: TextSide) -> list[tuple[str, str, Usage]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.engine_process.engine import Patience
+from adapters.engine_process.engine import Timeouts
 from adapters.otel.pipeline import SHUTDOWN_TIMEOUT_S
 from interfaces.composition.cache import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
 from interfaces.composition.service import STOP_TIMEOUT_S
@@ -16,7 +16,7 @@ LOG_S, WATCH_S = 4.0, 1.0
 MARGIN_S = 10.0
 
 CACHE_S = FLUSH_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S
-PATIENCE = Patience()
+PATIENCE = Timeouts()
 
 
 @pytest.mark.parametrize("file", ["deploy/cairn.service", "deploy/dev.cairn.server.plist", "docs/deploy.md"])

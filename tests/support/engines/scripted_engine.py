@@ -24,7 +24,7 @@ ID = RequestId("r")
 ADMITTED = Admitted(Explanation(2, StopReason.LAST_TOKEN, {"hot": 1}))
 
 
-class ToldEngine:
+class ScriptedEngine:
     """The part of an Engine that a generation needs."""
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class ToldEngine:
 
 
 class TextSide:
-    """Open requests over a ToldEngine. Event loop only."""
+    """Open requests over a ScriptedEngine. Event loop only."""
 
     def __init__(self, events: EventSink | None = None, max_queue: int = 8) -> None:
-        self.engine = ToldEngine()
+        self.engine = ScriptedEngine()
         self.recorded = RecordingEvents()
         self.num_released = 0
         self.requests = OpenRequests(cast(Engine, self.engine), events or self.recorded, FakeClock(), max_queue)
