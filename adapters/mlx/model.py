@@ -1,7 +1,7 @@
 """A loaded model on MLX: open sequences, prefill one at a time, decode in groups, state in and out.
 
 Prefill runs each sequence alone on plain caches, in the caller's chunks: that is correct for every family and makes
-stored state reproducible. See `batch` for decoding and `caches` for the state.
+stored state reproducible. See `decoder` and `batch` for decoding and `caches` for the state.
 """
 
 import logging
@@ -11,14 +11,15 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.batch import DecodeGroup, Row, join_groups
+from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import Caches, detach_from_chunk, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
+from adapters.mlx.decoder import Decoder, groups_of, leave_groups
 from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, evaluate_soon
 from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
-from adapters.mlx.sampling.sampled import Sampled, score_chunk
+from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
@@ -26,7 +27,7 @@ from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.models.model_card import DecodeMode, ModelDescription
+from domain.models.model_card import ModelDescription
 from domain.prefix.record import GroupPayloads
 
 _logger = logging.getLogger("cairn.mlx")
@@ -58,6 +59,7 @@ class MlxModel:
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
+        self._decoder = Decoder(self._forward, self._clear_spare, description.decode_mode)
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -80,7 +82,7 @@ class MlxModel:
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         row = self._rows[id]
-        self._leave_group([row])
+        leave_groups([row])
         self._rows[id] = row = Row(id, new_caches(self._network))
         if position == 0:
             return
@@ -157,27 +159,12 @@ class MlxModel:
         return scores
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        rows = [self._rows[id] for id in ids]
-        running = [row for row in rows if row.is_first_out]
-        firsts = [_take_first(row) for row in rows if not row.is_first_out]
-        self._start_new(running)
-        results = self._end_failed(running)
-        groups = self._regroup([row for row in running if row.id not in results])
-        results.update(self._end_failed([row for row in running if row.id not in results]))
-        for group in groups:
-            group.narrow()
-        groups = [group for group in groups if group.rows]
-        # Queue every group's next step before reading any: the device computes while results are delivered.
-        steps = [(tuple(group.rows), group.advance()) for group in groups]
-        for group in groups:
-            group.finish_step()
-        for members, sampled in [*steps, *firsts]:
-            results.update(_read(members, sampled))
-        self.close([id for id, result in results.items() if result.error is not None])
+        results = self._decoder.step([self._rows[id] for id in ids], self._description.memory)
+        self.close([result.id for result in results if result.error is not None])
         self._num_steps += 1
         if self._num_steps % CLEAR_EVERY_STEPS == 0:
             mx.clear_cache()
-        return [results[id] for id in ids]
+        return results
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         return copy_blocks(self._description.layout, self._held(id), spans)
@@ -187,7 +174,7 @@ class MlxModel:
 
     def close(self, ids: Sequence[SequenceId]) -> None:
         rows = [row for id in ids if (row := self._rows.pop(id, None)) is not None]
-        self._leave_group(rows)
+        leave_groups(rows)
         if rows and not self._rows:
             mx.clear_cache()
 
@@ -225,7 +212,7 @@ class MlxModel:
 
     def give_back(self) -> None:
         """Frees the spare rows of all batches."""
-        for group in _distinct(list(self._rows.values())):
+        for group in groups_of(self._rows.values()):
             group.give_back()
 
     def release(self) -> None:
@@ -261,39 +248,6 @@ class MlxModel:
         if mx.get_cache_memory() > self._spare_bytes:
             mx.clear_cache()
 
-    def _start_new(self, rows: Sequence[Row]) -> None:
-        new = [row for row in rows if row.group is None and row.failure is None]
-        if new:  # frees what the end of a prompt left, once its first token is out
-            self._clear_spare()
-        for row in new:
-            try:
-                DecodeGroup.start(self._forward, row)
-            except Exception as error:
-                row.failure = ComputeFailed(f"a decode step failed: {error}")
-
-    def _end_failed(self, rows: Sequence[Row]) -> dict[SequenceId, DecodeResult]:
-        """Closes the rows that have failed and returns their results."""
-        results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
-        self.close(list(results))
-        return results
-
-    def _regroup(self, rows: Sequence[Row]) -> list[DecodeGroup]:
-        """Returns groups of exactly these rows: other rows of their groups are split off and wait."""
-        named = {row.id for row in rows}
-        groups = _distinct(rows)
-        for group in groups:
-            group.narrow()
-            unnamed = [row for row in group.rows if row.id not in named]
-            if unnamed:
-                group.split(unnamed)
-        if len(groups) > 1 and self._description.decode_mode is DecodeMode.BATCHED:
-            return join_groups(groups, self._description.memory)
-        return groups
-
-    def _leave_group(self, rows: Sequence[Row]) -> None:
-        for group in _distinct([row for row in rows if row.group is not None]):
-            group.remove([row for row in group.rows if row in rows])
-
     def _held(self, id: SequenceId) -> HeldRow:
         row = self._rows[id]
         if row.group is None:
@@ -328,26 +282,3 @@ def _left_of(row: Row, *, may_copy: bool) -> _LeftRow | None:
     # A recurrent state may still be a graph, which keeps its inputs alive.
     evaluate_soon(live_arrays(caches))
     return _LeftRow(caches, row.position)
-
-
-def _distinct(rows: Sequence[Row]) -> list[DecodeGroup]:
-    return list({id(row.group): row.group for row in rows if row.group is not None}.values())
-
-
-def _take_first(row: Row) -> tuple[tuple[Row, ...], Sampled]:
-    if row.first is None:
-        raise RuntimeError(f"sequence {row.id} has not started to decode")
-    row.is_first_out = True
-    return (row,), row.first
-
-
-def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResult]:
-    try:
-        tokens, logprobs = sampled.read()
-    except Exception as error:
-        return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
-    results: dict[SequenceId, DecodeResult] = {}
-    for index, row in enumerate(rows):
-        asked = (logprobs[index],) if index in logprobs else ()
-        results[row.id] = DecodeResult(row.id, (tokens[index],), asked)
-    return results

@@ -1,0 +1,102 @@
+"""Decode steps: which groups take one, in which order they are queued and read, and the results by sequence.
+
+A draft would be verified here (several tokens a row and step): `Decoder.step` would pass each row's proposed tokens to
+`DecodeGroup.advance`, whose `_pass` feeds [rows, 1 + K] tokens, and `_read` would return the accepted ones.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from adapters.mlx.batch import DecodeGroup, Forward, Row, join_groups
+from adapters.mlx.sampling.sampled import Sampled
+from application.ports.compute import DecodeResult
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape
+from domain.models.model_card import DecodeMode
+
+
+class Decoder:
+    """The decode steps of one model's sequences. Compute thread only."""
+
+    def __init__(self, forward: Forward, clear_spare: Callable[[], None], mode: DecodeMode) -> None:
+        """`clear_spare`: returns freed memory to the system if there is much of it."""
+        self._forward, self._clear_spare, self._mode = forward, clear_spare, mode
+
+    def step(self, rows: Sequence[Row], memory: MemoryShape) -> list[DecodeResult]:
+        """Returns the next token of each row, in order. A row that failed has an error instead, and no group any more;
+        the error of its next token is reported by the next step. `memory`: decides which groups join."""
+        begun = [row for row in rows if row.is_first_out]
+        firsts = [_take_first(row) for row in rows if not row.is_first_out]
+        running = self._started(begun)
+        groups = self._regrouped(running, memory)
+        _without_failed(running)
+        for group in groups:
+            group.narrow()
+        groups = [group for group in groups if group.waiting is not None]
+        # Queue every group's next step before reading any: the device computes while results are delivered.
+        steps = [(tuple(group.rows), group.advance()) for group in groups]
+        for group in groups:
+            group.finish_step()
+        results: dict[SequenceId, DecodeResult] = {}
+        for members, sampled in [*steps, *firsts]:
+            results |= _read(members, sampled)
+        return [results.get(row.id) or DecodeResult(row.id, error=row.failure) for row in rows]
+
+    def _started(self, rows: Sequence[Row]) -> list[Row]:
+        """Feeds the first token of rows without a group; returns the rows that have not failed."""
+        new = [row for row in rows if row.group is None and row.failure is None]
+        if new:  # frees what the end of a prompt left, once its first token is out
+            self._clear_spare()
+        for row in new:
+            try:
+                DecodeGroup.start(self._forward, row)
+            except Exception as error:
+                row.failure = ComputeFailed(f"a decode step failed: {error}")
+        return _without_failed(rows)
+
+    def _regrouped(self, rows: Sequence[Row], memory: MemoryShape) -> list[DecodeGroup]:
+        """Returns groups of exactly these rows: other rows of their groups are split off and wait."""
+        named = {row.id for row in rows}
+        groups = groups_of(rows)
+        for group in groups:
+            group.narrow()
+            unnamed = [row for row in group.rows if row.id not in named]
+            if unnamed:
+                group.split(unnamed)
+        return join_groups(groups, memory) if len(groups) > 1 and self._mode is DecodeMode.BATCHED else groups
+
+
+def groups_of(rows: Iterable[Row]) -> list[DecodeGroup]:
+    """The groups of these rows, each once."""
+    return list({id(row.group): row.group for row in rows if row.group is not None}.values())
+
+
+def leave_groups(rows: Sequence[Row]) -> None:
+    """Removes rows from their groups."""
+    for group in groups_of(rows):
+        group.remove([row for row in group.rows if row in rows])
+
+
+def _without_failed(rows: Sequence[Row]) -> list[Row]:
+    """Removes the rows that have failed from their groups; returns the others."""
+    leave_groups([row for row in rows if row.failure is not None])
+    return [row for row in rows if row.failure is None]
+
+
+def _take_first(row: Row) -> tuple[tuple[Row, ...], Sampled]:
+    if row.first is None:
+        raise RuntimeError(f"sequence {row.id} has not started to decode")
+    row.is_first_out = True
+    return (row,), row.first
+
+
+def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResult]:
+    try:
+        tokens, logprobs = sampled.read()
+    except Exception as error:
+        return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
+    results: dict[SequenceId, DecodeResult] = {}
+    for index, row in enumerate(rows):
+        asked = (logprobs[index],) if index in logprobs else ()
+        results[row.id] = DecodeResult(row.id, (tokens[index],), asked)
+    return results
