@@ -1,7 +1,6 @@
 """Decode steps: which groups take one, in which order they are queued and read, and the results by sequence.
 
-A draft would be verified here (several tokens a row and step): `Decoder.step` would pass each row's proposed tokens to
-`DecodeGroup.advance`, whose `_pass` feeds [rows, 1 + K] tokens, and `_read` would return the accepted ones.
+`Decoder.step` is the only caller of decode groups, and `DecodeGroup._pass` the only forward pass of decoding.
 """
 
 from collections.abc import Callable, Iterable, Sequence
