@@ -2,42 +2,42 @@
 
 from interfaces.http.answering.dialect import Dialect, Dialects
 from interfaces.http.anthropic.answer import MessageErrorBody, message_error
-from interfaces.http.anthropic.messages import Messages, count_tokens_routes
+from interfaces.http.anthropic.messages import MESSAGES, count_tokens_routes
 from interfaces.http.errors import ErrorBody, openai_error
 from interfaces.http.ollama.answer import OllamaError, ollama_error
-from interfaces.http.ollama.chat import Chat, Generate
+from interfaces.http.ollama.chat import CHAT, GENERATE
 from interfaces.http.ollama.models import ollama_model_routes
-from interfaces.http.openai.chat import ChatCompletions
-from interfaces.http.openai.completions import Completions
+from interfaces.http.openai.chat import CHAT_COMPLETIONS
+from interfaces.http.openai.completions import COMPLETIONS
 from interfaces.http.openai.models import model_routes
+from interfaces.http.responses import responses
 from interfaces.http.responses.answer import responses_error
-from interfaces.http.responses.responses import Responses
 from interfaces.http.responses.stored_routes import stored_routes
 
 OPENAI = Dialect(
     paths=("/v1/chat/completions", "/v1/completions", "/v1/models"),
-    operations=(ChatCompletions(), Completions()),
+    operations=(CHAT_COMPLETIONS, COMPLETIONS),
     error_type=ErrorBody,
     error_body=openai_error,
     routes=model_routes,
 )
 RESPONSES = Dialect(
     paths=("/v1/responses",),
-    operations=(Responses(),),
+    operations=(responses.RESPONSES,),
     error_type=ErrorBody,
     error_body=responses_error,
     routes=stored_routes,
 )
 ANTHROPIC = Dialect(
     paths=("/v1/messages",),
-    operations=(Messages(),),
+    operations=(MESSAGES,),
     error_type=MessageErrorBody,
     error_body=message_error,
     routes=count_tokens_routes,
 )
 OLLAMA = Dialect(
     paths=("/api",),
-    operations=(Chat(), Generate()),
+    operations=(CHAT, GENERATE),
     error_type=OllamaError,
     error_body=ollama_error,
     routes=ollama_model_routes,

@@ -105,7 +105,8 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
 async def _answer(
     operation: Operation[BodyT], body: BodyT, context: RequestContext, keepalive_s: float
 ) -> Response[Any]:
-    body = await operation.resolved(body, context)
+    if operation.resolved is not None:
+        body = await operation.resolved(body, context)
     named = await context.run(operation.convert, body, context)
     name, arrived_ns = operation.operation_id, context.arrived_ns
     requests = await context.admit([replace(request, operation=name, asked_ns=arrived_ns) for request in named])

@@ -8,12 +8,12 @@ To add a dialect, write these objects in a folder of its own and name the dialec
 of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Link
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
@@ -101,49 +101,36 @@ class Body(Protocol):
 BodyT = TypeVar("BodyT", bound=Body)
 
 
-class Operation(Protocol[BodyT]):
-    """A route on which a dialect's clients request generation. Stateless: one object serves every request.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[BodyT]):
+    """A route on which a dialect's clients request generation.
 
-    `body_type`, `answer_type`: types in the OpenAPI document. `decoder`: decodes bytes into a body, see `decode`.
-    `stream_type`: the media type of its streams. `discriminator`: the field by which `/v1/cache/*`, which take bodies
-    of any dialect, recognise a body of this operation; empty for one they do not take. `noun` names it there: "a chat".
-    `links`: the operations that take something of an answer.
+    `decode` raises InvalidRequest, also for fields that are refused by name. `resolved` returns the body with what it
+    refers to, for all that follow. `convert` returns one request a prompt, at least one, with equal `num_choices`. Both
+    raise any DomainError. `decode` and `convert` run in any thread: for large bodies in a worker. `answer` makes the
+    whole answer of the choices by index, which have all finished well, `framing` a streamed one. `wire_names`: the
+    client's names for fields that the domain names otherwise, since errors name what the client sent.
+
+    `body_type`, `answer_type`: types in the OpenAPI document. `stream_type`: the media type of its streams.
+    `discriminator`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this
+    operation; empty for one they do not take. `noun` names it there: "a chat". `links`: the operations that take a part
+    of an answer.
     """
 
     path: str
     operation_id: str
     body_type: type[BodyT]
     answer_type: type[Struct]
-    decoder: Callable[[bytes], BodyT]
+    decode: Callable[[bytes], BodyT]
+    convert: Callable[[BodyT, RequestContext], Sequence[GenerationRequest]]
+    answer: Callable[[BodyT, Started, Sequence[Collected]], Struct]
+    framing: Callable[[BodyT, Started], Framing]
+    wire_names: Callable[[BodyT], Mapping[str, str]] = lambda _body: {}
+    resolved: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
     stream_type: str = SERVER_SENT_EVENTS
     discriminator: str = ""
     noun: str = ""
-    links: Links = MappingProxyType({})
-
-    def decode(self, raw: bytes) -> BodyT:
-        """Any thread. Raises InvalidRequest, also for fields that are refused by name."""
-        return self.decoder(raw)
-
-    def wire_names(self, body: BodyT) -> Mapping[str, str]:
-        """The client's names for fields that the domain calls otherwise: errors name what the client sent."""
-        return {}
-
-    async def resolved(self, body: BodyT, context: RequestContext) -> BodyT:
-        """The body with what it refers to, for all methods below. Raises any DomainError."""
-        return body
-
-    def convert(self, body: BodyT, context: RequestContext) -> Sequence[GenerationRequest]:
-        """One request a prompt, at least one, with equal `num_choices`. Any thread: a large body is converted in a
-        worker. Raises any DomainError."""
-        ...
-
-    def answer(self, body: BodyT, started: Started, choices: Sequence[Collected]) -> Struct:
-        """The whole answer, by index of choice. All of them finished well."""
-        ...
-
-    def framing(self, body: BodyT, started: Started) -> Framing:
-        """For a streamed answer."""
-        ...
+    links: Links = field(default_factory=dict[str, Link])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from msgspec import Struct
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
-from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
@@ -23,7 +22,7 @@ from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, MessageFraming, message_body
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
-from interfaces.http.fields.grammar_fields import response_format_grammar
+from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import thinking_kwargs, tier_priority
 from interfaces.http.incoming.json_body import body_decoder, converted
@@ -137,6 +136,10 @@ class PromptFields(Struct, kw_only=True):
     cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
 
+    @property
+    def format(self) -> dict[str, Any] | None:
+        return None if self.output_config is None else self.output_config.format
+
 
 class MessagesRequest(PromptFields, kw_only=True):
     """The body of POST /v1/messages."""
@@ -179,20 +182,9 @@ def chat_prompt(body: PromptFields) -> ChatPrompt:
     )
 
 
-def grammar(body: PromptFields) -> Grammar | None:
-    """Raises InvalidRequest."""
-    format = _format(body)
-    found = [] if format is None else response_format_grammar(format, FORMAT)
-    return found[0].grammar if found else None
-
-
 def wire_names(body: PromptFields) -> dict[str, str]:
     """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
-    return {**_NAMES, "grammar": FORMAT if _format(body) is not None else "tools"}
-
-
-def _format(body: PromptFields) -> dict[str, Any] | None:
-    return None if body.output_config is None else body.output_config.format
+    return {**_NAMES, "grammar": FORMAT if body.format is not None else "tools"}
 
 
 def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
@@ -205,48 +197,42 @@ def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
     return ReasoningLimit(thinking.budget_tokens, is_firm=False)
 
 
-def sampling_params(body: MessagesRequest) -> SamplingParams:
-    """Raises InvalidRequest."""
-    return SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
+def _convert(body: MessagesRequest, context: RequestContext) -> list[GenerationRequest]:
+    request = GenerationRequest(
+        context.services.ids.request_id("msg"),
+        ModelId(context.services.default_model if body.model is None else body.model),
+        chat_prompt(body),
+        sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k),
+        stop=StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True),
+        cache_salt=body.cache_salt or "",
+        persist=body.store is not False,
+        trace_carrier=context.services.trace_context(),
+        grammar=form_grammar(body.format, FORMAT),
+        reasoning=reasoning_limit(body),
+        priority=tier_priority(body.service_tier),
+    )
+    return [request]
 
 
-def stop_rules(body: MessagesRequest) -> StopRules:
-    """Raises InvalidRequest."""
-    return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
+def _answer(body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
+    return message_body(started.id, started.model, choices[0], started.requests[0].priority)
 
 
-class Messages(Operation[MessagesRequest]):
-    path = "/v1/messages"
-    operation_id = "createMessage"
-    body_type = MessagesRequest
-    answer_type = MessageBody
-    decoder = staticmethod(body_decoder(MessagesRequest))
+def _framing(body: MessagesRequest, started: Started) -> Framing:
+    return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
 
-    def wire_names(self, body: MessagesRequest) -> Mapping[str, str]:
-        return wire_names(body)
 
-    def convert(self, body: MessagesRequest, context: RequestContext) -> list[GenerationRequest]:
-        wanted = GenerationRequest(
-            context.services.ids.request_id("msg"),
-            ModelId(context.services.default_model if body.model is None else body.model),
-            chat_prompt(body),
-            sampling=sampling_params(body),
-            stop=stop_rules(body),
-            cache_salt=body.cache_salt or "",
-            persist=body.store is not False,
-            trace_carrier=context.services.trace_context(),
-            grammar=grammar(body),
-            reasoning=reasoning_limit(body),
-            priority=tier_priority(body.service_tier),
-        )
-        return [wanted]
-
-    def answer(self, body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
-        (choice,) = choices
-        return message_body(started.id, started.model, choice, started.requests[0].priority)
-
-    def framing(self, body: MessagesRequest, started: Started) -> Framing:
-        return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
+MESSAGES = Operation(
+    path="/v1/messages",
+    operation_id="createMessage",
+    body_type=MessagesRequest,
+    answer_type=MessageBody,
+    decode=body_decoder(MessagesRequest),
+    convert=_convert,
+    answer=_answer,
+    framing=_framing,
+    wire_names=wire_names,
+)
 
 
 class TokenCountBody(Struct):

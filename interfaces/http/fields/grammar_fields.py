@@ -88,6 +88,12 @@ def response_format_grammar(value: object, field: str) -> list[FieldGrammar]:
     return [FieldGrammar(_json(inner["schema"], f"{path}.schema"), f"{path}.schema")]
 
 
+def form_grammar(value: object, field: str) -> Grammar | None:
+    """The grammar of a field like `response_format`; None for plain text or null. Raises InvalidRequest."""
+    found = [] if value is None else response_format_grammar(value, field)
+    return found[0].grammar if found else None
+
+
 def _structured_outputs(value: object, field: str) -> FieldGrammar:
     wanted = {name: one for name, one in _object(value, field).items() if one is not None and name in _KINDS}
     if len(wanted) != 1:

@@ -31,8 +31,10 @@ class PromptBody:
     async def requests(self, context: RequestContext, *, num_at_once: int) -> Sequence[GenerationRequest]:
         """One a prompt, however many choices the body requests, as the client's own. `num_at_once`: see
         RequestContext.admit. Raises any DomainError."""
-        body = await self.operation.resolved(self.body, context)
-        requests = await context.run(self.operation.convert, body, context)
+        operation, body = self.operation, self.body
+        if operation.resolved is not None:
+            body = await operation.resolved(body, context)
+        requests = await context.run(operation.convert, body, context)
         return await context.admit([replace(request, num_choices=1) for request in requests], num_at_once)
 
 

@@ -5,7 +5,6 @@ Unknown fields are ignored.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -17,8 +16,7 @@ from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
-from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import thinking_kwargs
 from interfaces.http.incoming.json_body import body_decoder
@@ -288,50 +286,48 @@ def _template_kwargs(think: bool | str | None) -> dict[str, Json]:
 AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)
 
 
-class _OllamaOperation(Operation[AnswerFieldsT]):
-    """A route that generates. The two differ in `prompt` and `shape`."""
+def _operation(
+    path: str,
+    operation_id: str,
+    body_type: type[AnswerFieldsT],
+    answer_type: type[Answer],
+    prompt: Callable[[AnswerFieldsT], Prompt],
+    shape: Shape,
+    names: Mapping[str, str],
+) -> Operation[AnswerFieldsT]:
+    """A route that generates. The two differ in `prompt`, `shape` and `names`."""
+    decoder = body_decoder(body_type)
 
-    stream_type = MEDIA_TYPE
-    names: Mapping[str, str] = WIRE_NAMES
-    prompt: Callable[[AnswerFieldsT], Prompt]
-    shape: Shape
-
-    def decode(self, raw: bytes) -> AnswerFieldsT:
-        """A stream unless the client says otherwise."""
-        body = super().decode(raw)
-        if body.stream is None:
+    def decode(raw: bytes) -> AnswerFieldsT:
+        body = decoder(raw)
+        if body.stream is None:  # a stream unless the client disables it
             body.stream = True
         return body
 
-    def wire_names(self, body: AnswerFieldsT) -> Mapping[str, str]:
-        return self.names
+    def framing(body: AnswerFieldsT, started: Started) -> OllamaAnswer:
+        return OllamaAnswer.of(started, body.model, shape)
 
-    def convert(self, body: AnswerFieldsT, context: RequestContext) -> list[GenerationRequest]:
-        return [generation_request(body, context, self.prompt(body))]
-
-    def answer(self, body: AnswerFieldsT, started: Started, choices: Sequence[Collected]) -> Answer:
-        return OllamaAnswer.of(started, body.model, self.shape).whole(choices[0])
-
-    def framing(self, body: AnswerFieldsT, started: Started) -> Framing:
-        return OllamaAnswer.of(started, body.model, self.shape)
-
-
-class Chat(_OllamaOperation[ChatRequest]):
-    path = "/api/chat"
-    operation_id = "ollamaChat"
-    body_type = ChatRequest
-    answer_type = ChatAnswer
-    decoder = staticmethod(body_decoder(ChatRequest))
-    prompt = staticmethod(chat_prompt)
-    shape = staticmethod(chat_answer)
+    return Operation(
+        path=path,
+        operation_id=operation_id,
+        body_type=body_type,
+        answer_type=answer_type,
+        decode=decode,
+        convert=lambda body, context: [generation_request(body, context, prompt(body))],
+        answer=lambda body, started, choices: framing(body, started).whole(choices[0]),
+        framing=framing,
+        wire_names=lambda _body: names,
+        stream_type=MEDIA_TYPE,
+    )
 
 
-class Generate(_OllamaOperation[GenerateRequest]):
-    path = "/api/generate"
-    operation_id = "ollamaGenerate"
-    body_type = GenerateRequest
-    answer_type = GenerateAnswer
-    decoder = staticmethod(body_decoder(GenerateRequest))
-    names = MappingProxyType({**WIRE_NAMES, "messages": "prompt"})
-    prompt = staticmethod(generate_prompt)
-    shape = staticmethod(generate_answer)
+CHAT = _operation("/api/chat", "ollamaChat", ChatRequest, ChatAnswer, chat_prompt, chat_answer, WIRE_NAMES)
+GENERATE = _operation(
+    "/api/generate",
+    "ollamaGenerate",
+    GenerateRequest,
+    GenerateAnswer,
+    generate_prompt,
+    generate_answer,
+    {**WIRE_NAMES, "messages": "prompt"},
+)

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the operation and its answer, one body or a stream of chunks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import UNSET, Struct, UnsetType
@@ -9,7 +9,7 @@ from domain.priority import Priority
 from domain.request.request import FinishReason, GenerationRequest
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from interfaces.http.answering.collected import Collected, visible_parts
-from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
@@ -238,33 +238,29 @@ def _delta(delta: ContentDelta) -> Delta:
             return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
 
 
-class ChatCompletions(Operation[ChatCompletionRequest]):
-    path = "/v1/chat/completions"
-    operation_id = "createChatCompletion"
-    body_type = ChatCompletionRequest
-    answer_type = ChatCompletion
-    discriminator = "messages"
-    noun = "a chat"
-    decoder = staticmethod(body_decoder(ChatCompletionRequest, IN_CHAT))
+def _convert(body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
+    request = completion_request(
+        body,
+        context,
+        context.services.ids.request_id("chatcmpl"),
+        chat_prompt(body),
+        max_tokens=max_tokens(body),
+        num_logprobs=num_logprobs(body),
+        num_prompt_logprobs=body.prompt_logprobs,
+    )
+    return [replace(request, reasoning=reasoning_limit(body))]
 
-    def wire_names(self, body: ChatCompletionRequest) -> Mapping[str, str]:
-        return wire_names(body)
 
-    def convert(self, body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
-        id, prompt, logprobs = context.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
-        wanted = completion_request(
-            body,
-            context,
-            id,
-            prompt,
-            max_tokens=max_tokens(body),
-            num_logprobs=logprobs,
-            num_prompt_logprobs=body.prompt_logprobs,
-        )
-        return [replace(wanted, reasoning=reasoning_limit(body))]
-
-    def answer(self, body: ChatCompletionRequest, started: Started, choices: Sequence[Collected]) -> ChatCompletion:
-        return chat_completion(body, started, choices)
-
-    def framing(self, body: ChatCompletionRequest, started: Started) -> Framing:
-        return ChatFraming(body, started)
+CHAT_COMPLETIONS = Operation(
+    path="/v1/chat/completions",
+    operation_id="createChatCompletion",
+    body_type=ChatCompletionRequest,
+    answer_type=ChatCompletion,
+    decode=body_decoder(ChatCompletionRequest, IN_CHAT),
+    convert=_convert,
+    answer=chat_completion,
+    framing=ChatFraming,
+    wire_names=wire_names,
+    discriminator="messages",
+    noun="a chat",
+)

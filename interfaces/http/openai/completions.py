@@ -4,7 +4,8 @@ The answer is one body, or a stream of chunks of the same shape, and plain text:
 the model wrote them, without marks (`plain_text`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
@@ -14,7 +15,7 @@ from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.request.request import FinishReason, GenerationRequest, TextPrompt, TokenPrompt, choice_id
 from domain.request.stream import ContentDelta, Finished
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
@@ -69,12 +70,6 @@ def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     if num_prompts * (body.n or 1) > MAX_CHOICES:
         raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if num_prompts == 1 else "prompt")
     return _prompts(prompt)
-
-
-def check_combination(body: CompletionRequest) -> None:
-    """Refuse what cannot be had together. Raises InvalidRequest."""
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
 
 
 def num_prompt_logprobs(body: CompletionRequest) -> int | None:
@@ -236,39 +231,35 @@ def _finish_reason(finished: Finished) -> str:
     return "length" if finished.reason is FinishReason.LENGTH else "stop"
 
 
-class Completions(Operation[CompletionRequest]):
-    path = "/v1/completions"
-    operation_id = "createCompletion"
-    body_type = CompletionRequest
-    answer_type = Completion
-    discriminator = "prompt"
-    noun = "a text completion"
-    decoder = staticmethod(body_decoder(CompletionRequest, IN_COMPLETIONS))
+def _convert(body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
+    prompts = plain_prompts(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
+    id = context.services.ids.request_id("cmpl")
+    first = completion_request(
+        body,
+        context,
+        id,
+        prompts[0],
+        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        num_logprobs=body.logprobs,
+        num_prompt_logprobs=num_prompt_logprobs(body),
+    )
+    return [
+        replace(first, id=choice_id(id, number * (body.n or 1)), prompt=prompt) for number, prompt in enumerate(prompts)
+    ]
 
-    def wire_names(self, body: CompletionRequest) -> Mapping[str, str]:
-        return wire_names(body)
 
-    def convert(self, body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
-        prompts = plain_prompts(body)
-        check_combination(body)
-        id = context.services.ids.request_id("cmpl")
-        max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        ids = (choice_id(id, number * (body.n or 1)) for number in range(len(prompts)))
-        return [
-            completion_request(
-                body,
-                context,
-                id,
-                prompt,
-                max_tokens=max_tokens,
-                num_logprobs=body.logprobs,
-                num_prompt_logprobs=num_prompt_logprobs(body),
-            )
-            for id, prompt in zip(ids, prompts, strict=True)
-        ]
-
-    def answer(self, body: CompletionRequest, started: Started, choices: Sequence[Collected]) -> Completion:
-        return completion(body, started, choices)
-
-    def framing(self, body: CompletionRequest, started: Started) -> Framing:
-        return CompletionFraming(body, started)
+COMPLETIONS = Operation(
+    path="/v1/completions",
+    operation_id="createCompletion",
+    body_type=CompletionRequest,
+    answer_type=Completion,
+    decode=body_decoder(CompletionRequest, IN_COMPLETIONS),
+    convert=_convert,
+    answer=completion,
+    framing=CompletionFraming,
+    wire_names=wire_names,
+    discriminator="prompt",
+    noun="a text completion",
+)

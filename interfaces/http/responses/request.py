@@ -10,10 +10,8 @@ from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Json, Role
-from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
-from interfaces.http.fields.grammar_fields import response_format_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice, thinking_kwargs
 from interfaces.http.incoming.request_context import RequestContext
@@ -185,12 +183,6 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
     return ChatPrompt(messages, tools.specs, _template_kwargs(body.effort), choice)
-
-
-def grammar(body: ResponsesRequest) -> Grammar | None:
-    """Raises InvalidRequest."""
-    found = [] if body.format is None else response_format_grammar(body.format, FORMAT)
-    return found[0].grammar if found else None
 
 
 def wire_names(body: ResponsesRequest) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """POST /v1/responses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -12,14 +12,15 @@ from domain.request.request import GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.sampling_fields import tier_priority
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming, response_body
 from interfaces.http.responses.request import (
+    FORMAT,
     ResponsesRequest,
     chat_prompt,
-    grammar,
     reasoning_limit,
     resolved,
     wire_names,
@@ -28,46 +29,31 @@ from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 from interfaces.http.responses.stored_routes import STORED_LINKS
 
 
-class Responses(Operation[ResponsesRequest]):
-    path = "/v1/responses"
-    operation_id = "createResponse"
-    body_type = ResponsesRequest
-    answer_type = ResponseBody
-    discriminator = "input"
-    noun = "a response"
-    links = STORED_LINKS
-    decoder = staticmethod(body_decoder(ResponsesRequest))
+def _convert(body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
+    request = GenerationRequest(
+        context.services.ids.request_id("resp"),
+        ModelId(context.services.default_model if body.model is None else body.model),
+        chat_prompt(body),
+        sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
+        stop=StopRules(body.max_output_tokens, fits_room=True),
+        cache_salt=context.salt(body.cache_salt),
+        trace_carrier=context.services.trace_context(),
+        keeps_text=body.store is not False,
+        grammar=form_grammar(body.format, FORMAT),
+        reasoning=reasoning_limit(body),
+        priority=tier_priority(body.service_tier),
+    )
+    return [request]
 
-    def wire_names(self, body: ResponsesRequest) -> Mapping[str, str]:
-        return wire_names(body)
 
-    async def resolved(self, body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
-        return await resolved(body, context)
+def _answer(body: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
+    answer = response_body(_context(body, started), choices[0])
+    _keep(body, started, answer)
+    return answer
 
-    def convert(self, body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
-        request = GenerationRequest(
-            context.services.ids.request_id("resp"),
-            ModelId(context.services.default_model if body.model is None else body.model),
-            chat_prompt(body),
-            sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
-            stop=StopRules(body.max_output_tokens, fits_room=True),
-            cache_salt=context.salt(body.cache_salt),
-            trace_carrier=context.services.trace_context(),
-            keeps_text=body.store is not False,
-            grammar=grammar(body),
-            reasoning=reasoning_limit(body),
-            priority=tier_priority(body.service_tier),
-        )
-        return [request]
 
-    def answer(self, body: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
-        (choice,) = choices
-        answer = response_body(_context(body, started), choice)
-        _keep(body, started, answer)
-        return answer
-
-    def framing(self, body: ResponsesRequest, started: Started) -> Framing:
-        return ResponseFraming(_context(body, started), partial(_keep, body, started))
+def _framing(body: ResponsesRequest, started: Started) -> Framing:
+    return ResponseFraming(_context(body, started), partial(_keep, body, started))
 
 
 def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
@@ -93,3 +79,20 @@ def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> Non
     for item, raw in zip(answer.output, output, strict=True):
         bodies[DocumentKey(owner, OUTPUT_ITEM, item["id"])] = bytes(raw)
     context.services.documents.keep(bodies, answer.model, context.arrived_ns)
+
+
+RESPONSES = Operation(
+    path="/v1/responses",
+    operation_id="createResponse",
+    body_type=ResponsesRequest,
+    answer_type=ResponseBody,
+    decode=body_decoder(ResponsesRequest),
+    convert=_convert,
+    answer=_answer,
+    framing=_framing,
+    wire_names=wire_names,
+    resolved=resolved,
+    discriminator="input",
+    noun="a response",
+    links=STORED_LINKS,
+)

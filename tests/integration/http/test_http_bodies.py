@@ -1,6 +1,7 @@
 """Bodies that are small on the wire and large in memory."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,11 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from domain.request.request import ChatPrompt, GenerationRequest
 from interfaces.http.answering.dialect import Dialects
-from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
 from interfaces.http.responses import request, responses
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.fake_service import fake_service
-from tests.support.http.telegraph import PATH, TELEGRAPH, Send, Telegram
+from tests.support.http.telegraph import PATH, SEND, TELEGRAPH, Telegram
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/cache/explain", "/tokenize"])
@@ -39,20 +39,16 @@ def test_arguments_of_tool_calls_count_too() -> None:
 def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
     """500,000 keys of `logit_bias` took a second to convert."""
     threads: list[tuple[str, threading.Thread]] = []
-    decoder = body_decoder(Telegram)
 
-    def recorded(raw: bytes) -> Telegram:
+    def decode(raw: bytes) -> Telegram:
         threads.append(("decode", threading.current_thread()))
-        return decoder(raw)
+        return SEND.decode(raw)
 
-    class Recorded(Send):
-        decoder = staticmethod(recorded)
+    def convert(body: Telegram, context: RequestContext) -> Sequence[GenerationRequest]:
+        threads.append(("convert", threading.current_thread()))
+        return SEND.convert(body, context)
 
-        def convert(self, body: Telegram, context: RequestContext) -> list[GenerationRequest]:
-            threads.append(("convert", threading.current_thread()))
-            return super().convert(body, context)
-
-    recording = replace(TELEGRAPH, operations=(Recorded(),))
+    recording = replace(TELEGRAPH, operations=(replace(SEND, decode=decode, convert=convert),))
     with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([recording])) as service:
         for padding, in_loop in (("", True), (" " * LARGE_BYTES, False)):
             body = '{"telegram": "x"}' + padding

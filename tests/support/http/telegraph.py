@@ -74,28 +74,33 @@ class Ticks(Framing):
         return sse.event(msgspec.json.encode([self._num_events, text]), name)
 
 
-class Send(Operation[Telegram]):
-    path = PATH
-    operation_id = "sendTelegram"
-    body_type = Telegram
-    answer_type = Reply
-    discriminator = "telegram"
-    noun = "a telegram"
-    decoder = staticmethod(body_decoder(Telegram, {"urgent": (False,)}))
+def convert(body: Telegram, context: RequestContext) -> list[GenerationRequest]:
+    prompt = TextPrompt(context.headers.get("x-station", "") + body.telegram)
+    id = context.services.ids.request_id("tg")
+    return [generation_request(body, context, id, prompt, max_tokens=body.words, num_choices=body.copies)]
 
-    def wire_names(self, body: Telegram) -> dict[str, str]:
-        return {"max_tokens": "words"}
 
-    def convert(self, body: Telegram, context: RequestContext) -> list[GenerationRequest]:
-        prompt = TextPrompt(context.headers.get("x-station", "") + body.telegram)
-        id = context.services.ids.request_id("tg")
-        return [generation_request(body, context, id, prompt, max_tokens=body.words, num_choices=body.copies)]
+def answer(body: Telegram, started: Started, choices: Sequence[Collected]) -> Reply:
+    return Reply(started.model, [_text(choice.parts()) for choice in choices])
 
-    def answer(self, body: Telegram, started: Started, choices: Sequence[Collected]) -> Reply:
-        return Reply(started.model, [_text(choice.parts()) for choice in choices])
 
-    def framing(self, body: Telegram, started: Started) -> Framing:
-        return Ticks(started)
+def framing(body: Telegram, started: Started) -> Framing:
+    return Ticks(started)
+
+
+SEND = Operation(
+    path=PATH,
+    operation_id="sendTelegram",
+    body_type=Telegram,
+    answer_type=Reply,
+    decode=body_decoder(Telegram, {"urgent": (False,)}),
+    convert=convert,
+    answer=answer,
+    framing=framing,
+    wire_names=lambda _body: {"max_tokens": "words"},
+    discriminator="telegram",
+    noun="a telegram",
+)
 
 
 def telegraph_routes(services: Services) -> Sequence[HTTPRouteHandler]:
@@ -110,7 +115,7 @@ def wrong(problem: Problem) -> Wrong:
     return Wrong(problem.code, problem.message)
 
 
-TELEGRAPH = Dialect(("/telegraph",), (Send(),), Wrong, wrong, telegraph_routes)
+TELEGRAPH = Dialect(("/telegraph",), (SEND,), Wrong, wrong, telegraph_routes)
 
 
 def _text(parts: Sequence[ContentDelta]) -> str:

@@ -9,7 +9,7 @@ from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
-from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit, stop_rules
+from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit
 from interfaces.http.incoming.json_body import body_decoder
 
 decode = body_decoder(MessagesRequest)
@@ -211,11 +211,6 @@ def test_thinking_and_effort_reach_the_template(fields: dict[str, Any], kwargs: 
 def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
     assert refused(mcp_servers=[{"url": "x"}]) == "mcp_servers"
     assert prompt_of(mcp_servers=[], metadata={"user_id": "x"}, service_tier="auto", new_field={"deep": [1]})
-
-
-def test_stop_rules_have_the_wires_names_and_fit_the_room() -> None:
-    rules = stop_rules(body_of(stop_sequences=["END"], max_tokens=32_000))
-    assert (rules.max_tokens, rules.stop, rules.fits_room) == (32_000, ("END",), True)
 
 
 def test_what_nests_without_end_is_read_as_far_as_it_makes_sense() -> None:

@@ -28,8 +28,8 @@ from domain.request.stream import (
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.openai.chat import ChatCompletions
-from interfaces.http.openai.completions import Completions
+from interfaces.http.openai.chat import CHAT_COMPLETIONS
+from interfaces.http.openai.completions import COMPLETIONS
 from tests.support.http.sse import comments, events
 
 CALLS: list[ContentDelta] = [
@@ -60,7 +60,7 @@ def finished(reason: FinishReason) -> Finished:
 
 
 def chat(**fields: Any) -> tuple[Operation[Any], Any]:
-    operation = ChatCompletions()
+    operation = CHAT_COMPLETIONS
     return operation, operation.decode(encode({"messages": [{"role": "user", "content": "hi"}], **fields}))
 
 
@@ -198,7 +198,7 @@ class TestCompletions:
     EXPECTED = 'I should look.Lookingweather{"city": "Oslo"}time{}'
 
     def test_streamed_and_whole(self) -> None:
-        operation = Completions()
+        operation = COMPLETIONS
         body = operation.decode(b'{"prompt": "hi"}')
         chunks = streamed(operation.framing(body, PLAIN), CALLS, FinishReason.TOOL_CALLS)
         for chunk in chunks[:-1]:

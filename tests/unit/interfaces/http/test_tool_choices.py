@@ -13,6 +13,7 @@ from domain.request.request import ChatPrompt
 from interfaces.http.anthropic import messages as anthropic
 from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.errors import renamed
+from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt
 from interfaces.http.responses import request as responses
 from interfaces.http.responses.request import ResponsesRequest
@@ -133,7 +134,8 @@ def test_the_form_of_an_answer_is_read_in_every_dialect() -> None:
     of_response = msgspec.convert({"input": "hi", "text": {"format": {**format, "name": "x"}}}, ResponsesRequest)
     of_chat = {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": format | {"name": "x"}}}
     found = msgspec.convert(of_chat, ChatCompletionRequest).grammar
-    assert anthropic.grammar(of_message) == responses.grammar(of_response) == wanted
+    assert form_grammar(of_message.format, anthropic.FORMAT) == wanted
+    assert form_grammar(of_response.format, responses.FORMAT) == wanted
     assert found is not None
     assert found.grammar == wanted
 
