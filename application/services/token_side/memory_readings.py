@@ -16,8 +16,12 @@ from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
 from domain.memory.pressure import StepDemand
 
-FREED_SHARE = 128
-"""Freed buffers are cleared when they are more than one part in so many of all memory."""
+READ_EVERY_STEPS = 16
+"""A reading stands for so many steps below the low mark: it takes 0.2 ms on a CPU, of steps of 3 ms."""
+
+SMALL_SHARE = 128
+"""One part in so many of all memory is small: a reading stands until more was reserved or released, and fewer freed
+buffers are not cleared."""
 
 MAX_GROWN_SHARE = 8
 """The process itself may grow, after its models were loaded, by one part in so many of all memory."""
@@ -42,7 +46,8 @@ class MemoryReadings:
         self.clear: Callable[[], object] = lambda: None
         """Has the backend give its freed buffers back; set before anything is loaded."""
         self._probe, self._limits, self._on_cleared = probe, limits, on_cleared
-        self._num_idle = self._idle_bytes = 0
+        self._num_idle = self._idle_bytes = self._known_then = 0
+        self._read_at = -READ_EVERY_STEPS
         self._cleared_at = -CLEAR_EVERY_STEPS
 
     def limits_now(self) -> MemoryLimits | None:
@@ -62,12 +67,14 @@ class MemoryReadings:
         return replace(ledger, other_bytes=self.other_bytes)
 
     def measured(self, ledger: MemoryUse, demand: StepDemand) -> MemoryUse:
-        """Returns the ledger with a new reading, after freed buffers were cleared if they matter."""
-        limits, known, self.reading = self._limits, ledger.held_bytes, self._probe.read()
-        if limits is None or (self.reading.held_bytes or 0) + demand.step_bytes <= limits.low_bytes:
+        """Returns the ledger with a recent reading, after freed buffers were cleared if they matter."""
+        limits, known = self._limits, ledger.held_bytes
+        if not (demand.num_active and self._is_below_low(demand) and self._stands(known)):
+            self.reading, self._known_then, self._read_at = self._probe.read(), known, self.num_steps
+        if limits is None or self._is_below_low(demand):
             return replace(ledger, reading_bytes=self.reading.used_bytes if demand.num_active else None)
         beyond_load = (self.reading.used_bytes or 0) - (known - self.other_bytes + self._loaded_other_bytes)
-        is_much = max(self.reading.cached_bytes, beyond_load) > limits.total_bytes // FREED_SHARE
+        is_much = max(self.reading.cached_bytes, beyond_load) > limits.total_bytes // SMALL_SHARE
         wait = 1 if self._decides(known, demand, limits) else CLEAR_EVERY_STEPS
         if is_much and self.num_steps - self._cleared_at >= wait:
             self._clear_freed()
@@ -84,6 +91,15 @@ class MemoryReadings:
         self._idle_bytes = kept
         if self._num_idle == IDLE_STEPS:
             self._clear_freed()
+
+    def _is_below_low(self, demand: StepDemand) -> bool:
+        low_bytes = self._limits.low_bytes if self._limits is not None else 0
+        return (self.reading.held_bytes or 0) + demand.step_bytes <= low_bytes
+
+    def _stands(self, known: int) -> bool:
+        """Returns whether the last reading is recent, and the known memory has hardly changed since."""
+        small_bytes = self._limits.total_bytes // SMALL_SHARE if self._limits is not None else 0
+        return self.num_steps - self._read_at < READ_EVERY_STEPS and abs(known - self._known_then) <= small_bytes
 
     def _grown(self, known: int, limits: MemoryLimits) -> int:
         """Returns the bytes of the process itself by the last reading, if no sequence is active."""

@@ -10,7 +10,7 @@ from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
-from application.services.token_side.memory_readings import IDLE_STEPS
+from application.services.token_side.memory_readings import IDLE_STEPS, READ_EVERY_STEPS
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
@@ -307,6 +307,17 @@ def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for
         bench.budget(view(9, Phase.RESTORING, 0, 100))
     assert bench.actions() == ["shrink_hot"]
     assert bench.hot.usage().used_bytes < before
+
+
+def test_below_the_low_mark_a_reading_stands_for_some_steps():
+    bench, decoding = Bench(), view(1, Phase.DECODING, 5_000, 4_000)
+    readings: list[int | None] = []
+    bench.budget(decoding)
+    bench.memory.hold(50_000)
+    for _ in range(READ_EVERY_STEPS // (1 + LASTING_STEPS) + 1):
+        assert bench.budget(decoding).lasts == LASTING_STEPS
+        readings.append(bench.guard.ledger.reading_bytes)
+    assert readings == [1_000, 50_000], "a step counts with those for which its budget lasts"
 
 
 def test_a_budget_lasts_while_all_decode_below_the_high_mark():
