@@ -1,1 +1,1 @@
-"""Where adapters meet ports: the only package that knows dependency-injector."""
+"""The composition root: adapters are chosen here. The only package that knows dependency-injector."""

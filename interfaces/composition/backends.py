@@ -33,16 +33,16 @@ _NUM_ATTENTION_PLANS = 192
 
 
 def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
-    raise ValueError(f"nobody can tell what {source.id} needs")
+    raise ValueError(f"the memory of {source.id} cannot be estimated: it is a toy model")
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
-    `max_last_chunk`: as in StepLimits. `upload`: brings state from the store to the device, called by its readers or
-    (`uploads_on_compute_thread`) between steps; None where nothing is gained. `memory`: reads what it computes in;
-    `host_memory` the host's where that is another one. `check`: what is looked at before anything is unloaded to make
-    room for a model. `plan`: what a model would need before it is loaded.
+    """The compute side. `engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none
+    is set. `max_last_chunk`: as in StepLimits. `upload`: moves state from the store to the device, called by its
+    readers or (`uploads_on_compute_thread`) between steps; None where it is not needed. `memory`: the probe of the
+    device's memory; `host_memory`: of the host's where that is another one. `check`: checks a model before others are
+    unloaded for it. `plan`: estimates a model before it is loaded.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -61,7 +61,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What the text side needs of a backend that computes elsewhere."""
+    """The text side's part of a backend that computes in another process."""
 
     repository: ModelRepository
     tokenizers: TokenizerLoader
@@ -88,14 +88,14 @@ def _real_tokenizers(settings: Settings) -> "HfTokenizerLoader":
 
 
 def choose_backend(settings: Settings) -> Backend:
-    """The one that the settings name. Raises ServerUnavailable."""
+    """The backend that the settings name. Raises ServerUnavailable."""
     with importing():
         return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
 
 
 @contextmanager
 def importing() -> Generator[None]:
-    """Of what computes: raises ServerUnavailable where it cannot be imported or looked at, and says why."""
+    """A context for imports of the backend. Raises ServerUnavailable with the reason if they fail."""
     try:
         yield
     except Exception as error:
@@ -145,8 +145,8 @@ def mlx_backend(settings: Settings) -> Backend:
 
 
 def import_backend(name: str) -> tuple[object, ...]:
-    """The modules that `choose_backend` imports for it, which takes seconds; and the first look at the device. Main
-    thread; raises whatever that raises."""
+    """Import the modules of `choose_backend`, which takes seconds, and query the device. Main thread; raises the errors
+    of both."""
     if name != "mlx":
         return ()
     _prepare_mlx()
@@ -158,7 +158,7 @@ def import_backend(name: str) -> tuple[object, ...]:
 
 
 def _prepare_mlx() -> BlasReport:
-    """What must be done before MLX is first imported: it binds to whatever BLAS is there then. May be repeated."""
+    """Prepare the process for the first import of MLX, which binds to the BLAS that is loaded then. Idempotent."""
     from adapters.system.heap import bound_arenas, keep_freed
 
     bound_arenas()
@@ -174,10 +174,10 @@ def _prepare_mlx() -> BlasReport:
 
 
 def _keep_kernels_private() -> None:
-    """MLX compiles kernels at run time and loads them from below TMPDIR: in a folder that others may write to, anybody
-    could plant one. Where TMPDIR is no private folder, it becomes one for this process and its children: in the cache
-    folder, where compiled kernels survive a restart, or a new one where that cannot be written or is somebody else's.
-    Python's own temporary files stay where they were."""
+    """MLX compiles kernels at run time and loads them from below TMPDIR: in a shared folder another user
+    could plant one. If TMPDIR is not private, it is set to a private folder for this process and its children: in the
+    cache folder, where compiled kernels survive a restart, or a new one if that cannot be used. Python's own temporary
+    files stay in their folder."""
     shared = gettempdir()  # which remembers its answer
     if "TMPDIR" in os.environ and _is_private(Path(os.environ["TMPDIR"])):
         return
@@ -192,7 +192,7 @@ def _keep_kernels_private() -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is this user's folder, and nobody else may look into it or write there."""
+    """True for a folder of this user that no other user can read or write."""
     try:
         found = folder.stat()
     except OSError:
@@ -201,7 +201,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def model_repository(settings: Settings) -> ModelRepository:
-    """Where the chosen backend finds models; needs no engine, so that listing them never starts one."""
+    """The models of the chosen backend. Needs no engine, so that listing models never starts one."""
     if settings.engine.backend == "fake":
         from adapters.fake.engine import FakeModels
 
@@ -227,7 +227,7 @@ def model_repository(settings: Settings) -> ModelRepository:
 
 
 def cache_dir() -> Path:
-    """Where Cairn keeps what it can recompute: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
+    """The cache folder: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
 

@@ -37,7 +37,7 @@ from interfaces.composition.token_side import TokenSide
 
 
 def load_room(engine: Engine) -> Callable[[], LoadRoom]:
-    """How much room for weights the engine told last."""
+    """A function that returns the room for weights in the engine's last report."""
 
     def room() -> LoadRoom:
         status = engine.status()
@@ -47,7 +47,7 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 def ignore(_why: str) -> None:
-    """For a process that goes on without its engine."""
+    """The exit of a process that cannot continue without its engine."""
 
 
 def make_events(

@@ -1,11 +1,11 @@
-"""Where an engine's process begins. Imports next to nothing: it is launched before anything else is imported."""
+"""The launch of an engine's process. Imports almost nothing, because it runs before anything else is imported."""
 
 from adapters.engine_process.child import ChildProcess
 
 CHILD = "interfaces.cli.server.engine_child"
-"""Run by its name, never imported."""
+"""The module of the child; run by name, never imported."""
 
 
 def engine_child(backend: str) -> ChildProcess:
-    """Not started yet. `backend`: `engine.backend`, which it begins to import before it is told its settings."""
+    """A child that is not started yet. `backend`: `engine.backend`, which it imports before its settings arrive."""
     return ChildProcess(CHILD, backend)

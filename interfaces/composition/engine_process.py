@@ -1,4 +1,4 @@
-"""The engine in a child process: how that is started, and the settings on their way into it."""
+"""The engine in a child process: its supervisor, and the encoding of its settings."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,12 +27,12 @@ def build_engine_process(
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """What the token side needs of them: of the HTTP side's only how to log, and no key."""
+    """The settings of the token side as bytes: of the server's settings only those of logging, and no key."""
     server = settings.server
     bare = ServerSettings(log_level=server.log_level, log_format=server.log_format)
     return msgspec.msgpack.encode(replace(settings, server=bare))
 
 
 def decode_settings(data: bytes) -> Settings:
-    """As `encode_settings` wrote them."""
+    """The inverse of `encode_settings`."""
     return msgspec.msgpack.decode(data, type=Settings)

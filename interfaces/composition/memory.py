@@ -17,16 +17,17 @@ from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 
 AUTO_SHARE = 0.9
-"""Of what nobody else holds at the start; the rest is for what others still grow by, and for estimates that err."""
+"""The share of free memory that is used by default; the rest is for growth of other processes and errors of
+estimates."""
 
 
 def memory_limits(setting: ByteSize | None, backend: Backend) -> MemoryLimits | None:
-    """None where nothing is set, and what there is cannot be read."""
+    """The limits that are set, or follow from the machine; None if nothing is set and memory cannot be read."""
     return limits_of(setting, backend.memory.read())
 
 
 def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits | None:
-    """A share is one of what there is at most; a size is never more than that."""
+    """The limits for a setting: a share of all memory, or a size of at most that."""
     total = reading.total_bytes
     if setting is not None and setting.num_bytes is not None:
         return MemoryLimits.of(setting.num_bytes if total is None else min(setting.num_bytes, total))
@@ -39,16 +40,16 @@ def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits 
 
 
 def limits_here(settings: Settings) -> MemoryLimits | None:
-    """What a server with these settings would hold, started now."""
+    """The limits of a server with these settings that is started now."""
     return memory_limits(settings.engine.memory, choose_backend(settings))
 
 
 def describe_limits(limits: MemoryLimits | None) -> str:
-    """`16 GiB of memory; lets go above 14.1 GiB, begins nothing beyond 15.2 GiB`."""
+    """`16 GiB of memory; evicts above 14.1 GiB, admits nothing beyond 15.2 GiB`."""
     if limits is None:
-        return "any amount of memory: nothing bounds it"
+        return "memory without a limit"
     total, high, hard = map(format_bytes, (limits.total_bytes, limits.high_bytes, limits.hard_bytes))
-    return f"{total} of memory; lets go above {high}, begins nothing beyond {hard}"
+    return f"{total} of memory; evicts above {high}, admits nothing beyond {hard}"
 
 
 def build_guard(
@@ -75,12 +76,12 @@ def build_guard(
 def plan_memory(
     settings: Settings, backend: Backend, memory: ByteSize | None, context: int | None, batch: int
 ) -> tuple[PlannedModel, MemoryPlan]:
-    """The default model of the settings. `memory`: of another machine; a share, and None, are of this one. `context`
-    None is the model's own. Raises ModelNotFound, ModelLoadFailed."""
+    """The plan for the default model. `memory`: of another machine; a share, or None, is of this one. `context`: None
+    for the model's own. Raises ModelNotFound, ModelLoadFailed."""
     id = ModelId(settings.model.default)
     source = backend.repository.find(id) or _bare_folder(id)
     if source is None:
-        raise ModelNotFound(f"{id} is not here: name a folder with a config.json, or see `cairn models`")
+        raise ModelNotFound(f"{id} was not found: name a folder with a config.json, or see `cairn models`")
     model = backend.plan(source, LoadOptions(settings.model.dtype))
     plan = MemoryPlan(
         shape=model.memory,
@@ -93,7 +94,7 @@ def plan_memory(
 
 
 def _bare_folder(id: ModelId) -> ModelSource | None:
-    """A folder with a configuration and nothing to load: no model of a repository's, and enough to plan for."""
+    """A folder with a configuration but no weights, which is enough to plan for; None for any other."""
     folder = Path(id).expanduser()
     return ModelSource(id, str(folder)) if "/" in id and (folder / "config.json").is_file() else None
 

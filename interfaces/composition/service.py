@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
 STOP_TIMEOUT_S = 10.0
-"""How long the engine may take to end its step. With all that may take long after it, and before it, a stop must be
-over when a supervisor's patience is (`TimeoutStopSec=` in deploy/cairn.service)."""
+"""The time that the engine may take to end its step. The whole stop must be shorter than `TimeoutStopSec=` in
+deploy/cairn.service."""
 
 _logger = logging.getLogger("cairn")
 
 
 class Service:
-    """Everything Cairn is, without a socket. `app` is the HTTP side; `run` and tests use the use cases directly."""
+    """The service without a socket. `app` is the HTTP side; `cairn run` and tests call the use cases directly."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -56,7 +56,7 @@ class Service:
         self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
     async def ready(self) -> ServedModel:
-        """Wait for the default model. Raises what loading it raised."""
+        """Wait for the default model. Raises the error of its load."""
         served = await self.pool.acquire(ModelId(self.settings.model.default))
         self.pool.release(served)
         return served
@@ -77,7 +77,7 @@ class Service:
         return stopped
 
     async def _load_default(self) -> None:
-        """And whatever else is to be loaded from the start."""
+        """Load the default model, then the pinned ones."""
         try:
             await self.ready()
         except DomainError as error:

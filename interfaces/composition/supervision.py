@@ -1,4 +1,4 @@
-"""The watch over a container's engine, and how long a step may take before it counts as stuck."""
+"""The watch over the engine, and the time after which a step counts as stuck."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ _THREADS = ("cairn-compute", "MainThread", "cairn-")
 
 
 def stuck_after_s(may_be_cpu: bool) -> float:
-    """Longer than any step of this device legitimately takes. `may_be_cpu`: it is one, or that is not known yet."""
+    """A time longer than any step of this device takes. `may_be_cpu`: the device is a CPU, or is not known yet."""
     return STUCK_AFTER_CPU_S if may_be_cpu else STUCK_AFTER_GPU_S
 
 

@@ -98,7 +98,7 @@ class TokenSide(containers.DeclarativeContainer):
 
 
 def host_token_side(settings: Settings, hold: Callable[[], None]) -> Hosted:
-    """The token side of a process that has no other. Raises ServerUnavailable."""
+    """The token side of an engine's process. Raises ServerUnavailable."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     side = TokenSide(
         settings=providers.Object(settings), hold=providers.Object(hold), delivers_directly=providers.Object(True)

@@ -52,7 +52,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals)
             client.sendall(f"{head}\r\n\r\n".encode() + body)
             assert client.recv(12) == b"HTTP/1.1 200"
             cairn.send(number)
-            cairn.read_until("once more to stop at once")
+            cairn.read_until("again to stop at once")
             cairn.send(number)
             assert cairn.wait() == 128 + number
 

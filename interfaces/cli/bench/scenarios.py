@@ -1,6 +1,6 @@
 """The scenarios of `cairn bench`: prompts that share prefixes in the ways of clients, then answers decoded at once.
 
-    cold prompt        a conversation that nobody sent before
+    cold prompt        a conversation that was not sent before
     exact repeat       the same again
     next turn          the same with its answer and another question
     edit in the middle the same with one of its turns changed: half of it is as it was
@@ -115,8 +115,8 @@ class Options:
 
 
 class Bench:
-    """One run on one server. `asked` is called with the number of requests that ended; `scenarios` fill up meanwhile,
-    so that an interrupted run has figures too."""
+    """One run on one server. `asked` is called with the number of requests that ended; `scenarios` fill up during the
+    run, so that an interrupted run has figures too."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a server explained, laid out for a terminal. Text of prompts is shown as it is told: never as control codes."""
+"""The explanation of a lookup on a terminal. Text of prompts is printed without control codes."""
 
 from rich.console import Console
 from rich.text import Text
@@ -9,15 +9,15 @@ from interfaces.http.native.bodies import PromptExplanation
 from interfaces.http.native.cache import ExplanationBody
 
 MAX_TEXT_CHARS = 2000
-"""Of each text; what is told of a break has a few dozen tokens."""
+"""The bound on each text; the text around a divergence has a few dozen tokens."""
 
 NOT_SHOWN = "not shown: cache.show_text is off (auto: shown only by a server on loopback without a key)"
 
 
-def show_explanation(console: Console, told: ExplanationBody) -> None:
-    model = shown(told.model)
-    for number, prompt in enumerate(told.prompts, 1):
-        name = f"{model}, prompt {number} of {len(told.prompts)}" if len(told.prompts) > 1 else model
+def show_explanation(console: Console, explanation: ExplanationBody) -> None:
+    model = shown(explanation.model)
+    for number, prompt in enumerate(explanation.prompts, 1):
+        name = f"{model}, prompt {number} of {len(explanation.prompts)}" if len(explanation.prompts) > 1 else model
         _show_prompt(console, name, prompt)
 
 

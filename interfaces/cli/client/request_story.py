@@ -1,8 +1,7 @@
-"""The story of one request, from whoever has it: the server that remembers it, or a line of its log (plain or JSON, as
-it is or behind what a journal puts before it); and its words, in the order in which things happened.
+"""The story of one request, from the server that remembers it or from a line of its log (plain or JSON, with or without
+the prefix of a journal), and its text in the order of events.
 
-Everything may be unknown: a log line says less than the server, and what did not happen is nowhere. Nothing in
-the words is a control code.
+Every figure may be unknown: a log line holds less than the server does. The text holds no control codes.
 """
 
 import json
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStory:
-    """Times in seconds; None for what is unknown or did not happen. `reused`: tokens by tier. `stopped`: why no more
-    was reused, a StopReason value; `sentence`: the same in words; `break_text`: both sides, where they may be told.
-    `waited_for`: WaitReason values. `followed`: whose computing of the same prefix it waited for. `stage`: where it
-    is, empty when it has ended. `reason`: why it ended. `trace_id`: where the whole of it is, if it was traced."""
+    """Times in seconds; None for what is unknown or did not happen. `reused`: tokens by tier. `stopped`: a
+    StopReason value, and `sentence` its explanation; `break_text`: the text of both sides, if it may be read.
+    `waited_for`: WaitReason values. `followed`: the request whose prefill of the same prefix it waited for. `stage`:
+    empty if it has ended. `reason`: of the end. `trace_id`: of its trace, if it was traced."""
 
     id: str
     model: str
@@ -63,7 +62,7 @@ class RequestStory:
 
 
 def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> RequestStory:
-    """Of `read_summary`. Raises ValueError for values that are no numbers."""
+    """The story in the pairs of `read_summary`. Raises ValueError for malformed numbers."""
 
     def number(name: str) -> int:
         return int(pairs.get(name, "0"))
@@ -104,7 +103,7 @@ def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> 
 
 
 def from_server(body: "RequestBody") -> RequestStory:
-    end, told = body.end, body.explanation
+    end, found = body.end, body.explanation
     return RequestStory(
         id=body.id,
         model=body.model,
@@ -116,9 +115,9 @@ def from_server(body: "RequestBody") -> RequestStory:
         done_tokens=body.done_tokens,
         computed_tokens=body.computed_tokens,
         reused={tier: count for tier, count in body.reused.items() if count},
-        stopped=told.reason.value if told is not None else "",
-        sentence=told.sentence if told is not None else "",
-        break_text=_break_text(told) if body.shows_text and told is not None else {},
+        stopped=found.reason.value if found is not None else "",
+        sentence=found.sentence if found is not None else "",
+        break_text=_break_text(found) if body.shows_text and found is not None else {},
         output_tokens=body.output_tokens,
         queue_s=body.times.queue_s,
         prefill_s=body.times.prefill_s,
@@ -135,8 +134,8 @@ def from_server(body: "RequestBody") -> RequestStory:
     )
 
 
-def _break_text(told: "PromptExplanation") -> dict[str, str]:
-    found = told.divergence
+def _break_text(explanation: "PromptExplanation") -> dict[str, str]:
+    found = explanation.divergence
     if found is None:
         return {}
     sides = {"both": found.before, "prompt": found.prompt, "stored": found.stored}
@@ -144,7 +143,7 @@ def _break_text(told: "PromptExplanation") -> dict[str, str]:
 
 
 def _sentence(pairs: Mapping[str, str], reused: Mapping[str, int]) -> str:
-    """Words for a reason that a log line names, with its numbers; empty for one that this version does not know."""
+    """The sentence for the stop reason of a log line; empty for a reason that this version does not know."""
     try:
         reason = StopReason(pairs["stopped"])
     except (KeyError, ValueError):
@@ -164,20 +163,20 @@ _PLAIN = re.compile(rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}}) \w+ {re.escap
 
 
 def find_story(lines: Iterable[str], id: str) -> RequestStory | None:
-    """The last line that tells how this request ended; None where there is none."""
+    """The story in the last line about the end of this request; None without one."""
     found: RequestStory | None = None
     for line in lines:
         if id not in line:
             continue
         try:
-            found = _told(line, id) or found
-        except (ValueError, OverflowError):  # somebody wrote into the log
+            found = _story(line, id) or found
+        except (ValueError, OverflowError):  # a line that another program wrote
             continue
     return found
 
 
-def _told(line: str, id: str) -> RequestStory | None:
-    """What this line tells of the request; None for one that is not about it. Raises ValueError and OverflowError."""
+def _story(line: str, id: str) -> RequestStory | None:
+    """The story in a line; None for a line that is not about the request. Raises ValueError and OverflowError."""
     if (entry := _entry(line.rstrip("\r\n"))) is None:
         return None
     message, written_at = entry
@@ -186,7 +185,7 @@ def _told(line: str, id: str) -> RequestStory | None:
 
 
 def _entry(line: str) -> tuple[str, datetime | None] | None:
-    """The message of the request log and when it was written; None for another logger's, or none."""
+    """The message of a line of the request log and its time; None for a line of another logger."""
     if (plain := _PLAIN.search(line)) is not None:
         return plain[2], datetime.strptime(plain[1], "%Y-%m-%d %H:%M:%S.%f").astimezone()
     at = line.find("{")
@@ -226,8 +225,8 @@ _ENDS = {
 }
 
 
-def told(story: RequestStory) -> Iterator[tuple[str, str]]:
-    """Lines as (label, text), as `cairn logs explain` prints them."""
+def story_lines(story: RequestStory) -> Iterator[tuple[str, str]]:
+    """The lines that `cairn logs explain` prints, as (label, text)."""
     by = [story.operation, f"key {story.key}" if story.key else "", story.priority]
     yield "request", ", ".join(shown(part) for part in (story.id, f"model {story.model}", *by) if part)
     queued = "" if story.queued_at is None else f"{story.queued_at.astimezone():%Y-%m-%d %H:%M:%S}, "
@@ -281,7 +280,7 @@ def _why_it_waited(story: RequestStory) -> str:
 
 
 def _most(story: RequestStory) -> str | None:
-    """Where the time went, if anywhere."""
+    """The stage that took most of the time; None if fewer than two are known."""
     stages = {"waiting": story.queue_s, "prefill": story.prefill_s, "decode": story.decode_s}
     known = {name: value for name, value in stages.items() if value is not None}
     total = sum(known.values())

@@ -1,7 +1,7 @@
 """A running server as commands talk to it: one JSON request, one JSON answer, and a message when it fails.
 
-What answers may not be Cairn: an answer is read up to a bound, decoded as JSON or refused, and its text is shown only
-through `domain/shown.py`.
+The server may be another program: an answer is read up to a bound, decoded as JSON or refused, and its text is shown
+only through `domain/shown.py`.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class RunningServer:
             is_local = is_loopback(urlsplit(self.url).hostname or "")
             timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
             async with (
-                asyncio.timeout(timeout_s),  # of it all: a byte now and then is no answer
+                asyncio.timeout(timeout_s),  # for the whole answer
                 httpx.AsyncClient(timeout=timeout, trust_env=not is_local) as client,
                 client.stream(method, self.url + path, content=body, headers=headers) as response,
             ):

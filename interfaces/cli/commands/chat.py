@@ -14,7 +14,7 @@ from interfaces.composition.service import Service
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`is_complete` is False when it was cut off by length or cancelled."""
+    """An answer. `is_complete`: False if it was cut off by length or cancelled."""
 
     text: str
     usage: Usage | None
@@ -22,7 +22,7 @@ class Reply:
 
 
 class Chat:
-    """Event loop only. The history keeps every turn, a cancelled answer as far as it came."""
+    """A conversation. Event loop only. The history keeps every turn, and of a cancelled answer the received part."""
 
     def __init__(self, service: Service, sampling: SamplingParams, stop: StopRules, system: str | None = None) -> None:
         self._service = service
@@ -31,7 +31,7 @@ class Chat:
         self.history: list[ChatMessage] = [ChatMessage(Role.SYSTEM, system)] if system else []
 
     async def ask(self, text: str, show: Callable[[str], None]) -> Reply:
-        """One turn; `show` gets the answer piece by piece. Raises DomainError, and then the turn is not kept.
+        """One turn; `show` is called with each piece of the answer. Raises DomainError, and then the turn is not kept.
 
         When the calling task is cancelled the model stops within a step, and the turn is kept.
         """

@@ -1,4 +1,4 @@
-"""`cairn config`: what is set, where it was set, and where the file is."""
+"""`cairn config`: the settings, their origins, and the path of the file."""
 
 import json
 import os
@@ -12,7 +12,7 @@ config_app = typer.Typer(help="Show the settings and where they come from.", no_
 
 @config_app.command("show")
 def show(
-    origin: bool = typer.Option(False, "--origin", help="Also show what decided each value."), as_json: AsJson = False
+    origin: bool = typer.Option(False, "--origin", help="Also show the source of each value."), as_json: AsJson = False
 ) -> None:
     """Show every setting as it would be used now; secrets only as set or unset."""
     from adapters.config.loader import config_file, shown_settings

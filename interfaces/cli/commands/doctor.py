@@ -1,4 +1,4 @@
-"""`cairn doctor`: what this machine is to Cairn, and what is wrong with it.
+"""`cairn doctor`: checks of this machine and of the settings.
 
 Each check is a name, a finding, and what to do about it if something is wrong. A check never raises: a failure to find
 out is itself a finding.
@@ -61,7 +61,7 @@ class Check:
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Every check, in the order shown. Takes a few seconds: MLX is imported and the disk is measured."""
+    """Every check, in the order shown. Takes a few seconds: MLX is imported."""
     parts: tuple[Callable[[], Iterator[Check]], ...] = (
         _versions,
         lambda: _computing(settings),
@@ -121,7 +121,7 @@ def _model(settings: Settings) -> Iterator[Check]:
     elif settings.model.download and id.count("/") == 1:
         yield Check("model", f"{id}, to be downloaded on first use")
     else:
-        yield Check("model", f"{id} is not here", "see `cairn models`, or name a hub model as ORG/NAME")
+        yield Check("model", f"{id} is not on this machine", "see `cairn models`, or name a hub model as ORG/NAME")
 
 
 def _limits() -> Iterator[Check]:
@@ -157,7 +157,7 @@ def _watch(settings: Settings) -> Iterator[Check]:
     from interfaces.composition.supervision import stuck_after_s
 
     after_s = stuck_after_s(choose_backend(settings).may_be_cpu)
-    yield Check("watch", f"an engine that does not move for {after_s:g} s is replaced")
+    yield Check("watch", f"an engine that is stuck for {after_s:g} s is replaced")
 
 
 def _data(settings: Settings) -> Iterator[Check]:

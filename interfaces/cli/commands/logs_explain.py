@@ -1,4 +1,4 @@
-"""`cairn logs explain`: what became of one request, and why."""
+"""`cairn logs explain`: the story of one request."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 12
 TIMEOUT_S = 10.0
 
-logs_app = typer.Typer(help="Read what the server logged.", no_args_is_help=True)
+logs_app = typer.Typer(help="Read the log of the server.", no_args_is_help=True)
 
 Id = Annotated[
     str,
@@ -27,22 +27,22 @@ Id = Annotated[
 ]
 Log = Annotated[
     str | None,
-    typer.Option("--log", metavar="FILE", help="What the server wrote to stderr, plain or JSON; - for stdin."),
+    typer.Option("--log", metavar="FILE", help="The server's log, plain or JSON; - for stdin."),
 ]
 
 
 @logs_app.callback()
 def logs() -> None:
-    """Read what the server logged."""
+    """Read the log of the server."""
 
 
 @logs_app.command()
 def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """Tell the story of one request: why it waited, what was reused, where the time went, why it ended.
+    """Explain one request: why it waited, what was reused, where the time went, why it ended.
 
     A running server is asked first (it remembers open requests and the last that ended), then the log, if one is given.
     """
-    from interfaces.cli.client.request_story import told
+    from interfaces.cli.client.request_story import story_lines
     from interfaces.cli.client.running_server import NoAnswer
 
     story, problem = None, ""
@@ -52,14 +52,14 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
         problem = str(why)
     if story is None and log is not None:
         story = _look(id, log)
-        problem = f"no line of {log} tells of {id!r}; {problem}"
+        problem = f"{log} has no line about {id!r}; {problem}"
     if story is None:
         hint = "" if log is not None else "; older ones are in its log: give it with --log FILE"
         fail(f"{problem}{hint}. Ids are those of answers (chatcmpl-...), not of x-request-id headers")
     if as_json:
         typer.echo(json.dumps(asdict(story), indent=2, default=str))
         return
-    for label, text in told(story):
+    for label, text in story_lines(story):
         typer.echo(f"{label:<{LABEL_WIDTH}}{text}")
 
 
@@ -76,8 +76,8 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
     try:
         return from_server(server.understood(answer, RequestBody))
-    except (ValueError, OverflowError, OSError) as error:  # a time that no calendar has
-        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
+    except (ValueError, OverflowError, OSError) as error:  # a time out of range
+        raise NoAnswer(f"the server at {server.url} is not this version of Cairn: {shown(str(error))}") from None
 
 
 def _look(id: str, log: str) -> "RequestStory | None":

@@ -1,4 +1,4 @@
-"""`cairn plan`: what a model would need of memory here, or on another machine, before anything is loaded."""
+"""`cairn plan`: the memory that a model would need, here or on another machine, without loading it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ Context = Annotated[
 ]
 Batch = Annotated[int, typer.Option(min=1, max=1024, help="Sequences at once.")]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="What the machine lets it hold: 64GiB, 60%. Default: this machine's.")
+    str | None, typer.Option(metavar="SIZE", help="The memory of the machine: 64GiB, 60%. Default: of this machine.")
 ]
 
 
@@ -36,7 +36,7 @@ def plan(
     backend: Backend = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model needs of memory, and what fits, from its config alone."""
+    """Estimate the memory that a model needs, and what fits, from its config alone."""
     from interfaces.composition.backends import choose_backend
     from interfaces.composition.memory import plan_memory
 
@@ -67,7 +67,7 @@ def parse_tokens(text: str) -> int:
 
 
 def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
-    """Bytes and tokens, for programs."""
+    """The plan in bytes and tokens, for JSON."""
     limits = plan.limits
     return {
         "model": id,
@@ -101,8 +101,8 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
 
 
 def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]:
-    """The same for people."""
-    origin = "" if model.has_weights else " (by the config: there are no weights here)"
+    """The plan as lines, as (name, text)."""
+    origin = "" if model.has_weights else " (from the config: no weights were found)"
     yield "weights", format_bytes(plan.shape.weight_bytes) + origin
     for state in plan.shape.states:
         yield _state_line(state)
@@ -111,9 +111,9 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
     yield f"a sequence of {plan.context} tokens", format_bytes(plan.sequence_bytes)
     yield f"prefill, chunks of {plan.chunk}", f"{format_bytes(plan.prefill_bytes)} for a moment, at most"
     yield f"a decode step of {plan.batch}", f"{format_bytes(plan.decode_bytes)} for a moment, at most"
-    yield f"in all, {plan.batch} at once", format_bytes(plan.needed_bytes)
+    yield f"in total, {plan.batch} at once", format_bytes(plan.needed_bytes)
     if plan.limits is None:
-        yield "memory", "cannot be read here: name it with --memory"
+        yield "memory", "unknown: give it with --memory"
         return
     total, hard = format_bytes(plan.limits.total_bytes), format_bytes(plan.limits.hard_bytes)
     yield "may be held", f"{hard} of {total}: it {'fits' if plan.fits else 'does not fit'}"

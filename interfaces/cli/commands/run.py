@@ -1,4 +1,4 @@
-"""`cairn run`: talk to a model in the terminal, without a server."""
+"""`cairn run`: a chat with a model in the terminal, without a server."""
 
 import contextlib
 import importlib
@@ -28,18 +28,18 @@ def run(
     dtype: Dtype = None,
     model_dir: ModelDirs = None,
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 for the likeliest answer.")] = 0.0,
+    max_tokens: Annotated[int | None, typer.Option(help="Limit of an answer in tokens.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 for greedy decoding.")] = 0.0,
     backend: Backend = None,
 ) -> None:
-    """Talk to a model in the terminal. Ctrl-C cancels an answer, Ctrl-D ends the chat."""
+    """Chat with a model in the terminal. Ctrl-C cancels an answer, Ctrl-D ends the chat."""
     from domain.errors import DomainError
     from domain.request.sampling import SamplingParams, StopRules
     from interfaces.cli.terminal.logs import configure_logging
     from interfaces.composition.service import build_service
 
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
-    configure_logging("critical", "plain")  # what goes wrong is said once, by this command
+    configure_logging("critical", "plain")  # this command reports errors itself
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
         if not prompt:

@@ -1,4 +1,4 @@
-"""`cairn serve`: the HTTP server on this machine, until it is told to stop."""
+"""`cairn serve`: the HTTP server, until a signal stops it."""
 
 import os
 from contextlib import suppress
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from adapters.config.loader import LoadedSettings
 
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; any but loopback needs a key.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
-Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Where prefixes are kept.")]
-StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Most the store may take: 16GiB, 50%.")]
-HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for prefixes: 2GiB, 10%.")]
+Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Folder of the prefix store, or off.")]
+StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Limit of the store on disk: 16GiB, 50%.")]
+HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Limit of the hot tier in memory: 2GiB, 10%.")]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE|auto", help="Most that computing may hold, weights included: 24GiB, 60%.")
+    str | None, typer.Option(metavar="SIZE|auto", help="Memory limit of the engine, weights included: 24GiB, 60%.")
 ]
-MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
+MaxBatch = Annotated[int | None, typer.Option(help="Sequences decoded at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
 Exact = Annotated[
     bool | None, typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing.")
@@ -48,7 +48,7 @@ def serve(
     log_format: LogFormat = None,
     backend: Backend = None,
 ) -> None:
-    """Serve models over HTTP, in OpenAI's dialect."""
+    """Serve models over HTTP, with the APIs of OpenAI, Anthropic and Ollama."""
     from interfaces.cli.terminal.logs import configure_logging
 
     flags = model_flags(model, dtype, model_dir, backend) | {
@@ -84,8 +84,8 @@ def _run(loaded: "LoadedSettings") -> None:
     from interfaces.composition.engine_entry import engine_child
 
     child = engine_child(loaded.settings.engine.backend)
-    with suppress(OSError):  # it is tried again where that can be reported
-        child.launch()  # it has as much to import as this process, and does it at the same time
+    with suppress(OSError):  # the next try reports the error
+        child.launch()  # imports at the same time as this process
     from domain.errors import InvalidKeys
     from interfaces.cli.server.server_process import serve_until_stopped
     from interfaces.http.front.server import AddressUnavailable, new_event_loop
@@ -96,7 +96,7 @@ def _run(loaded: "LoadedSettings") -> None:
     except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:
-        typer.echo("cairn: the engine did not end in time", err=True)
+        typer.echo("cairn: the engine did not stop in time", err=True)
         os._exit(1)
     if outcome.problem:
         fail(outcome.problem)

@@ -1,4 +1,4 @@
-"""`cairn status`: one screen about a running server, or its figures as JSON."""
+"""`cairn status`: the state of a running server, on one screen or as JSON."""
 
 import json
 
@@ -8,7 +8,7 @@ from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
 
 def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """Show what a running server does: models, requests, rates, reuse, memory. Needs an admin's key, if any."""
+    """Show the state of a running server: models, requests, rates, reuse, memory. Needs an admin's key, if any."""
     import asyncio
 
     import typer

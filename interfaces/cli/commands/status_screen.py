@@ -1,7 +1,7 @@
-"""One screen about a running server, read from its admin API.
+"""The screen of `cairn status`, read from the admin API of a server.
 
 Models, requests, latencies, reuse, memory and tiers, then the open requests and the last that ended. Every line is cut
-to the terminal's width, and names that a client chose are shown without control codes.
+to the terminal's width, and names that a client chose are printed without control codes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,20 +22,22 @@ TIMEOUT_S = 5.0
 NUM_ENDED = 10
 LABEL_WIDTH = 10
 MAX_CHARS = 1000
-"""Of a line, before it is cut to the terminal's width."""
+"""The bound on a line, before it is cut to the terminal's width."""
 
 STALE_S = 10.0
-"""Readings of the tiers that are older are marked: the store does not answer."""
+"""The age from which readings of the tiers are marked as old."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    """The answers of the admin API that the screen shows."""
+
     overview: OverviewBody
     requests: RequestListBody
 
 
 async def read(server: RunningServer) -> Status:
-    """Raises NoAnswer."""
+    """Ask the server. Raises NoAnswer."""
     overview = await server.ask("/admin/api/overview", timeout_s=TIMEOUT_S)
     requests = await server.ask(f"/admin/api/requests?ended={NUM_ENDED}", timeout_s=TIMEOUT_S)
     return Status(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
@@ -55,7 +57,7 @@ def _fitted(line: Text, width: int) -> Text:
 
 
 def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
-    """The server, its load and what it holds."""
+    """The lines about the server, its load and its memory."""
     health = overview.health
     is_ready = health.status == "ready"
     state = Text(health.status, "green" if is_ready else "bold red")
@@ -97,12 +99,12 @@ def _latency(found: LatencyBody) -> str:
     if not found.count:
         return f"n/a in the last {_minutes(found.window_s)}"
     values = zip(("p50", "p90", "p99"), (found.p50_s, found.p90_s, found.p99_s), strict=True)
-    told = "  ".join(f"{name} {format_latency(value)}" for name, value in values if value is not None)
-    return f"{told}  ({found.count:,} in {_minutes(found.window_s)})"
+    text = "  ".join(f"{name} {format_latency(value)}" for name, value in values if value is not None)
+    return f"{text}  ({found.count:,} in {_minutes(found.window_s)})"
 
 
 def _rates(rates: Mapping[str, float]) -> str:
-    """Output first: it is what people watch."""
+    """Rates by origin, output first."""
     names = sorted(rates, key=lambda name: name != "output")
     return "  ".join(f"{name} {rates[name]:,.0f}" for name in names) or "n/a"
 

@@ -1,7 +1,6 @@
-"""The entry of an engine's own process: `cairn serve` starts it.
+"""The entry point of the engine's process, which `cairn serve` starts.
 
-Its arguments are a descriptor, its end of a socket, and the backend that it will be asked for; its settings come
-through the socket.
+The arguments are the descriptor of its end of a socket and the name of the backend; settings come through the socket.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from interfaces.cli.terminal.ending import leave
 
 
 def import_engine(backend: str) -> object:
-    """Import what the engine needs, while the server does the same."""
+    """Import the modules of the engine, at the same time as the server imports its own."""
     from interfaces.composition import token_side
     from interfaces.composition.backends import import_backend
 
-    with suppress(Exception):  # it fails again where it can be reported
+    with suppress(Exception):  # the error is reported when the engine is made
         import_backend(backend)
     return token_side
 
 
 def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
-    """A MakeEngine: the token side, and nothing else."""
+    """A MakeEngine that builds the token side only."""
     from interfaces.cli.terminal.logs import configure_logging
     from interfaces.composition.engine_process import decode_settings
     from interfaces.composition.token_side import host_token_side
@@ -35,7 +34,7 @@ def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: each step goes through it once."""
+    """A loop of uvloop if it is installed, else of asyncio."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""Waiting for a model, and showing how far it is: downloading takes minutes, and so may reading its weights."""
+"""Waiting for a model with the progress of its download and its load."""
 
 import asyncio
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ class LoadStages:
         self._bar: Meter | None = None
 
     def show(self, download: DownloadProgress | None, load: LoadProgress | None) -> None:
-        """What is under way now; None for what is not."""
+        """Show the download or the load that is under way; None for one that is not."""
         if download is not None:
             self._reach(f"downloading {self._name}", download.done_bytes, download.total_bytes)
         elif load is not None:

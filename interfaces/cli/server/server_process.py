@@ -1,4 +1,4 @@
-"""One server in this process, from its socket to its last thread, and what became of it."""
+"""The server of `cairn serve` in this process: start, banner, stop, and its outcome."""
 
 import asyncio
 import json
@@ -41,16 +41,16 @@ class StopSignals:
 
     def _received(self, number: signal.Signals) -> None:
         if self.is_stopping:
-            # Not sys.exit: whatever hangs would hang it too. Stored data is safe against kill -9.
+            # Not sys.exit, which a hanging thread would block. Stored data is safe against kill -9.
             os._exit(128 + number)
         self.is_stopping = True
-        typer.echo("stopping: running requests may finish; once more to stop at once", err=True)
+        typer.echo("stopping after the running requests; send the signal again to stop at once", err=True)
         self._on_first()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`problem` is empty for a server that was asked to stop. `is_clean`: every thread has ended."""
+    """The end of a server. `problem`: empty if it was asked to stop. `is_clean`: every thread has ended."""
 
     problem: str
     is_clean: bool
@@ -81,7 +81,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         place="process",
         first_child=first_child,
         supervisor=supervisor,
-        give_up=os._exit,  # what hangs would hang any other end of it too
+        give_up=os._exit,  # a hanging thread would block any other exit
         outdated=outdated,
     )
     announcing: asyncio.Task[str] | None = None
@@ -112,7 +112,8 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
 
 
 async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
-    """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
+    """Wait for the model, then print the banner and report to the supervisor. Returns why the model cannot be served,
+    after stopping the server, or an empty string."""
     try:
         served = await wait_for_model(service)
     except DomainError as error:
@@ -138,13 +139,13 @@ async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, s
 async def _data_fact(service: Service) -> str:
     store = service.settings.store
     if store.kind != "lmdb":
-        return "in memory only, gone when this ends" if store.kind == "memory" else "none: the store is off"
+        return "in memory only, until the process ends" if store.kind == "memory" else "none: the store is off"
     folder = store_dir(store)
     stats = await service.engine.cache.stats()
     if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
     if stats.store is not None and not stats.store.quota_bytes:
-        return f"none yet: another process has the store in {folder}"
+        return f"none yet: the store is open in another process: {folder}"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
 
 
@@ -154,7 +155,7 @@ def _config_fact() -> str:
 
 
 QUESTION = "My cat is called Miso. What is my cat called?"
-"""Within the abilities of the embedded model, which knows nothing that it is not told."""
+"""A question that the embedded model can answer: it knows only what its prompt says."""
 
 
 def banner(
@@ -182,12 +183,12 @@ def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
 
 
 def describe_template(features: TemplateFeatures | None) -> str:
-    """`tools, reasoning, no late system messages (told as a user's)`: what the chat template shows to the model."""
+    """`tools, reasoning, no late system messages (sent as user messages)`: the abilities of the chat template."""
     if features is None:
         return "none: completions only"
     tools = "tools" if features.tools else "no tools"
     reasoning = "reasoning" if features.reasoning else "no reasoning"
-    late = "late system messages" if features.late_system else "no late system messages (told as a user's)"
+    late = "late system messages" if features.late_system else "no late system messages (sent as user messages)"
     return f"{tools}, {reasoning}, {late}"
 
 

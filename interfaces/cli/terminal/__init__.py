@@ -1,1 +1,1 @@
-"""A command's terminal: options, progress, logs, failures, Ctrl-C. Imports no other folder here."""
+"""A command's terminal: options, progress, logs, failures and Ctrl-C. Imports no other folder here."""

@@ -9,13 +9,13 @@ from typing import Any
 from domain.shown import shown
 
 MAX_CHARS = 10_000
-"""Of one line."""
+"""The bound on one line."""
 
 
 class PlainFormatter(logging.Formatter):
     """`2026-11-21 10:00:00.123 INFO cairn.engine: message`, local time.
 
-    A message is one line, and a traceback is indented: nothing that somebody had logged passes for another line.
+    A message is one line, and a traceback is indented, so that no text in a message passes for another line.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, log_format: str) -> None:
-    """Once a process. Ours from `level`; libraries only from warning, unless `level` is debug."""
+    """Configure logging, once a process: Cairn from `level`, libraries from warning unless `level` is debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else PlainFormatter())
     logging.basicConfig(level=level.upper() if level == "debug" else "WARNING", handlers=[handler], force=True)

@@ -32,7 +32,7 @@ Backend = Annotated[
 
 
 def key_in(file: str | None) -> str | None:
-    """The key that a file holds; ends the command where there is none in it."""
+    """The key in a file; ends the command if the file is empty or cannot be read."""
     if file is None:
         return None
     try:
@@ -51,13 +51,13 @@ ApiKey = Annotated[
         help="File with the server's key. Default: CAIRN_SERVER__API_KEY, or server.api_key of the settings.",
     ),
 ]
-"""The key itself is no argument: every user of a machine sees the arguments of its processes."""
+"""The key itself is not an argument: every user of a machine can see the arguments of its processes."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def settings_with(flags: Mapping[str, tuple[str, object]]) -> "LoadedSettings":
-    """Every source of settings together; ends the command where they cannot be used.
+    """The settings from all sources; ends the command if they are invalid.
 
     `flags`: by settings path, the flag's name and its value; None for a flag that was not given.
     """
@@ -76,7 +76,7 @@ def settings_with(flags: Mapping[str, tuple[str, object]]) -> "LoadedSettings":
 def model_flags(
     model: str | None, dtype: str | None, dirs: list[str] | None, backend: str | None
 ) -> dict[str, tuple[str, object]]:
-    """The settings that `Model`, `Dtype`, `ModelDirs` and `Backend` stand for."""
+    """The flags of `Model`, `Dtype`, `ModelDirs` and `Backend`, by settings path."""
     return {
         "model.default": ("MODEL", _folder_or_name(model)),
         "model.dtype": ("--dtype", dtype),
@@ -86,7 +86,7 @@ def model_flags(
 
 
 def _folder_or_name(model: str | None) -> str | None:
-    """A folder named without a slash is written with one: ids without a slash are names."""
+    """A folder named without a slash gets one, because ids without a slash are names."""
     if model and "/" not in model and os.path.isfile(os.path.join(model, "config.json")):
         return f"./{model}"
     return model

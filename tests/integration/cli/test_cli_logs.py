@@ -93,7 +93,7 @@ def test_what_somebody_wrote_into_the_log_is_passed_over(tmp_path: Path, nobody:
     [
         ((), "no request 'chatcmpl-9' is open or among the last that ended; older ones are in its log: give it with"
              " --log FILE. Ids are those of answers (chatcmpl-...), not of x-request-id headers"),
-        (("--log", "/dev/null"), "no line of /dev/null tells of 'chatcmpl-9'; no request 'chatcmpl-9' is open"),
+        (("--log", "/dev/null"), "/dev/null has no line about 'chatcmpl-9'; no request 'chatcmpl-9' is open"),
         (("--log", "/nowhere"), "/nowhere cannot be read: No such file or directory"),
     ],
 )  # fmt: skip

@@ -132,7 +132,7 @@ def test_doctor_says_what_is_wrong(tmp_path: Path):
     result = run_here(tmp_path, "doctor", "no-such-model", "--backend", "fake", CAIRN_STORE__DIR=str(tmp_path / "file"))
     lines = result.stdout.splitlines()
     assert result.returncode == 1
-    assert "! model       no-such-model is not here" in lines
+    assert "! model       no-such-model is not on this machine" in lines
     assert any(line.startswith("! data") and "exists" in line.lower() for line in lines)
     assert lines[-1] == "lines with ! want attention"
 

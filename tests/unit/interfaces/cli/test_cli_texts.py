@@ -42,7 +42,7 @@ def test_banner_holds_what_is_needed():
     text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [("device", "cpu"), ("data", "/data")])
     assert text.splitlines()[0] == "Cairn serves it's at http://127.0.0.1:9/v1"
     assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
-    assert "  template tools, reasoning, no late system messages (told as a user's)\n" in text
+    assert "  template tools, reasoning, no late system messages (sent as user messages)\n" in text
     assert f"  answers  {FakeTokenizer().output_format}\n" in text
     assert "  pages    http://127.0.0.1:9/chat to talk to it, http://127.0.0.1:9/admin to watch it\n" in text
     assert re.search(r"^  device   cpu$", text, re.MULTILINE)

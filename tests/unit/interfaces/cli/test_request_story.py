@@ -11,7 +11,7 @@ from application.events import PrefixAwaited, PrefixMatched, RequestEnded, Reque
 from application.services.request_timelines import RequestTimeline, RequestTimelines
 from domain.ids import RequestId
 from domain.request.request import Usage
-from interfaces.cli.client.request_story import LOGGER, RequestStory, find_story, from_log, told
+from interfaces.cli.client.request_story import LOGGER, RequestStory, find_story, from_log, story_lines
 from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
 from tests.support.telemetry.event_script import Script, at
 
@@ -90,7 +90,7 @@ def test_a_line_is_read_back() -> None:
 
 
 def test_the_story_in_words() -> None:
-    lines = dict(told(story_of(line(followed(), whole()))))
+    lines = dict(story_lines(story_of(line(followed(), whole()))))
     assert list(lines) == [
         "request", "queued", "waited", "reused", "no more", "computed", "preempted", "first token", "answer", "ended",
         "most of it", "trace",
@@ -112,7 +112,9 @@ def test_what_an_error_says_is_no_part_of_the_line() -> None:
     story = story_of(line(followed(), failed))
     assert (story.reason, story.error_code, story.prompt_tokens) == ("error", "compute_failed", 1025)
     assert story.error_message == "see reason=stop prompt=7 error=none: really"
-    assert dict(told(story))["ended"].startswith("after 500.0ms: error, it failed: compute_failed: see reason=stop")
+    assert dict(story_lines(story))["ended"].startswith(
+        "after 500.0ms: error, it failed: compute_failed: see reason=stop"
+    )
 
 
 def test_what_did_not_happen_is_not_told() -> None:
@@ -120,7 +122,7 @@ def test_what_did_not_happen_is_not_told() -> None:
     timelines.emit(script.queued())
     timeline = timelines.get(ID)
     assert timeline is not None
-    lines = dict(told(story_of(summarise(timeline, script.ended("cancelled", 3.0, 0)))))
+    lines = dict(story_lines(story_of(summarise(timeline, script.ended("cancelled", 3.0, 0)))))
     assert list(lines) == ["request", "queued", "waited", "ended"]
     assert lines["ended"] == "after 3.00s: cancelled, its client left, or it was cancelled"
 
@@ -161,4 +163,4 @@ def test_a_story_holds_no_control_code() -> None:
     story = RequestStory(
         id="a\x1b[2J", model="m\n", error_code="e", error_message="\x07", reason="error", sentence="\r"
     )
-    assert all(text.isprintable() for _, text in told(replace(story, stopped="x\x1b")))
+    assert all(text.isprintable() for _, text in story_lines(replace(story, stopped="x\x1b")))
