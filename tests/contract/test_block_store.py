@@ -96,7 +96,7 @@ def fill(store: BlockStore, count: int, *, size_bytes: int = 100_000) -> list[Re
     return records
 
 
-def test_what_was_put_comes_back_bit_for_bit(store: BlockStore) -> None:
+def test_records_come_back_bit_for_bit(store: BlockStore) -> None:
     blocks = chain(ONE, 3, size_bytes=50_000)
     records = [*blocks, snapshot(blocks[-1], [7, 8]), snapshot(ONE, [1]), snapshot(blocks[0], [])]
     assert put(store, records) is PutOutcome.STORED
@@ -142,7 +142,7 @@ def test_batches_are_prepared_ahead_and_put_in_their_order(store: BlockStore) ->
     assert all(map(same, get(store, keys_of(blocks)), blocks))
 
 
-def test_what_goes_while_a_batch_is_prepared_is_put_again(store: BlockStore) -> None:
+def test_a_record_removed_while_a_batch_is_prepared_is_put_again(store: BlockStore) -> None:
     blocks = chain(ONE, 3)
     put(store, blocks)
     prepared = store.prepare(blocks)
@@ -195,7 +195,7 @@ def test_namespaces_share_nothing(store: BlockStore) -> None:
     assert same(get(store, [mine.key])[0], mine)
 
 
-def test_deleting_takes_what_hangs_on_it(store: BlockStore) -> None:
+def test_deleting_removes_following_records(store: BlockStore) -> None:
     trunk = chain(ONE, 3)
     branch = chain(ONE, 2, seed=5, after=trunk[1])
     hanging = snapshot(branch[0], [1])
@@ -218,7 +218,7 @@ def test_a_namespace_can_be_emptied_and_filled_again(store: BlockStore) -> None:
     assert present(store, blocks) == [True] * 4
 
 
-def test_a_namespace_is_told_of_as_long_as_it_holds_records(store: BlockStore) -> None:
+def test_usage_lists_a_namespace_while_it_holds_records(store: BlockStore) -> None:
     assert store.usage().namespaces == ()
     mine, theirs = chain(ONE, 2), chain(TWO, 1)
     assert put(store, mine) is put(store, theirs) is PutOutcome.STORED
@@ -287,7 +287,7 @@ def test_a_batch_beyond_the_quota_stores_nothing(store: BlockStore) -> None:
     assert present(store, [*before, *blocks]) == [True] * 2 + [False] * 8
 
 
-def test_nothing_known_is_nothing_done(store: BlockStore) -> None:
+def test_absent_records_are_ignored(store: BlockStore) -> None:
     absent = chain(ONE, 1)[0]
     store.touch([absent.key])
     assert store.delete([absent.key]) == 0

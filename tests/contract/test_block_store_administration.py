@@ -61,7 +61,7 @@ def test_all_keys_of_a_namespace_are_listed_and_no_others(store: BlockStore) -> 
     assert list(store.keys(ONE.namespace)) == []
 
 
-def test_what_is_deleted_is_reported_with_all_that_follows_it(store: BlockStore) -> None:
+def test_deleted_records_are_reported_with_following_ones(store: BlockStore) -> None:
     blocks = chain(ONE, 4)
     assert put(store, [*blocks, snapshot(blocks[2], [1])]) is PutOutcome.STORED
     index = Index(store, ONE)
@@ -71,7 +71,7 @@ def test_what_is_deleted_is_reported_with_all_that_follows_it(store: BlockStore)
     assert index.is_true
 
 
-def test_what_is_evicted_is_reported(store: BlockStore) -> None:
+def test_evicted_records_are_reported(store: BlockStore) -> None:
     index = Index(store, ONE)
     for seed in range(40):
         record = chain(ONE, 1, seed=seed, size_bytes=100_000)[0]
@@ -81,7 +81,7 @@ def test_what_is_evicted_is_reported(store: BlockStore) -> None:
     assert index.is_true
 
 
-def test_an_erased_store_is_not_what_it_was(store: BlockStore) -> None:
+def test_an_erased_store_reports_that_its_keys_changed(store: BlockStore) -> None:
     assert put(store, chain(ONE, 2)) is put(store, chain(TWO, 2)) is PutOutcome.STORED
     index = Index(store, ONE)
     store.erase(lambda info: info.namespace == TWO.namespace)
@@ -92,7 +92,7 @@ def test_an_erased_store_is_not_what_it_was(store: BlockStore) -> None:
     assert not index.keys
 
 
-def test_a_store_that_comes_back_is_read_again() -> None:
+def test_keys_are_read_again_after_an_outage() -> None:
     store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
     assert store.put(chain(ONE, 2)) is PutOutcome.STORED
     index = Index(store, ONE)
@@ -108,7 +108,7 @@ def is_two(info: NamespaceInfo) -> bool:
     return info == TWO
 
 
-def test_a_part_goes_and_the_rest_stays(store: BlockStore) -> None:
+def test_erasing_a_namespace_keeps_the_others(store: BlockStore) -> None:
     mine, theirs = chain(ONE, 3), chain(TWO, 3)
     hanging = [snapshot(theirs[1], [1]), snapshot(TWO, [2])]
     for records in (mine, [*theirs, *hanging]):
@@ -121,7 +121,7 @@ def test_a_part_goes_and_the_rest_stays(store: BlockStore) -> None:
     assert present(store, theirs) == [True] * 3
 
 
-def test_everything_goes_and_the_store_goes_on(store: BlockStore) -> None:
+def test_an_erased_store_can_be_used(store: BlockStore) -> None:
     mine, theirs = chain(ONE, 3, size_bytes=50_000), chain(TWO, 2)
     for records in (mine, theirs):
         assert put(store, records) is PutOutcome.STORED
@@ -138,7 +138,7 @@ def test_everything_goes_and_the_store_goes_on(store: BlockStore) -> None:
     assert store.erase().num_records == 0
 
 
-def test_after_close_nothing_is_erased_and_it_says_so(store: BlockStore) -> None:
+def test_erasing_a_closed_store_reports_a_problem(store: BlockStore) -> None:
     assert put(store, chain(ONE, 1)) is PutOutcome.STORED
     store.close()
     report = store.erase()
@@ -190,9 +190,7 @@ def test_an_identifier_of_another_length_is_an_error_of_the_caller_and_never_dam
     ],
     ids=["position-negative", "position-too-large", "group-too-large"],
 )
-def test_a_record_that_cannot_be_written_down_is_an_error_of_the_caller(
-    store: BlockStore, wrong: dict[str, object]
-) -> None:
+def test_an_invalid_record_is_an_error_of_the_caller(store: BlockStore, wrong: dict[str, object]) -> None:
     before = chain(ONE, 2)
     assert put(store, before[:1]) is PutOutcome.STORED
     with pytest.raises(ValueError, match="must be"):
@@ -200,7 +198,7 @@ def test_a_record_that_cannot_be_written_down_is_an_error_of_the_caller(
     assert put(store, before) is PutOutcome.STORED
 
 
-def test_a_snapshot_hangs_where_its_key_says(store: BlockStore) -> None:
+def test_a_snapshot_with_another_parent_is_refused(store: BlockStore) -> None:
     """Elsewhere it would count as hanging on one block and be listed under another."""
     blocks = chain(ONE, 2)
     misplaced = snapshot(blocks[1], [1])

@@ -53,7 +53,7 @@ def document(key: DocumentKey, body: bytes, clock: FakeClock, model: str = "demo
     return Document(key, body, model, clock.unix_ns())
 
 
-def test_what_is_fleeting_reaches_no_file(
+def test_a_fleeting_document_reaches_no_file(
     opens: Opens, store: DocumentStore, clock: FakeClock, store_path: Path
 ) -> None:
     secret = replace(document(key("a"), b"the launch code " * 8, clock), is_fleeting=True)
@@ -72,7 +72,7 @@ def test_what_is_fleeting_reaches_no_file(
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 4000, 300_000, 1_200_000])
-def test_what_is_put_is_found_as_it_was(store: DocumentStore, clock: FakeClock, num_bytes: int) -> None:
+def test_a_document_is_found_unchanged(store: DocumentStore, clock: FakeClock, num_bytes: int) -> None:
     noisy = document(key("noise"), noise(1, num_bytes), clock)
     even = document(key("even"), b"\x00" * num_bytes, clock, "other")
     assert store.put([noisy, even])
@@ -89,7 +89,7 @@ def test_a_second_put_replaces(store: DocumentStore, clock: FakeClock) -> None:
     assert store.usage().num_documents == 1
 
 
-def test_nobody_finds_what_is_another_s(store: DocumentStore, clock: FakeClock) -> None:
+def test_a_document_of_another_owner_is_a_miss(store: DocumentStore, clock: FakeClock) -> None:
     keys = [key("a"), key("a", "alice"), key("a", key_name="bob"), key("a", "alice", "bob"), key("a", kind="call")]
     for index, one in enumerate(keys):
         assert store.get([one]) == [None]
@@ -123,7 +123,7 @@ def test_the_oldest_make_room(store: DocumentStore, clock: FakeClock) -> None:
     assert store.usage().evicted == there.count(False)
 
 
-def test_what_is_put_again_is_the_youngest(store: DocumentStore, clock: FakeClock) -> None:
+def test_a_replaced_document_is_the_youngest(store: DocumentStore, clock: FakeClock) -> None:
     for number in range(4):
         assert store.put([document(key(str(number)), noise(number, 200_000), clock)])
     assert store.put([document(key("0"), b"again", clock)])
@@ -142,14 +142,14 @@ def test_many_small_ones_stay_within_the_quota(store: DocumentStore, clock: Fake
         assert all(store.get([one.key for one in batch]))
 
 
-def test_what_can_never_fit_is_refused_and_costs_nothing(store: DocumentStore, clock: FakeClock) -> None:
+def test_a_batch_beyond_the_quota_is_refused_and_evicts_none(store: DocumentStore, clock: FakeClock) -> None:
     small = document(key("small"), b"x", clock)
     assert store.put([small])
     assert not store.put([document(key("large"), noise(1, QUOTA_BYTES + 1), clock), document(key("b"), b"", clock)])
     assert store.get([small.key, key("large"), key("b")]) == [small, None, None]
 
 
-def test_what_is_too_old_is_a_miss_and_goes(store: DocumentStore, clock: FakeClock) -> None:
+def test_an_expired_document_is_a_miss_and_removed(store: DocumentStore, clock: FakeClock) -> None:
     assert store.put([document(key("old"), b"x", clock), document(key("old too"), b"x", clock)])
     clock.advance(AGE_S - 1)
     assert store.get([key("old")]) != [None]

@@ -111,7 +111,7 @@ def test_compact_gives_space_back(path: Path) -> None:
     assert facts("verify", "--store", path)["records"] == 3
 
 
-def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
+def test_writing_commands_are_refused_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
     for command in (["clear", "--yes"], ["compact"]):
         result = run(*command, "--store", path)
         assert result.exit_code == 1
@@ -119,7 +119,7 @@ def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Pa
     assert [record is None for record in writer.get(keys_of(content()))] == [False] * 11
 
 
-def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
+def test_reading_commands_work_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
     program = f"""
 from interfaces.cli.commands.cache import cache_app
 from typer.testing import CliRunner
@@ -131,7 +131,7 @@ for command in (["stats"], ["ls"], ["verify"]):
     assert writer.put(chain(ONE, 1, seed=9)) is PutOutcome.STORED
 
 
-def test_no_store_is_said_so(tmp_path: Path) -> None:
+def test_an_absent_store_is_an_error(tmp_path: Path) -> None:
     result = run("stats", "--store", tmp_path / "none")
     assert result.exit_code == 1
     assert "there is no store" in result.stderr

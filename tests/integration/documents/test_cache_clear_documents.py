@@ -70,7 +70,7 @@ def left(path: Path) -> list[bool]:
     ],
     ids=["all", "salt", "no-salt", "model", "both"],
 )
-def test_the_command_clears_what_is_meant(path: Path, arguments: tuple[str, ...], stays: list[bool]) -> None:
+def test_the_command_clears_the_chosen_documents(path: Path, arguments: tuple[str, ...], stays: list[bool]) -> None:
     answer = clear(path, *arguments)
     assert (answer["removed_documents"], answer["problem"]) == (stays.count(False), None)
     assert left(path) == stays

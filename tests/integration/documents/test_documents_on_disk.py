@@ -45,7 +45,7 @@ def test_a_restart_finds_what_was_put(tmp_path: Path) -> None:
     assert faults(events) == []
 
 
-def test_what_was_reported_as_kept_survives_every_kill(tmp_path: Path) -> None:
+def test_acknowledged_documents_survive_every_kill(tmp_path: Path) -> None:
     for kill in range(NUM_KILLS):
         process = start("-m", "tests.support.stores.kill_documents", str(tmp_path / "documents"))
         assert process.stdout is not None
@@ -138,7 +138,7 @@ def test_a_link_in_the_file_s_place_is_refused_and_memory_takes_its_place(tmp_pa
 
 
 @pytest.mark.parametrize("choice", [NamespaceChoice(), NamespaceChoice("demo", "bob")], ids=["all", "some"])
-def test_what_is_erased_is_in_no_file(tmp_path: Path, choice: NamespaceChoice) -> None:
+def test_erased_documents_are_in_no_file(tmp_path: Path, choice: NamespaceChoice) -> None:
     store = open_documents(tmp_path)
     for number in range(20):
         assert store.put([secret(str(number), "bob"), numbered(number)])

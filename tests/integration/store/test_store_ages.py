@@ -1,4 +1,4 @@
-"""store.max_age: what was not used for that long goes, over restarts and whatever the machine's clock does."""
+"""store.max_age: records expire by their last use, over restarts and changes of the machine's clock."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def tried(tmp_path: Path) -> "Tried":
     return Tried(tmp_path / "store")
 
 
-def test_what_was_not_used_goes_and_what_was_used_stays(tried: Tried) -> None:
+def test_unused_records_expire_and_used_ones_stay(tried: Tried) -> None:
     tried.store.flush()
     used, unused = tried.put(chain(INFO, 4)), tried.put(chain(INFO, 3, seed=1))
     branch = tried.put([*chain(INFO, 2, seed=2, after=used[1]), snapshot(unused[2], [1])])
@@ -96,7 +96,7 @@ def test_age_counts_over_restarts(tried: Tried) -> None:
     assert tried.present(records) == 0
 
 
-def test_a_use_that_is_not_written_yet_counts(tried: Tried) -> None:
+def test_an_unwritten_use_counts(tried: Tried) -> None:
     tried.store.flush()
     records = tried.put(chain(INFO, 2))
     tried.clock.advance(31 * DAY_S)
@@ -105,7 +105,7 @@ def test_a_use_that_is_not_written_yet_counts(tried: Tried) -> None:
     assert tried.present(records) == 2
 
 
-def test_a_store_from_before_ages_from_the_day_it_is_set(tried: Tried) -> None:
+def test_ages_count_from_the_day_of_the_setting(tried: Tried) -> None:
     tried.reopen(None)
     records = tried.put(chain(INFO, 2))
     num_marks = tried.num_marks()
@@ -122,7 +122,7 @@ def test_a_store_from_before_ages_from_the_day_it_is_set(tried: Tried) -> None:
     assert tried.present(records) == 2
 
 
-def test_what_is_being_read_stays(tried: Tried) -> None:
+def test_records_being_read_do_not_expire(tried: Tried) -> None:
     tried.store.flush()
     records = tried.put(chain(INFO, 2))
     with tried.store._uses.reading(keys_of(records)):
@@ -132,7 +132,7 @@ def test_what_is_being_read_stays(tried: Tried) -> None:
     assert tried.present(records) == 0
 
 
-def test_many_go_in_bounded_steps(tried: Tried) -> None:
+def test_expiry_runs_in_bounded_steps(tried: Tried) -> None:
     tried.store.flush()
     records = [record for seed in range(700) for record in chain(INFO, 1, seed=seed, size_bytes=60)]
     for start in range(0, 700, 100):
@@ -156,7 +156,7 @@ def test_marks_are_an_hour_apart_and_go_when_they_are_old(tried: Tried) -> None:
     assert 47 <= tried.num_marks() <= 50
 
 
-def test_a_clock_that_is_set_back_makes_nothing_younger(tried: Tried) -> None:
+def test_a_clock_set_back_changes_no_age(tried: Tried) -> None:
     old = tried.put(chain(INFO, 2))
     tried.days(20)
     new = tried.put(chain(INFO, 2, seed=1))
@@ -171,7 +171,7 @@ def test_a_clock_that_is_set_back_makes_nothing_younger(tried: Tried) -> None:
     assert tried.present(new) == 0
 
 
-def test_a_clock_that_was_wrong_for_a_while_ends_nothing_for_ever(tmp_path: Path) -> None:
+def test_a_clock_that_was_ahead_keeps_expiry_working(tmp_path: Path) -> None:
     tried = Tried(tmp_path / "store")
     tried.clock = FakeClock(unix_offset_ns=tried.clock.unix_ns() + 10**9 * 400 * DAY_S)
     tried.reopen()
@@ -208,7 +208,7 @@ def test_ages_that_cannot_be_kept_are_refused(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1.5h", "30 days", "1w", "9" * 12 + "d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="30d"):
         Duration.parse(text)
 

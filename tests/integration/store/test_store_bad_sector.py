@@ -100,7 +100,7 @@ def dies(program: str, store: Path, environment: Mapping[str, str]) -> bool:
     return process.returncode in (-signal.SIGBUS, -signal.SIGSEGV)
 
 
-def test_it_costs_one_process_and_that_record(store: Path, bad: Mapping[str, str]) -> None:
+def test_a_bad_sector_costs_one_process_and_its_record(store: Path, bad: Mapping[str, str]) -> None:
     assert dies(READ, store, bad)
     found = run(READ, store, bad)
     assert found["found"] == LEFT
@@ -111,12 +111,12 @@ def test_it_costs_one_process_and_that_record(store: Path, bad: Mapping[str, str
 
 
 @pytest.mark.parametrize("program", [DELETE, COMPACT], ids=["deleting", "compacting"])
-def test_whoever_touches_it_otherwise_dies_of_it_once(store: Path, bad: Mapping[str, str], program: str) -> None:
+def test_any_access_dies_of_a_bad_sector_once(store: Path, bad: Mapping[str, str], program: str) -> None:
     assert dies(program, store, bad)
     assert [fault[0] for fault in run(program, store, bad)["faults"]] == ["unreadable"]  # type: ignore[index]
 
 
-def test_its_place_is_given_up_by_compacting_and_by_clearing(store: Path, bad: Mapping[str, str]) -> None:
+def test_compacting_and_clearing_leave_out_the_bad_sector(store: Path, bad: Mapping[str, str]) -> None:
     assert dies(READ, store, bad)
     assert run(COMPACT, store, bad)["faults"]
     sound, _ = opened(store)
@@ -125,7 +125,7 @@ def test_its_place_is_given_up_by_compacting_and_by_clearing(store: Path, bad: M
     sound.close()
 
 
-def test_clearing_everything_touches_nothing(store: Path, bad: Mapping[str, str]) -> None:
+def test_clearing_everything_reads_no_payload(store: Path, bad: Mapping[str, str]) -> None:
     assert finish(start("-c", CLEAR, str(store), environment=bad), 60) == "\n"
     assert run(READ, store, bad) == {"found": [False] * 9, "faults": []}
 
@@ -164,7 +164,7 @@ def killed(store: Path, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["notes.of(4)", "reading()", "writing()"])
-def test_a_kill_costs_nothing(store: Path, moment: str) -> None:
+def test_a_killed_process_costs_no_record(store: Path, moment: str) -> None:
     """What was noted is read once more by another process, and is sound."""
     for _ in range(2):
         killed(store, moment)

@@ -97,7 +97,7 @@ def test_an_unusable_database_is_emptied(tmp_path: Path, content: bytes) -> None
     store.close()
 
 
-def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with lmdb.open(str(path), max_dbs=8, lib_version=0) as other, other.begin(write=True) as txn:
         for name in (b"sys", b"rec", b"accounts"):
@@ -151,7 +151,7 @@ def test_a_reader_changes_nothing_about_a_damaged_database(tmp_path: Path) -> No
     assert (path / "data.mdb").read_bytes() == b"z" * 10_000
 
 
-def test_a_bad_payload_is_quarantined_with_what_hangs_on_it(tmp_path: Path) -> None:
+def test_a_bad_payload_is_quarantined_with_following_records(tmp_path: Path) -> None:
     path, blocks = tmp_path / "store", chain(INFO, 6, size_bytes=50_000)
     store = open_store(path)
     assert store.put(blocks) is PutOutcome.STORED

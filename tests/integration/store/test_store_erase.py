@@ -1,4 +1,4 @@
-"""What is left of a cleared prompt in the files of a store: nothing. Token ids are searched for as they are stored."""
+"""Clearing: no file of a store holds token ids of a cleared prompt."""
 
 from pathlib import Path
 from struct import pack
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_cleared_store_holds_nothing_of_what_it_held(path: Path) -> None:
+def test_a_cleared_store_holds_no_trace_of_its_records(path: Path) -> None:
     store = open_store(path)
     report = store.erase()
     assert (report.num_records, report.problem) == (240, "")
@@ -70,7 +70,7 @@ def test_one_tenant_goes_without_a_trace_and_the_other_stays_whole(path: Path) -
     store.close()
 
 
-def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clearing_without_room_for_a_copy_reports_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the copy does on a full volume."""
 
     def refuse(*_: object) -> None:

@@ -130,7 +130,7 @@ def present(store: LmdbBlockStore, records: list[Record]) -> list[bool]:
     return [record is not None for record in store.get(keys_of(records))]
 
 
-def test_what_is_being_read_is_not_evicted(store: LmdbBlockStore) -> None:
+def test_records_being_read_are_not_evicted(store: LmdbBlockStore) -> None:
     kept = fill(store, range(3))
     with store._uses.reading(keys_of(kept)):
         with store._uses.reading(keys_of(kept[:1])):
@@ -142,7 +142,7 @@ def test_what_is_being_read_is_not_evicted(store: LmdbBlockStore) -> None:
     assert present(store, kept) == [False] * 3
 
 
-def test_full_of_what_is_being_read_is_full(store: LmdbBlockStore) -> None:
+def test_a_store_full_of_records_being_read_is_full(store: LmdbBlockStore) -> None:
     kept: list[Record] = []
     outcome = PutOutcome.STORED
     with ExitStack() as reads:
@@ -158,7 +158,7 @@ def test_full_of_what_is_being_read_is_full(store: LmdbBlockStore) -> None:
     assert store.put(chain(KEPT, 1, seed=999, size_bytes=100_000)) is PutOutcome.STORED
 
 
-def test_who_reads_while_a_copy_takes_the_files_place_finds_nothing_wrong(
+def test_reading_while_the_file_is_replaced_reports_no_fault(
     store: LmdbBlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody gets in before it is known which file is open: to them it would be a stranger's."""

@@ -1,4 +1,4 @@
-"""At rest: nobody but the owner can read a store, whatever the umask, and nothing that others planted is followed."""
+"""Private files: only the owner can read a store, under any umask, and links and files of others are refused."""
 
 import os
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
     assert modes(path) == {"store": 0o700} | dict.fromkeys(FILES, 0o600)
 
 
-def test_an_open_folder_of_ours_is_closed_and_said_so(tmp_path: Path) -> None:
+def test_an_open_folder_of_ours_is_closed_and_reported(tmp_path: Path) -> None:
     path, events, blocks = tmp_path / "store", EventList(), chain(INFO, 2)
     store = open_store(path)
     assert store.put(blocks) is PutOutcome.STORED
@@ -117,7 +117,7 @@ def test_a_second_name_of_another_file_is_not_written_to(tmp_path: Path) -> None
     assert target.read_bytes() == b"precious"
 
 
-def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_blocks_no_call(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_store(path).close()
     (path / "format").unlink()
@@ -133,7 +133,7 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("name", ["", "format", "data.mdb", "lock.mdb", "writer.lock"])
-def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "store"
     open_store(path).close()
     os.chown(path / name, 12345, -1)

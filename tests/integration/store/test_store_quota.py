@@ -1,4 +1,4 @@
-"""The quota over the life of a store: remembered, lowered with much room, with little and with none, and nonsense."""
+"""The quota of a store: saved, lowered with and without room for a copy, and invalid values."""
 
 import json
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_another_setting_counts(volume: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"setting": "default"}', '{"setting": "default", "quota_bytes": -1}']
 )
-def test_a_torn_or_wrong_memory_of_the_quota_is_made_anew(tmp_path: Path, content: str) -> None:
+def test_an_invalid_quota_file_is_replaced(tmp_path: Path, content: str) -> None:
     first = quota_of(tmp_path / "store")
     (tmp_path / "store" / "quota").write_text(content)
     assert quota_of(tmp_path / "store") == pytest.approx(first, rel=0.2)
@@ -95,7 +95,7 @@ def test_a_quota_beyond_the_volume_is_the_volume(volume: Path) -> None:
 
 
 @pytest.mark.parametrize("quota", [-1, 0, (1 << 20) - 1, 1 << 47, 1 << 62, 1 << 64, 10**30])
-def test_a_quota_of_nonsense_is_an_error_that_names_it(tmp_path: Path, quota: int) -> None:
+def test_an_invalid_quota_is_an_error_that_names_it(tmp_path: Path, quota: int) -> None:
     with pytest.raises(StoreOpenError, match=f"quota of {quota} bytes"):
         open_store(tmp_path / "store", quota_bytes=quota)
 
@@ -121,7 +121,7 @@ def test_shrinking_needs_room_for_what_stays(volume: Path) -> None:
 
 
 @pytest.mark.parametrize("free_bytes", [MIB, 0], ids=["little room", "no room"])
-def test_without_room_for_a_copy_the_old_file_goes_on(volume: Path, free_bytes: int) -> None:
+def test_without_room_for_a_copy_the_old_file_stays_in_use(volume: Path, free_bytes: int) -> None:
     path, events = volume / "store", EventList()
     records = fill(path, LARGE_BYTES)
     before_bytes = file_bytes(path)
@@ -181,7 +181,7 @@ def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) ->
     store.close()
 
 
-def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
+def test_an_unfinished_compaction_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_store(path, quota_bytes=SMALL_BYTES).close()
     (path / "data.compact").write_bytes(bytes(1000))

@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_writer_that_grows_the_file_in_mid_reading_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_while_it_is_inspected_is_not_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = open_store(path)
     assert writer.put(chain(INFO, 1)) is PutOutcome.STORED
     pread, rounds = os.pread, iter(range(1, 5))
@@ -137,7 +137,7 @@ def test_an_equal_process_id_in_another_container_is_named_or_waited_for(path: P
     finish(holder, 60)
 
 
-def test_who_writes_is_told_with_host_and_namespace(path: Path) -> None:
+def test_a_refused_writer_is_told_the_holder(path: Path) -> None:
     writer = open_store(path)
     with pytest.raises(StoreOpenError) as refused:
         open_store(path)
@@ -147,7 +147,7 @@ def test_who_writes_is_told_with_host_and_namespace(path: Path) -> None:
     assert (path / "writer.lock").stat().st_size == 256
 
 
-def test_a_reader_that_looks_for_a_writer_keeps_none_out(path: Path) -> None:
+def test_a_reader_that_looks_for_a_writer_blocks_none(path: Path) -> None:
     open_store(path).close()
     reader = StoreDirectory(path)
     assert not reader.is_written_elsewhere()

@@ -117,7 +117,7 @@ def test_a_full_volume_opens_is_read_and_is_cleared(small_volume: Path) -> None:
     store.close()
 
 
-def test_what_cannot_be_opened_is_cleared_all_the_same(small_volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_opened_can_be_cleared(small_volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(small_volume, monkeypatch)
     path = make_store(small_volume / "store", chain(ONE, 8, size_bytes=100_000))
     (path / "lock.mdb").unlink()
@@ -132,7 +132,7 @@ def test_what_cannot_be_opened_is_cleared_all_the_same(small_volume: Path, monke
     open_store(path).close()
 
 
-def test_a_server_tries_a_volume_that_failed_again(small_volume: Path) -> None:
+def test_a_server_retries_a_failed_volume(small_volume: Path) -> None:
     leave_free(small_volume, 0)
     clock, events = FakeClock(), EventList()
     settings = StoreSettings(dir=str(small_volume / "store"), quota=ByteSize(num_bytes=4 << 20))
@@ -297,7 +297,7 @@ with reader._environment.reading():
     writer.close()
 
 
-def test_a_reader_that_stands_still_costs_writes_and_nothing_else(tmp_path: Path) -> None:
+def test_a_lagging_reader_costs_writes_only(tmp_path: Path) -> None:
     path = tmp_path / "store"
     events = EventList()
     writer = open_store(path, events, quota_bytes=4 << 20)
@@ -313,7 +313,7 @@ def test_a_reader_that_stands_still_costs_writes_and_nothing_else(tmp_path: Path
     writer.close()
 
 
-def test_a_write_that_finds_the_file_full_holds_no_other_up(tmp_path: Path) -> None:
+def test_a_full_map_pauses_no_later_write(tmp_path: Path) -> None:
     events = EventList()
     store = open_store(tmp_path / "store", events)
 

@@ -1,4 +1,4 @@
-"""Documents for an event loop: what is kept is found, nobody waits for a volume, and what is lost is counted."""
+"""The documents service: no caller waits for a volume, pending writes are bounded, and dropped ones are counted."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def bench() -> Iterator[Bench]:
     made.documents.close(PATIENCE_S)
 
 
-def test_what_is_kept_is_found_by_whoever_asks_afterwards(bench: Bench) -> None:
+def test_a_kept_document_is_found(bench: Bench) -> None:
     async def run() -> None:
         bench.keep("a", b"one")
         bench.keep("a", b"two", salt="alice")
@@ -95,7 +95,7 @@ def test_what_is_kept_is_found_by_whoever_asks_afterwards(bench: Bench) -> None:
     assert bench.lost() == []
 
 
-def test_erasing_by_salt_knows_the_server_s_own(bench: Bench) -> None:
+def test_erasing_by_salt_includes_the_server_s_salt(bench: Bench) -> None:
     async def run() -> None:
         bench.keep("a", b"one", salt="alice")
         bench.keep("a", b"two", salt="bob")
@@ -107,7 +107,7 @@ def test_erasing_by_salt_knows_the_server_s_own(bench: Bench) -> None:
     asyncio.run(run())
 
 
-def test_what_the_store_does_not_take_is_counted(bench: Bench) -> None:
+def test_refused_documents_are_counted(bench: Bench) -> None:
     async def run() -> None:
         bench.keep("large", bytes(2 << 20))
         bench.keep("b")
@@ -139,7 +139,7 @@ def test_a_hung_store_is_a_refusal_at_once_after_the_first() -> None:
     bench.documents.close(PATIENCE_S)
 
 
-def test_what_waits_is_bounded_in_number_and_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_writes_are_bounded_in_number_and_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MAX_PENDING_BYTES", 1000)
 
     async def run() -> None:
@@ -156,9 +156,7 @@ def test_what_waits_is_bounded_in_number_and_bytes(bench: Bench, monkeypatch: py
     assert len(bench.lost()) == 1 + 6
 
 
-def test_what_is_found_together_is_bounded_in_bytes_and_begins_with_the_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_read_is_bounded_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MAX_FOUND_BYTES", 1000)
 
     async def run() -> None:
