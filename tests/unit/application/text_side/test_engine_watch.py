@@ -16,7 +16,7 @@ from application.services.text_side.supervision.engine_watch import (
     REPORT_AGAIN_S,
     EngineWatch,
 )
-from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
+from domain.health.engine_health import ENDED, EVENT_LOOP, Activity
 from domain.ids import RequestId
 from tests.support.http.fake_service import wait_until
 from tests.support.processes.lanes import HeldLane, InlineLane
@@ -235,15 +235,6 @@ def test_a_loop_that_was_stopped_before_it_could_answer_is_not_stuck_when_it_goe
     world.looks(1)
     (told,) = world.stuck()
     assert told.since_ns == 3602 * S, "what was not lived through is not counted"
-
-
-def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round() -> None:
-    world = World()
-    world.does("plan", num_waiting=1)
-    for _ in range(int(STUCK_AFTER_S)):
-        world.status = dataclasses.replace(world.status, last_progress_ns=world.clock.now_ns())
-        world.looks(1)
-    assert [told.stuck_in for told in world.stuck()] == [WAITING]
 
 
 def test_stuck_in_something_else_is_two_wedges() -> None:
