@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
-from adapters.tokenizers.library import PythonTokenizer, load_tokenizer
+from adapters.tokenizers.library import load_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
 from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, Tokenizer
@@ -146,27 +146,6 @@ def test_text_of_a_long_stream_is_taken_in_bounded_windows(tmp_path: Path) -> No
     for token_id in tokenizer.encode("the quick brown fox " * 50).token_ids:
         detokenizer.feed(token_id)
     assert max(seen) <= 16  # eight of context, eight pending
-
-
-@given(text=_TEXTS, ids=st.lists(st.integers(0, 499), max_size=30))
-@settings(deadline=None, max_examples=50)
-def test_a_tokenizer_without_a_rust_core_streams_alike(
-    tmp_path_factory: pytest.TempPathFactory, text: str, ids: list[int]
-) -> None:
-    library = _python_only(str(tmp_path_factory.getbasetemp() / "python_only"))
-    codec = TextCodec(library, None)
-    tokenizer = HfTokenizer(
-        codec, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
-    )
-    for tokens in (tokenizer.encode(text).token_ids, ids):
-        decoded = library.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        streamed = _streamed(tokenizer.detokenizer(), tokens)
-        assert streamed == decoded
-
-
-@functools.cache
-def _python_only(folder: str) -> PythonTokenizer:
-    return load_tokenizer(str(write_folder(Path(folder), FAMILIES["byte_level"]())))
 
 
 def test_bytes_without_end_are_shown_as_they_settle() -> None:

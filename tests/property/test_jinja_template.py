@@ -23,17 +23,9 @@ from tests.support.mlx.template_pieces import TOOLS, WHOLE, chats
 from tests.support.mlx.tiny_tokenizers import byte_level, write_folder
 
 PECULIAR = {
-    "generation": "{% generation %}{% set x = 1 %}<{{ messages[0].content }}>{% endgeneration %}{{ x }}",
-    "dict": "{{ dict(a=1, b=messages[0].role) | tojson }}{{ dict.fromkeys(['k'], 2) }}",
-    "namespace": "{% set ns = namespace({'a': 1}, b=2) %}{% set ns.c = 3 %}{{ ns.a }}{{ ns.b }}{{ ns.c }}",
-    "underscore": "{% set ns = namespace(_a=1) %}",
-    "loop controls": "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
-    "indented": "{{ tools | tojson(indent=2) }}{{ messages | tojson(ensure_ascii=True, sort_keys=True) }}",
     "tokens": "{{ bos_token }}|{{ eos_token }}|{{ documents is none }}|{{ add_generation_prompt }}",
     "refused": "{{ raise_exception('no') }}",
-    "sandboxed": "{{ ''.__class__.__mro__ }}",
     "broken": "{% if %}",
-    "blocks": "  {% if true %}\n  a\n  {%- endif %}\n\n{# note #}\nb\n",
 }
 
 

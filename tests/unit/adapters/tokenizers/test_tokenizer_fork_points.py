@@ -162,14 +162,6 @@ def test_an_empty_thought_in_the_generation_prompt_is_where_the_next_turn_parts(
     assert tokenizer.decode(prompt.token_ids[position:]) == "<think>\n\n</think>\n\n"
 
 
-def test_positions_ascend_and_lie_in_the_prompt(demo: Tokenizer) -> None:
-    prompt = demo.render(ChatPrompt((_user("Hi"), _assistant("a"), _user("b"), _assistant("c"), _user("d")), (_TOOL,)))
-    positions = [point.position for point in prompt.fork_points]
-    assert positions == sorted(set(positions))
-    assert positions[0] > 0
-    assert positions[-1] <= len(prompt.token_ids)
-
-
 def test_a_chat_that_ends_with_an_answer_branches_after_it(demo: Tokenizer) -> None:
     messages = (_user("Hi"), _assistant("Hello"))
     prompt = demo.render(ChatPrompt(messages))

@@ -141,8 +141,8 @@ def test_reasoning_is_handed_over_and_the_template_decides(load: Load) -> None:
     assert "because" not in _text(tokenizer, _user("a"), thought, _user("c"))
 
 
-@pytest.mark.parametrize("content", ["Once", "Once upon ", "  x", "<think>\nSo", "a {{ b }} <|im_end|> 'c'", ""])
-@pytest.mark.parametrize("template", [templates.SYSTEM_FIRST, templates.DROPS_REASONING, templates.WANTS_PARTS, CHATML])
+@pytest.mark.parametrize("content", ["Once upon ", "  x", "<think>\nSo", "a {{ b }} <|im_end|> 'c'", ""])
+@pytest.mark.parametrize("template", [templates.DROPS_REASONING, templates.WANTS_PARTS])
 def test_a_last_message_that_is_continued_is_left_open(load: Load, template: str, content: str) -> None:
     tokenizer = load(template)
     prompt = ChatPrompt((_user("Hi"), _assistant(content)), continues=True)
@@ -187,24 +187,7 @@ def test_template_arguments_reach_the_template(load: Load) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "chat_template",
-        "messages",
-        "tools",
-        "documents",
-        "tokenize",
-        "add_generation_prompt",
-        "no-name",
-        "bos_token",
-        "eos_token",
-        "pad_token",
-        "additional_special_tokens",
-        "range",
-        "namespace",
-        "raise_exception",
-        "max_chars",
-        "self",
-    ],
+    ["messages", "tools", "tokenize", "no-name", "bos_token", "range", "max_chars", "self"],
 )
 def test_arguments_that_the_server_or_the_tokenizer_sets_are_refused(load: Load, name: str) -> None:
     with pytest.raises(TemplateFailed, match=f"{name} cannot be set") as failed:
@@ -245,10 +228,6 @@ def test_tools_and_calls_have_the_shape_templates_expect(load: Load) -> None:
     assert tone == "calm"
 
 
-def test_without_tools_a_template_sees_none(load: Load) -> None:
-    assert _text(load(templates.SHOWS_FIELDS), _user("q")).startswith("null|")
-
-
 def test_arguments_that_are_no_json_stay_text(load: Load) -> None:
     broken = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("c", "add", "{a: 1"),))
     assert '"arguments": "{a: 1"' in _text(load(templates.SHOWS_FIELDS), _user("q"), broken)
@@ -274,13 +253,6 @@ def test_a_template_for_lists_of_parts_does_not_lose_plain_content(load: Load) -
 def test_an_error_inside_the_template_is_told_with_its_kind(load: Load) -> None:
     with pytest.raises(TemplateFailed, match=r"messages\[0\] \(role user.*UndefinedError"):
         _text(load("{{ messages[0].nothing.at_all }}"), _user("a"))
-
-
-def test_a_model_without_a_template_says_so(load: Load) -> None:
-    tokenizer = load(None)
-    assert not tokenizer.has_chat_template
-    with pytest.raises(TemplateFailed, match="has no chat template"):
-        tokenizer.render(ChatPrompt((_user("a"),)))
 
 
 def test_the_template_may_stand_in_the_tokenizers_configuration(load: Load) -> None:

@@ -1,12 +1,22 @@
-"""Calls that are malformed, unclosed or only talked about, and markup inside of text and arguments."""
+"""Parsing of each family's output: transcripts, malformed or unclosed calls, markup in text, and the chosen format."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from adapters.tokenizers.loader import PARSER_NAMES, HfTokenizerLoader
+from application.settings import ModelSettings
+from domain.errors import InvalidRequest
+from domain.ids import ModelId
+from domain.models.model_card import ModelSource
+from domain.output.families import FAMILIES
+from domain.output.family import Family
+from domain.output.output_format import choose_format, family_named
 from domain.request.chat import ToolSpec
-from tests.support.http.transcripts import TOOLS, TRANSCRIPTS, Told
-from tests.support.mlx.output_parsers import marked, numbered_ids, parsed, text_parser
+from tests.support.http.transcripts import TOOLS, TRANSCRIPTS, Told, Transcript
+from tests.support.mlx.output_parsers import marked, model_of, numbered_ids, parsed, text_parser, told_by
+from tests.support.mlx.tiny_tokenizers import byte_level, write_folder
 
 ID = "call_000000001"
 
@@ -187,3 +197,94 @@ def test_reasoning_that_never_ends_and_tags_that_are_talked_about() -> None:
 def test_unknown_tools_are_calls_where_they_are_marked() -> None:
     found = _told("hermes", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>', tools=(*TOOLS, ToolSpec("x")))
     assert found.calls == ((ID, "rm", "{}"),)
+
+
+CASES = [pytest.param(case, id=name) for name, case in TRANSCRIPTS.items()]
+
+
+def _check(case: Transcript, found: Told) -> None:
+    assert found.reasoning == case.reasoning
+    assert found.text == case.text
+    assert [(name, json.loads(arguments)) for _, name, arguments in found.calls] == list(case.calls)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_understood_by_what_template_and_tokenizer_show(case: Transcript, tmp_path: Path) -> None:
+    tokenizer = model_of(case, tmp_path / "model")
+    assert tokenizer.output_format.startswith(case.family + " (")
+    _check(case, told_by(tokenizer, case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_text_is_understood_a_character_at_a_time(case: Transcript) -> None:
+    parser, answer = text_parser(case)
+    _check(case, parsed(parser, answer))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_tools_what_a_call_would_be_is_text(case: Transcript) -> None:
+    parser, answer = text_parser(case, tools=())
+    found = parsed(parser, answer)
+    assert found.calls == ()
+    assert found.reasoning == case.reasoning
+    for _, arguments in case.calls:
+        assert all(str(value) in found.text for value in arguments.values())
+
+
+def test_every_family_has_a_transcript() -> None:
+    assert {case.family for case in TRANSCRIPTS.values()} == {family.name for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", [pytest.param(one, id=one.name) for one in FAMILIES])
+def test_each_opening_of_a_family_leads_to_one_section(family: Family) -> None:
+    opened = [section.open for section in family.sections if section.open]
+    assert len(opened) == len(set(opened))
+
+
+def test_a_template_tells_more_than_tokens() -> None:
+    """R1's distillations keep the tokens of Llama and have the template of DeepSeek."""
+    found = choose_format("{{ '<｜tool▁calls▁begin｜>' }}", ("<|python_tag|>", "<think>", "</think>"))
+    assert found.family.name == "deepseek"
+    assert str(found) == (
+        "deepseek (<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON; from its chat template), reasoning: <think>...</think>"
+    )
+
+
+def test_tokens_tell_where_the_template_does_not() -> None:
+    found = choose_format("", ("<|tool_call_start|>", "<|tool_call_end|>"))
+    assert (found.family.name, found.found_in) == ("lfm2", "from its added tokens")
+    assert str(found).endswith("reasoning: none")
+
+
+def test_bare_json_is_the_last_resort() -> None:
+    assert choose_format("", ()).family.name == "json"
+
+
+def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidRequest, match=r"unknown parser, 'qwen9'; use one of deepseek, .*hermes.*qwen_xml"):
+        HfTokenizerLoader({"model": "qwen9"})
+
+
+def _model(folder: Path, **config: str) -> ModelSource:
+    template = "<tool_call>{% for message in messages %}{{ message.content }}{% endfor %}"
+    return ModelSource(ModelId("tiny"), str(write_folder(folder, byte_level(), template, **config)))
+
+
+def test_the_users_word_counts_most_for_the_model_it_names(tmp_path: Path) -> None:
+    source = _model(tmp_path / "a", tool_parser_type="qwen3_coder")
+    assert HfTokenizerLoader({"tiny": "glm"}).load(source).output_format.startswith("glm (")
+    assert HfTokenizerLoader({"other": "glm"}).load(source).output_format.startswith("qwen_xml (")
+
+
+def test_the_setting_names_families_by_model() -> None:
+    settings = ModelSettings(parsers=("org/name=glm", "/models/a=b=hermes"))
+    assert settings.parser_of == {"org/name": "glm", "/models/a=b": "hermes"}
+
+
+def test_a_parser_type_that_nobody_knows_is_passed_over(tmp_path: Path) -> None:
+    source = _model(tmp_path / "a", tool_parser_type="of_tomorrow")
+    assert HfTokenizerLoader().load(source).output_format.startswith("hermes (")
+
+
+def test_every_name_of_mlx_lm_leads_to_a_family() -> None:
+    assert all(family_named(name) for name in PARSER_NAMES.values())
