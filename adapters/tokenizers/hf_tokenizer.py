@@ -46,12 +46,11 @@ class HfTokenizer:
         self._eos_token_ids = eos_token_ids
         self._template = template
         self._token_bytes = token_bytes
-        self._special_ids = codec.special_ids
         self._special_tokens = codec.special_tokens
+        self._special_ids = frozenset(self._special_tokens.values())
         self._start_ids = codec.start_ids()
-        special = {text: id for text, id in codec.added_tokens.items() if id in self._special_ids}
-        self._output = prepare_format(output, special)
-        self._mark_of = {special[token]: mark for token, mark in self._output.marks.items()}
+        self._output = prepare_format(output, self._special_tokens)
+        self._mark_of = {self._special_tokens[token]: mark for token, mark in self._output.marks.items()}
 
     @property
     def vocab_size(self) -> int:

@@ -18,24 +18,19 @@ class Encoding(Protocol):
     """An encoded text of the Rust tokenizer: ids, and for each the (start, end) of its characters."""
 
     def __len__(self) -> int: ...
-    @property
-    def ids(self) -> list[int]: ...
+
+    ids: list[int]
+
     def token_to_chars(self, token_index: int) -> tuple[int, int]: ...
 
 
 class AddedToken(Protocol):
-    @property
-    def content(self) -> str: ...
-    @property
-    def special(self) -> bool: ...
-    @property
-    def lstrip(self) -> bool: ...
-    @property
-    def rstrip(self) -> bool: ...
-    @property
-    def normalized(self) -> bool: ...
-    @property
-    def single_word(self) -> bool: ...
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+    single_word: bool
 
 
 class RustTokenizer(Protocol):
@@ -45,14 +40,11 @@ class RustTokenizer(Protocol):
     `encode_batch_fast` gives no spans.
     """
 
-    @property
-    def decoder(self) -> Any: ...
-    @property
-    def model(self) -> Any: ...
-    @property
-    def normalizer(self) -> Any: ...
-    @property
-    def pre_tokenizer(self) -> Any: ...
+    decoder: Any
+    model: Any
+    normalizer: Any
+    pre_tokenizer: Any
+
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoding: ...
     def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]: ...
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]: ...
@@ -70,18 +62,12 @@ class PythonTokenizer(Protocol):
 
     init_kwargs: dict[str, Any]
     chat_template: Any
+    special_tokens_map: Mapping[str, str]
+    is_fast: bool
+    all_special_ids: list[int]
+    added_tokens_decoder: Mapping[int, AddedToken]
+    eos_token_id: int | list[int] | None
 
-    @property
-    def special_tokens_map(self) -> Mapping[str, str]: ...
-
-    @property
-    def is_fast(self) -> bool: ...
-    @property
-    def all_special_ids(self) -> list[int]: ...
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
-    @property
-    def eos_token_id(self) -> int | list[int] | None: ...
     def get_vocab(self) -> dict[str, int]: ...
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], **options: bool) -> str: ...
@@ -105,7 +91,7 @@ def _advice_silenced() -> Generator[None]:
 
 @contextmanager
 def open_files_limit_kept() -> Generator[None]:
-    """Put RLIMIT_NOFILE back after importing mlx_lm, as far as the hard limit it leaves behind allows."""
+    """Restore RLIMIT_NOFILE after importing mlx_lm, up to the hard limit that it leaves."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         yield

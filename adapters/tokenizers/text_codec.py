@@ -92,20 +92,11 @@ class TextCodec:
         self._encoder = TextEncoder(rust, self.reach) if rust is not None else None
 
     @property
-    def special_ids(self) -> frozenset[int]:
-        """Tokens that are left out of answers."""
-        if self._rust is None:
-            return frozenset(self._tokenizer.all_special_ids)
-        added = self._rust.get_added_tokens_decoder()
-        return frozenset(id for id, token in added.items() if token.special)
-
-    @property
     def special_tokens(self) -> dict[str, int]:
-        """Ids of `special_ids` by name."""
+        """Ids by text of the tokens that are left out of answers."""
         if self._rust is None:
-            vocabulary = self._tokenizer.get_vocab()
-            special_ids = self.special_ids
-            return {name: id for name, id in vocabulary.items() if id in special_ids}
+            special_ids = frozenset(self._tokenizer.all_special_ids)
+            return {name: id for name, id in self._tokenizer.get_vocab().items() if id in special_ids}
         added = self._rust.get_added_tokens_decoder()
         return {token.content: id for id, token in added.items() if token.special}
 
