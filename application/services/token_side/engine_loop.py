@@ -110,7 +110,7 @@ class EngineLoop:
         num_decoded = self._decode(plan)
         self._preempt(leaving)
         if plan.prefill:
-            self.batcher.deliver()
+            self.batcher.deliver()  # decoded tokens leave before a prompt's chunk begins
         num_prefilled = self._prefill(plan)
         num_looked_up = self._look_ahead()
         if not plan.is_empty:
