@@ -1,7 +1,8 @@
-"""The story of one request, from the server that remembers it or from a line of its log (plain or JSON, with or without
-the prefix of a journal), and its text in the order of events.
+"""The texts that explain a request to an operator: its story, and the explanation of its lookup.
 
-Every figure may be unknown: a log line holds less than the server does. The text holds no control codes.
+The story comes from the server that remembers the request, or from a line of its log (plain or JSON, with or without
+the prefix of a journal). Every figure may be unknown: a log line holds less than the server does. The texts hold no
+control codes.
 """
 
 import json
@@ -11,13 +12,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from adapters.system.request_summary import read_summary
-from domain.prefix.explanation import TIER_NAMES, Divergence, Explanation, StopReason, explanation_sentence
+from domain.prefix.explanation import (
+    CONTEXT_TOKENS,
+    TIER_NAMES,
+    Divergence,
+    Explanation,
+    StopReason,
+    explanation_sentence,
+)
 from domain.shown import shown
 from interfaces.cli.terminal.progress import format_latency
 
 if TYPE_CHECKING:
     from interfaces.http.native.bodies import PromptExplanation
+    from interfaces.http.native.cache import ExplanationBody
     from interfaces.http.native.requests import RequestBody
 
 
@@ -288,3 +300,49 @@ def _most(story: RequestStory) -> str | None:
         return None
     name, value = max(known.items(), key=lambda item: item[1])
     return f"{name}, {value / total:.0%} of the time"
+
+
+MAX_TEXT_CHARS = 2000
+"""The bound on each text; the text around a divergence has a few dozen tokens."""
+
+NOT_SHOWN = "not shown: cache.show_text is off (auto: shown only by a server on loopback without a key)"
+
+
+def show_explanation(console: Console, explanation: "ExplanationBody") -> None:
+    model = shown(explanation.model)
+    for number, prompt in enumerate(explanation.prompts, 1):
+        name = f"{model}, prompt {number} of {len(explanation.prompts)}" if len(explanation.prompts) > 1 else model
+        _show_prompt(console, name, prompt)
+
+
+def _show_prompt(console: Console, name: str, prompt: "PromptExplanation") -> None:
+    _line(
+        console,
+        f"{name}: {prompt.prompt_tokens:,} prompt tokens, {prompt.stopped_at:,} reused"
+        f" ({prompt.live_tokens + prompt.hot_tokens:,} from memory, {prompt.store_tokens:,} from the store),"
+        f" {prompt.computed_tokens:,} to compute",
+    )
+    _line(console, Text.assemble((_shown(prompt.reason.value), "bold"), f": {_shown(prompt.sentence)}"))
+    if (found := prompt.divergence) is not None:
+        _line(
+            console,
+            Text.assemble(("  both    ", "dim"), "..." if found.position > CONTEXT_TOKENS else "", _text(found.before)),
+        )
+        _line(console, Text.assemble(("  prompt  ", "dim"), _text(found.prompt, "green")))
+        stored = _text(found.stored, "red") if found.stored is not None else Text(NOT_SHOWN)
+        _line(console, Text.assemble(("  stored  ", "dim"), stored))
+    if (fork := prompt.nearest_fork) is not None and prompt.computed_tokens > 1:
+        kind = _shown(fork.kind.value.replace("_", " "))
+        _line(console, f"The last expected fork before that is at token {fork.position:,} ({kind}).")
+
+
+def _shown(text: str) -> str:
+    return shown(text, MAX_TEXT_CHARS)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(_shown(text), style)
+
+
+def _line(console: Console, text: str | Text) -> None:
+    console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)

@@ -41,7 +41,7 @@ def explain(
         return
     from rich.console import Console
 
-    from interfaces.cli.client.explanation_view import show_explanation
+    from interfaces.cli.client.request_story import show_explanation
 
     show_explanation(Console(), explanation)
 
