@@ -49,8 +49,6 @@ from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, ch
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_GET_ATTEMPTS = 4
-
 _Begun: TypeAlias = "dict[RecordKey, Future[EncodedRecord | None]]"
 """Records that are being encoded; None where that failed."""
 
@@ -122,20 +120,11 @@ class LmdbBlockStore:
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
-        found: dict[int, Record | None] = {}
+        nothing: list[Row | None] = [None] * len(keys)
+        # A record that is deleted between finding and reading is a miss; eviction passes over those that are read.
         with self._uses.reading(keys):
-            for _ in range(_GET_ATTEMPTS):
-                rows: list[Row | None] = self._read(lambda: self._reader.rows(keys), [])
-                futures = {
-                    index: _submit(self._decoding, self._record, keys[index], row, wanted[index])
-                    for index, row in enumerate(rows)
-                    if row is not None
-                }
-                found = {index: _result(future) for index, future in futures.items()}
-                # Removed between finding and reading: look again, so that the answer is that of one moment.
-                if None not in found.values():
-                    break
-        return [found.get(index) for index in range(len(keys))]
+            rows = zip(keys, self._read(lambda: self._reader.rows(keys), nothing), wanted, strict=True)
+            return [_result(future) for future in [_submit(self._decoding, self._record, *one) for one in rows]]
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._uses.touch(keys)
@@ -267,7 +256,9 @@ class LmdbBlockStore:
         except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
             self._faults.note(faults.MAP_FULL, str(failure))
 
-    def _record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
+    def _record(self, key: RecordKey, row: Row | None, wanted: frozenset[GroupIndex] | None) -> Record | None:
+        if row is None:
+            return None
         try:
             return self._read(lambda: self._reader.record(key, row, wanted), None)
         except (CorruptRecord, CodecError) as failure:

@@ -6,7 +6,7 @@ and the one before. Failures are not contained here: errors of LMDB and the volu
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
@@ -310,22 +310,23 @@ class AgeLimit:
         marks = _marks(change)
         ahead_s = marks[-1][0] - now_s if marks else 0
         if ahead_s > MARK_EVERY_S:
-            self._remove(change, marks)
-            marks = sorted({max(0, at_s - ahead_s): clock for at_s, clock in marks}.items())
-            self._put(change, marks)
+            shifted = sorted({max(0, at_s - ahead_s): clock for at_s, clock in marks}.items())
+            marks = _replace_marks(change, marks, shifted)
         if not marks or now_s >= marks[-1][0] + MARK_EVERY_S:
-            self._put(change, [(now_s, change.clock)])
+            _replace_marks(change, [], [(now_s, change.clock)])
         old = [mark for mark in marks if mark[0] <= now_s - self._max_age_s]
-        self._remove(change, old[:-1])
+        _replace_marks(change, old[:-1], [])
         return old[-1][1] if old else None
 
-    def _put(self, change: WriteTransaction, marks: Iterable[tuple[int, int]]) -> None:
-        for mark in marks:
-            change.txn.put(*pack_mark(*mark), db=change.trees.sys)
 
-    def _remove(self, change: WriteTransaction, marks: Iterable[tuple[int, int]]) -> None:
-        for mark in marks:
-            change.txn.delete(pack_mark(*mark)[0], db=change.trees.sys)
+def _replace_marks(
+    change: WriteTransaction, old: Sequence[tuple[int, int]], new: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    for mark in old:
+        change.txn.delete(pack_mark(*mark)[0], db=change.trees.sys)
+    for mark in new:
+        change.txn.put(*pack_mark(*mark), db=change.trees.sys)
+    return new
 
 
 def _marks(change: WriteTransaction) -> list[tuple[int, int]]:
