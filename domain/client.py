@@ -108,8 +108,8 @@ class ClientMeter:
         self._num_running = 0
 
     def charge(self, num_requests: int, now_ns: int, *, num_paid: int = 0) -> None:
-        """Take so many tokens, less those taken for the same request already. Raises LimitReached, or InvalidRequest
-        for more than the bucket ever holds."""
+        """Take this many tokens of the bucket, less those taken for the same request already. Raises LimitReached, or
+        InvalidRequest for more than the bucket ever holds."""
         limit = self.client.requests_per_minute
         if limit is None or num_requests <= num_paid:
             return
@@ -126,7 +126,8 @@ class ClientMeter:
         self._full_at_ns = full_at_ns
 
     def enter(self, num_generations: int, *, num_held: int = 0) -> None:
-        """Take so many places, less those held for the same request already, until `leave`. Raises as `charge` does."""
+        """Take this many places, less those held for the same request already, until `leave`. Raises as `charge`
+        does."""
         limit = self.client.max_concurrent
         num_more = num_generations - num_held
         if num_more <= 0:
@@ -160,7 +161,7 @@ def key_digest(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`digest`: by `key_digest`."""
+    """A key by its digest (`key_digest`), with its client."""
 
     digest: bytes
     client: Client
@@ -172,7 +173,7 @@ def own_keys(api_key: str | None) -> list[Key]:
 
 
 class KeyRing:
-    """`is_open`: no key is needed and none is looked at. Not thread-safe."""
+    """All keys of a server. `is_open`: no key is needed and none is looked at. Not thread-safe."""
 
     def __init__(self, keys: Sequence[Key], *, is_open: bool = False) -> None:
         self._open_to = [ClientMeter(OPEN_CLIENT)] if is_open else []
@@ -183,7 +184,7 @@ class KeyRing:
         return len(self._keys)
 
     def replace(self, keys: Sequence[Key]) -> None:
-        """From now on these. What a client has used is remembered by its name. Raises InvalidKeys and keeps what was
+        """Use these keys from now on. The use of each client is kept by its name. Raises InvalidKeys and keeps what was
         there: for two keys of one name, or one key of two names."""
         _check(keys)
         meters = {meter.client.name: meter for _, meter in self._keys}

@@ -55,7 +55,7 @@ class _Table(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tru
 
 
 class KeyFile:
-    """Any thread. Every method may block for as long as the volume does."""
+    """The key file at a path. Any thread; every method may block for as long as the volume does."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser()
@@ -132,7 +132,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 
 
 def with_key(text: str, key: Key) -> str:
-    """`text` and a further key. Raises InvalidKeys when there is one of its name."""
+    """Returns `text` with a further key. Raises InvalidKeys when there is one of its name."""
     before, client = parse_keys(text), key.client
     if any(known.client.name == client.name for known in before):
         raise InvalidKeys(f"has a key named '{client.name}' already")
@@ -151,8 +151,8 @@ def with_key(text: str, key: Key) -> str:
 
 
 def without_key(text: str, name: str) -> str:
-    """`text` without a key's table, up to the next table or comment. Raises InvalidKeys when there is no such key, or
-    its table is written in another way."""
+    """Returns `text` without a key's table, up to the next table or comment. Raises InvalidKeys when there is no such
+    key, or its table is written in another way."""
     left = [key for key in parse_keys(text) if key.client.name != name]
     kept = re.sub(rf"(?m)^\[keys\.{re.escape(name)}\][^\n]*\n(?:(?![\[#])[^\n]*(?:\n|\Z))*", "", text)
     if len(left) == len(parse_keys(text)):

@@ -73,7 +73,7 @@ def create_app(
     dialects: Dialects = DIALECTS,
     lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
-    """`middleware` goes around authentication (telemetry does).
+    """Returns the application. `middleware` goes around authentication (telemetry does).
     `lifespan`: contexts that last as long as the application."""
     refusals = refusals_to(dialects, services.events, services.clock)
     pages = assets()

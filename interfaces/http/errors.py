@@ -92,7 +92,7 @@ def overflow_words(error: ContextOverflow) -> str:
 
 
 class MemoryNumbers(Struct):
-    """Numbers of a refusal for memory: bytes needed at the worst moment, those there for one request when no other
+    """The numbers of a refusal for memory: bytes needed at the worst moment, those there for one request when no other
     runs, the mark that nothing crosses; and in tokens, the longest prompt that would fit with an answer as long."""
 
     estimated_bytes: int
@@ -102,7 +102,7 @@ class MemoryNumbers(Struct):
 
 
 def memory_numbers(problem: Problem) -> MemoryNumbers | UnsetType:
-    """For every dialect's body: left out where it is not memory that is short."""
+    """The numbers of a refusal for memory; left out of the body of every other error."""
     error = problem.overflow
     if not isinstance(error, PrefillMemoryExceeded):
         return UNSET
@@ -175,7 +175,7 @@ def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
 
 
 class ErrorDetail(Struct):
-    """`param` is the path of the offending request field, where there is one."""
+    """An error. `param` is the path of the offending request field, where there is one."""
 
     message: str
     type: str

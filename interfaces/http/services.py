@@ -21,7 +21,7 @@ from application.use_cases.watch_requests import WatchRequests
 
 
 def no_trace_context() -> Mapping[str, str]:
-    """For a server without tracing."""
+    """Returns no headers, for a server without tracing."""
     return {}
 
 
@@ -37,11 +37,10 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`default_model` answers requests that name none. `trace_context` returns the W3C headers (`traceparent`, ...) of
-    the span that is current where it is called. `metrics_text` is the body of GET /metrics and its content type, for an
-    Accept header; without it there is no such route. `engine_status`: the memory that the engine holds; None where it
-    is unknown.
-    """
+    """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `trace_context`
+    returns the W3C headers (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the
+    body of GET /metrics and its content type, for an Accept header; without it there is no such route. `engine_status`:
+    the memory that the engine holds; None where it is unknown."""
 
     default_model: str
     generate: Generate

@@ -44,7 +44,8 @@ class Collected:
         return [token_id for delta in self.deltas for token_id in delta.token_ids]
 
     def parts(self) -> list[ContentDelta]:
-        """Its reasoning, texts and tool calls, each whole, in their order; at a cost linear in the deltas."""
+        """The reasoning, texts and tool calls of the choice, each whole, in their order; at a cost linear in the
+        deltas."""
         runs: list[list[Any]] = []
         for delta in self.deltas:
             if runs and runs[-1][0].merges_with(delta):
@@ -55,7 +56,8 @@ class Collected:
 
 
 async def collect(answer: Answer, clock: Clock) -> list[Collected]:
-    """In order of index. Raises the error of the first choice that failed. The caller closes `answer`."""
+    """Collects the choices of an answer, in order of index. Raises the error of the first choice that failed. The
+    caller closes `answer`."""
     deltas: list[list[ContentDelta]] = [[] for _ in range(answer.num_choices)]
     scores: list[list[TokenLogprob | None]] = [[] for _ in range(answer.num_choices)]
     finished: dict[int, Finished] = {}

@@ -70,7 +70,7 @@ class Framing(Protocol):
     """
 
     def begin(self) -> bytes:
-        """Before any item. The reuse is not known yet: it is in each choice's Admitted."""
+        """The bytes before any item. The reuse is not known yet: it is in each choice's Admitted."""
         ...
 
     def feed(self, index: int, item: StreamItem) -> bytes:
@@ -83,11 +83,11 @@ class Framing(Protocol):
         ...
 
     def end(self) -> bytes:
-        """After every choice has finished."""
+        """The bytes after every choice has finished."""
         ...
 
     def fail(self, error: DomainError) -> bytes:
-        """Instead of `end`, at any time after `begin`; the status has been sent already."""
+        """The bytes instead of `end`, at any time after `begin`; the status has been sent already."""
         ...
 
 
@@ -135,9 +135,9 @@ class Operation(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`paths` are its own, with all below them: errors raised outside any route have its shape there. `error_body`
-    makes an instance of `error_type`; the status and headers are the problem's. `routes`: its routes besides its
-    operations."""
+    """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
+    route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
+    problem's. `routes`: its routes besides its operations."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]

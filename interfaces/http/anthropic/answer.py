@@ -43,7 +43,7 @@ class MessageErrorDetail(Struct):
 
 
 class MessageErrorBody(Struct, tag_field="type", tag="error"):
-    """`error.message` begins with the path of the offending field, where there is one."""
+    """An error; `error.message` begins with the path of the offending field, where there is one."""
 
     error: MessageErrorDetail
 
@@ -79,7 +79,7 @@ class TextBody(Struct, tag_field="type", tag="text"):
 
 
 class ThinkingBody(Struct, tag_field="type", tag="thinking"):
-    """`signature` names the block; clients return it as it is."""
+    """Reasoning; `signature` names the block; clients return it as it is."""
 
     thinking: str
     signature: str
@@ -114,7 +114,7 @@ StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool
 
 
 class MessageBody(Struct, kw_only=True):
-    """`stop_reason` is null in a stream's first event."""
+    """A whole answer, or the message of a stream's first event, in which `stop_reason` is null."""
 
     id: str
     type: Literal["message"] = "message"
@@ -165,8 +165,8 @@ def stop_reason(finished: Finished) -> StopReason:
 
 
 def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None) -> MessageUsageBody:
-    """`num_thinking`: tokens of the completion that are reasoning. `priority`: None for the end of a stream, whose
-    beginning has reported it."""
+    """The token counts of an answer. `num_thinking`: tokens of the completion that are reasoning. `priority`: None for
+    the end of a stream, whose beginning has reported it."""
     return MessageUsageBody(
         usage.computed_tokens,
         0,
@@ -217,7 +217,7 @@ class MessageFraming:
         return sse.event(msgspec.json.encode(message_error(problem_of(error))), "error")
 
     def _start(self, num_reused: int = 0) -> bytes:
-        """Once."""
+        """The first event; empty after the first call."""
         if self._has_started:
             return b""
         self._has_started = True

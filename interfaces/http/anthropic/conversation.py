@@ -110,7 +110,7 @@ BLOCKS: Mapping[str, type[Block]] = {
     "tool_reference": ToolReferenceBlock,
     "compaction": CompactionBlock,
 }
-"""By `type`. All others, unknown ones and those run by a server (`server_tool_use`, `web_search_tool_result`,
+"""Blocks by `type`. All others, unknown ones and those run by a server (`server_tool_use`, `web_search_tool_result`,
 `redacted_thinking`, ...), become nothing."""
 
 

@@ -19,7 +19,8 @@ _SUPPORT, _NEUTRAL = "support", "neutral"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`support`: `supported`, `mapped`, `ignored` or `refused`. `attribute`: the field's name in the Struct."""
+    """A declared parameter. `support`: `supported`, `mapped`, `ignored` or `refused`. `attribute`: the field's name in
+    the Struct."""
 
     name: str
     attribute: str

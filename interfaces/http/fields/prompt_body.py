@@ -25,7 +25,7 @@ class PromptBody:
 
     @property
     def wire_names(self) -> Mapping[str, str]:
-        """For `renamed`."""
+        """The client's names for the domain's fields, for `renamed`."""
         return self.operation.wire_names(self.body)
 
     async def requests(self, context: RequestContext, *, num_at_once: int) -> Sequence[GenerationRequest]:

@@ -36,7 +36,8 @@ _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", 
 
 
 class SamplingFields(Struct, kw_only=True):
-    """Null and absent mean the same for every field. Ranges are checked by the domain."""
+    """The sampling fields of a body. Null and absent mean the same for every field; ranges are checked by the
+    domain."""
 
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     stream: Annotated[bool | None, supported("server-sent events")] = None
@@ -122,7 +123,7 @@ def thinking_kwargs(is_on: bool | None, effort: str | None) -> dict[str, Json]:
 
 
 def tier_priority(tier: str | None) -> Priority:
-    """`flex` is OpenAI's name for requests that may wait, `batch` Anthropic's."""
+    """The priority of a service tier; `flex` is OpenAI's name for requests that may wait, `batch` Anthropic's."""
     return Priority.BATCH if tier in ("flex", "batch") else Priority.INTERACTIVE
 
 
@@ -177,7 +178,7 @@ class _Choice(_Tool):
 
 
 def openai_tool_choice(choice: str | Mapping[str, Any] | None, *, one_call: bool) -> ToolChoice:
-    """`one_call`: the client takes no parallel calls. Raises InvalidRequest."""
+    """The domain's tool choice. `one_call`: the client takes no parallel calls. Raises InvalidRequest."""
     if choice is None or isinstance(choice, str):
         return ToolChoice(_mode(choice or "auto"), one_call=one_call)
     wire = converted(choice, _Choice, "tool_choice")

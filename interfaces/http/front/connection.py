@@ -47,7 +47,7 @@ class _RefusedInput(Exception):
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Event loop only."""
+    """A connection with limits on headers, bodies, time and unread answers. Event loop only."""
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ class MessageMeter:
         self._num_headers = self._other_bytes = self._target_bytes = 0
 
     def fed(self, num_bytes: int) -> Problem | None:
-        """After each piece of input. All that is neither target nor body counts, whether the parser made anything of it
+        """Count a piece of input. All that is neither target nor body counts, whether the parser made anything of it
         or not; a body may be sent in chunks of one byte."""
         self._other_bytes += num_bytes
         allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
@@ -107,7 +107,7 @@ class MessageMeter:
         return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
 
     def header(self, name: bytes, value: bytes) -> Problem | None:
-        """For trailers, too."""
+        """Count a header or a trailer."""
         self._num_headers += 1
         if self.phase is Phase.HEAD and name.lower() == b"content-length" and value.isdigit():
             self._announced_bytes = int(value[:MAX_LENGTH_DIGITS])
@@ -153,7 +153,7 @@ class Deadline:
         return self._handle is not None
 
     def arm(self, timeout_s: float) -> None:
-        """Anew, from now on."""
+        """Start the timer, again if it is armed."""
         self.cancel()
         self._due_s = self._loop.time() + timeout_s
         self._handle = self._loop.call_later(timeout_s, self._fire)
@@ -213,7 +213,7 @@ class ConnectionSlots:
         return len(self._open)
 
     def enter(self, one: SlotHolder) -> Slot:
-        """For a new connection. `leave` releases the slot."""
+        """Returns the slot of a new connection. `leave` releases the slot."""
         if one.address is not None and self._num_of.get(one.address, 0) >= self._share:
             is_made = self._evict_one(one.address)
         else:
@@ -235,7 +235,7 @@ class ConnectionSlots:
             self._waiting[one] = None
 
     def leave(self, one: SlotHolder) -> None:
-        """Idempotent; also for a connection that never had a slot."""
+        """Release the slot. Idempotent; also for a connection that never had a slot."""
         if one not in self._open:
             return
         self._open.discard(one)

@@ -30,7 +30,8 @@ from interfaces.http.incoming.request_context import is_health_check
 
 
 class Refusals:
-    """Event loop only. `note` is called with the code of a refusal, and with a detail for the log."""
+    """Answers to refused input, in the shape of the dialect whose path was requested. Event loop only. `note` is called
+    with the code of a refusal, and with a detail for the log."""
 
     def __init__(self, dialects: Dialects, note: Callable[[str, str], None]) -> None:
         self._dialects = dialects
@@ -79,7 +80,7 @@ class HealthOnly:
 
 
 def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals:
-    """Makes an event of each."""
+    """Returns Refusals that emit an event each."""
     return Refusals(dialects, lambda code, detail: events.emit(HttpRefused(code, detail, clock.now_ns())))
 
 
@@ -98,7 +99,7 @@ class AllowedHosts:
     is_anything: bool
 
     def __contains__(self, authority: str) -> bool:
-        """`authority`: a `Host` header, with or without a port."""
+        """Returns whether the host is allowed. `authority`: a `Host` header, with or without a port."""
         host = host_of(authority)
         if host is None:
             return False

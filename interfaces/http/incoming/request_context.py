@@ -132,7 +132,7 @@ class RequestContext:
             self._enter(1)
 
     def reading(self, receive: Receive) -> Receive:
-        """`receive`, counting the body against the budget. It raises BodiesFull."""
+        """Returns `receive`, counting the body against the budget. It raises BodiesFull."""
 
         async def counted() -> Any:
             message = await receive()
@@ -143,9 +143,9 @@ class RequestContext:
         return counted
 
     def answering(self, send: Send) -> Send:
-        """`send`, ending the exchange with its last message: the client may send the next request as soon as it has
-        that. Sends in pieces, each when the client has taken those before: what a slow client leaves unread counts as
-        long as its request does."""
+        """Returns `send`, ending the exchange with its last message: the client may send the next request as soon as it
+        has that. Sends in pieces, each when the client has taken those before: what a slow client leaves unread counts
+        as long as its request does."""
 
         async def ending(message: Message) -> None:
             if message["type"] != "http.response.body":
@@ -188,7 +188,7 @@ class RequestContext:
         return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
 
     def end(self) -> None:
-        """Idempotent."""
+        """Release all that the exchange holds. Idempotent."""
         num_places, self._num_places = self._num_places, 0
         self._meter.leave(num_places)
         num_bytes, self._num_body_bytes = self._num_body_bytes, 0

@@ -16,7 +16,7 @@ from interfaces.http.services import Services
 
 
 class LatencyBody(Struct):
-    """Seconds over `window_s`; null where nothing was measured. `count`: measurements. Within 2 %."""
+    """Latencies in seconds over `window_s`; null where nothing was measured. `count`: measurements. Within 2 %."""
 
     window_s: int
     count: int
@@ -50,8 +50,9 @@ class HistoryBody(Struct):
 
 
 class FiguresBody(Struct):
-    """`ttft`: from the queue to the first token. `itl`: between a choice's tokens. `tokens_per_s`: over the last 15 s,
-    by origin: `computed`, `live`, `hot` and `store` (a prompt's), `recomputed` (after a preemption), `output`."""
+    """The live figures. `ttft`: from the queue to the first token. `itl`: between a choice's tokens. `tokens_per_s`:
+    over the last 15 s, by origin: `computed`, `live`, `hot` and `store` (a prompt's), `recomputed` (after a
+    preemption), `output`."""
 
     ttft: LatencyBody
     itl: LatencyBody
@@ -61,7 +62,7 @@ class FiguresBody(Struct):
 
 
 def figures_body(reading: LiveReading, latency_window_s: int, unix_offset_ns: int) -> FiguresBody:
-    """`unix_offset_ns`: from the monotonic clock to Unix time."""
+    """The live figures as a body. `unix_offset_ns`: from the monotonic clock to Unix time."""
     history = reading.history
     ttfts, itls = history.time_to_first_token, history.inter_token
     return FiguresBody(
@@ -91,7 +92,7 @@ def _short(seconds: float | None) -> float | None:
 
 
 class HealthBody(Struct):
-    """`problem` is empty when ready. `models`: those loaded."""
+    """The health of the server. `problem` is empty when ready. `models`: those loaded."""
 
     status: Literal["ready", "not ready"]
     problem: str
@@ -110,9 +111,9 @@ class QueueCountsBody(Struct):
 
 
 class OverviewBody(Struct, tag_field="object", tag="cairn.overview"):
-    """`event_failures`: events that the figures and the requests could not take, by type: a defect, and empty without
-    one. `memory`: null where the engine keeps no ledger. `tiers`: null until they were read once; `tiers_age_s`: how
-    long ago that was, more than a few seconds while the store does not answer."""
+    """All figures of a live page. `event_failures`: events that the figures and the requests could not take, by type: a
+    defect, and empty without one. `memory`: null where the engine keeps no ledger. `tiers`: null until they were read
+    once; `tiers_age_s`: how long ago that was, more than a few seconds while the store does not answer."""
 
     version: str
     now_unix_s: float

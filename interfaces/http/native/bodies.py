@@ -25,8 +25,8 @@ class DivergenceBody(Struct):
 
 
 class PromptExplanation(Struct):
-    """Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would be reused.
-    `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here."""
+    """One lookup explained. Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would
+    be reused. `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here."""
 
     prompt_tokens: int
     hot_tokens: int
@@ -61,8 +61,8 @@ def prompt_explanation(found: Explanation) -> PromptExplanation:
 
 
 class HeldBody(Struct):
-    """Bytes by purpose. `live`: states that ended sequences left for the next turn. `reading`: what was read to be used
-    in fact; null when that was not needed."""
+    """The bytes that are held, by purpose. `live`: states that ended sequences left for the next turn. `reading`: what
+    was read to be used in fact; null when that was not needed."""
 
     weights: int
     states: int
@@ -75,16 +75,16 @@ class HeldBody(Struct):
 
 
 class PromisedBody(Struct):
-    """`growth`: of open sequences; `transient`: what the next step takes for a moment."""
+    """The bytes that are promised. `growth`: of open sequences; `transient`: what the next step takes for a moment."""
 
     growth: int
     transient: int
 
 
 class MemoryBody(Struct):
-    """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller),
-    paused (no request is admitted), preempting or refusing. `waiting_for`: the number of choices that wait in the queue
-    for `memory` or a `place`."""
+    """The memory ledger. `limits` and `room_bytes` are null without a limit. `pressure`: calm, lean (the hot tier is
+    smaller), paused (no request is admitted), preempting or refusing. `waiting_for`: the number of choices that wait in
+    the queue for `memory` or a `place`."""
 
     limits: MemoryLimits | None
     used_bytes: int
@@ -193,8 +193,9 @@ class DocumentsBody(Usage):
 
 
 class TiersBody(Struct):
-    """`store` and `queue` are null when nothing is persisted, `documents` while their store does not answer. `problem`:
-    why `store` is null although there is one. `live`: null where the engine does not report it."""
+    """The tiers of the prefix cache. `store` and `queue` are null when nothing is persisted, `documents` while their
+    store does not answer. `problem`: why `store` is null although there is one. `live`: null where the engine does not
+    report it."""
 
     hot: HotBody
     store: StoreBody | None

@@ -33,15 +33,15 @@ from interfaces.http.services import Services
 
 
 class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
-    """One entry a prompt: a chat has one, a text completion may have several."""
+    """The explanations of a request, one entry a prompt: a chat has one, a text completion may have several."""
 
     model: str
     prompts: list[PromptExplanation]
 
 
 class PromptWarmed(Struct):
-    """Tokens: prompt = reused + computed. `stored_tokens`: how many of them a restart would leave, at most all but the
-    last; null when nothing is persisted."""
+    """The counts of a warmed prompt. Tokens: prompt = reused + computed. `stored_tokens`: how many of them a restart
+    would leave, at most all but the last; null when nothing is persisted."""
 
     prompt_tokens: int
     reused_tokens: int
@@ -50,16 +50,16 @@ class PromptWarmed(Struct):
 
 
 class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
-    """One entry a prompt."""
+    """The warmed prompts of a request, one entry each."""
 
     model: str
     prompts: list[PromptWarmed]
 
 
 class ClearRequest(Struct, forbid_unknown_fields=True):
-    """Null and absent mean any; an unknown field is refused, because a typing error must not clear everything.
-    `model`: its name, or the first digits of a namespace. `salt`: a `cache_salt`, empty for requests that name none; it
-    is combined with the admin's key as in the admin's own requests."""
+    """The choice of what to clear. Null and absent mean any; an unknown field is refused, because a typing error must
+    not clear everything. `model`: its name, or the first digits of a namespace. `salt`: a `cache_salt`, empty for
+    requests that name none; it is combined with the admin's key as in the admin's own requests."""
 
     model: str | None = None
     salt: str | None = None

@@ -24,9 +24,9 @@ class LiveBody(Struct):
 
 
 class ReadyBody(Struct):
-    """`problem` is empty when ready. `waiting` and `running` count requests, `waiting_for` those that wait, by reason:
-    `model`, `place` or `memory`. `models`: those loaded; null for clients
-    that are no admins, which do not get the problem in full either."""
+    """The readiness of the server. `problem` is empty when ready. `waiting` and `running` count requests, `waiting_for`
+    those that wait, by reason: `model`, `place` or `memory`. `models`: those loaded; null for clients that are no
+    admins, which do not get the problem in full either."""
 
     status: Literal["ready", "not ready"]
     problem: str
@@ -90,10 +90,10 @@ class OutstandingBody(Struct):
 
 
 class EngineBody(Struct):
-    """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
-    the engine does now, for how long. `stuck_in`: what does not end, an activity, `waiting` or `ended`; null when
-    nothing is stuck. `requests`: those that are stuck; null for clients that are no admins. `event_loop_lag_s`: how
-    late the event loop was at the last check, once a second."""
+    """The state of the engine. `last_step_age_s`: since a step, a call or a piece of a load ended, against what is
+    `outstanding`. `doing`: what the engine does now, for how long. `stuck_in`: what does not end, an activity,
+    `waiting` or `ended`; null when nothing is stuck. `requests`: those that are stuck; null for clients that are no
+    admins. `event_loop_lag_s`: how late the event loop was at the last check, once a second."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float
@@ -107,7 +107,7 @@ class EngineBody(Struct):
 
 
 def engine_body(health: Health, *, is_admin: bool) -> EngineBody:
-    """`is_admin`: names the requests that are stuck."""
+    """The state of the engine as a body. `is_admin`: it names the requests that are stuck."""
     found = health.engine
     return EngineBody(
         status="stuck" if found.is_stuck else "ok" if health.is_running else "not running",

@@ -25,8 +25,9 @@ class ModelNamed(Struct, forbid_unknown_fields=True):
 
 
 class StandingBody(Struct):
-    """`state`: `absent`, `loading`, `loaded` or `unloading`. `requests`: that hold it now; one that is to be unloaded
-    goes when there are none. `idle_ttl_s`: it is unloaded after so long without one; null: only to make room."""
+    """A model in or out of memory. `state`: `absent`, `loading`, `loaded` or `unloading`. `requests`: that hold it now;
+    one that is to be unloaded goes when there are none. `idle_ttl_s`: it is unloaded after so long without one; null:
+    only to make room."""
 
     id: str
     state: str
@@ -45,8 +46,9 @@ class LayersBody(Struct):
 
 
 class ManagedBody(Struct):
-    """`bytes`: of its weights as they are loaded, or else as they lie in its files. `adapter`: folder of the adapter
-    over them, else null. `sampling`: what requests have that do not say, once it is loaded. `layout`: null before."""
+    """A model that can be managed. `bytes`: of its weights as they are loaded, or else as they lie in its files.
+    `adapter`: folder of the adapter over them, else null. `sampling`: what requests have that do not say, once it is
+    loaded. `layout`: null before."""
 
     standing: StandingBody
     bytes: int

@@ -39,8 +39,8 @@ def admin_get(path: str, operation_id: str, error_type: type[Struct], *statuses:
 
 
 class StageTimesBody(Struct):
-    """Seconds spent waiting, in prefill (restoring included) and in decode, up to now in the stage it is in; null for
-    what it has not reached. `ttft_s`: from the queue to the first token."""
+    """The seconds spent waiting, in prefill (restoring included) and in decode, up to now in the stage it is in; null
+    for what it has not reached. `ttft_s`: from the queue to the first token."""
 
     queue_s: float | None
     prefill_s: float | None
@@ -49,7 +49,8 @@ class StageTimesBody(Struct):
 
 
 class EndBody(Struct):
-    """`reason`: `stop`, `tool_calls`, `length`, `cancelled` or `error`, with the error's code and message then."""
+    """The end of a choice. `reason`: `stop`, `tool_calls`, `length`, `cancelled` or `error`, with the error's code and
+    message then."""
 
     unix_s: float
     reason: str
@@ -114,7 +115,8 @@ def request_body(
     *,
     shows_text: bool = False,
 ) -> RequestBody:
-    """`explanation`: the part of it that may be shown. `unix_offset_ns`: from the monotonic clock to Unix time."""
+    """A timeline as a body. `explanation`: the part of it that may be shown. `unix_offset_ns`: from the monotonic clock
+    to Unix time."""
     queued, ended = timeline.queued, timeline.ended
     until_ns = now_ns if ended is None else ended.at_ns
     return RequestBody(
@@ -173,9 +175,9 @@ DEFAULT_ENDED = 50
 
 
 class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
-    """`open`: the longest open first, at most 200 of `open_count`, without their explanations; `ended`: the last first,
-    without any text.
-    `preparing`: those that are not in the queue yet, the longest waiting first, at most 200 of `preparing_count`."""
+    """The requests of a server. `open`: the longest open first, at most 200 of `open_count`, without their
+    explanations; `ended`: the last first, without any text. `preparing`: those that are not in the queue yet, the
+    longest waiting first, at most 200 of `preparing_count`."""
 
     open_count: int
     open: list[RequestBody]

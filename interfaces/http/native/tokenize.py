@@ -27,14 +27,15 @@ _FROM_TOKENS = {"detokenize": Link(operation_id="detokenize", request_body={"tok
 
 
 class TokenizeFields(Struct):
-    """Beside those of the body itself. `add_special_tokens`: for a text; a chat has what its template writes."""
+    """The fields of /tokenize beside those of the body. `add_special_tokens`: for a text; a chat has what its template
+    writes."""
 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
 class TokenizedBody(Struct):
-    """`token_strs`: each token's text, where it was requested."""
+    """The tokens of a prompt. `token_strs`: each token's text, where it was requested."""
 
     count: int
     max_model_len: int

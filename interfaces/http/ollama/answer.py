@@ -26,7 +26,7 @@ from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overf
 
 
 class OllamaError(Struct):
-    """`error` begins with the path of the offending field, where there is one."""
+    """An error; `error` begins with the path of the offending field, where there is one."""
 
     error: str
     memory: MemoryNumbers | UnsetType = UNSET
@@ -55,8 +55,8 @@ class CallBody(Struct):
 
 
 class Answer(Struct, kw_only=True):
-    """Durations in nanoseconds, there once `done`: `load_duration` until the prompt was ready for the model, then until
-    the first token, then until the last."""
+    """The fields of every answer. Durations in nanoseconds, there once `done`: `load_duration` until the prompt was
+    ready for the model, then until the first token, then until the last."""
 
     model: str
     created_at: str
@@ -96,7 +96,7 @@ class Piece:
     calls: list[CallBody] = field(default_factory=list[CallBody])
 
     def add(self, part: ContentDelta) -> None:
-        """`part`: a piece of text, or a whole call."""
+        """Add a piece of text, or a whole call."""
         match part:
             case TextDelta(text=text):
                 self.content += text
@@ -150,7 +150,7 @@ class OllamaAnswer:
 
     @classmethod
     def of(cls, started: Started, name: str | None, shape: Shape) -> "OllamaAnswer":
-        """`name`: the model's, as the client wrote it."""
+        """The answer to a request. `name`: the model's, as the client wrote it."""
         context = started.context
         return cls(name or started.model, shape, context.services.clock, context.arrived_ns, started.submitted_ns)
 
@@ -205,7 +205,7 @@ class OllamaAnswer:
         return b"" if piece.is_empty else _encoded(self._shape(piece, self._fields(done=False)))
 
     def _last(self, piece: Piece, finished: Finished, first_ns: int) -> Answer:
-        """`first_ns`: the time of the first content; 0 without any."""
+        """The last object. `first_ns`: the time of the first content; 0 without any."""
         now_ns = self._clock.now_ns()
         first_ns = first_ns or now_ns
         usage = finished.usage

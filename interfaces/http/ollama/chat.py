@@ -36,7 +36,7 @@ _LOADING = "the server loads models its own way"
 
 
 class Options(Struct, kw_only=True):
-    """Null and absent mean the same for every field."""
+    """The options of a body. Null and absent mean the same for every field."""
 
     num_predict: Annotated[
         int | None, mapped("an upper bound; negative is none; with less room, the context is the bound")

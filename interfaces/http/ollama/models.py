@@ -35,7 +35,8 @@ _NEVER = "2318-01-01T00:00:00Z"
 
 
 class Details(Struct):
-    """`family`: the model type, and `quantization_level`: what it computes in; empty until it is loaded."""
+    """The properties of a model. `family`: the model type, and `quantization_level`: what it computes in; empty until
+    it is loaded."""
 
     family: str
     families: list[str]
@@ -74,14 +75,15 @@ class RunningBody(Struct):
 
 
 class ShowRequest(Struct):
-    """`name`: what older clients call `model`."""
+    """A request for one model. `name`: the field that older clients have for `model`."""
 
     model: str | None = None
     name: str | None = None
 
 
 class ShowBody(Struct):
-    """`model_info` says what an embedded model is, and has the context length once the model is loaded."""
+    """One model in detail. `model_info` describes an embedded model, and has the context length once the model is
+    loaded."""
 
     details: Details
     model_info: dict[str, Any]

@@ -38,7 +38,7 @@ class AnsweredToolCall(Struct, tag_field="type", tag="function"):
 
 
 class AnswerMessage(Struct, tag_field="role", tag="assistant"):
-    """`content` is null where there is none besides tool calls."""
+    """The message of an answer. `content` is null where there is none besides tool calls."""
 
     content: str | None
     refusal: None = None
@@ -55,7 +55,8 @@ class ChatChoice(Struct):
 
 
 class CallProblemBody(Struct):
-    """`choice`: its index. `kind`: `unknown_tool`, `malformed_arguments` or `schema_mismatch`."""
+    """A problem of a tool call. `choice`: its index. `kind`: `unknown_tool`, `malformed_arguments` or
+    `schema_mismatch`."""
 
     choice: int
     call_id: str

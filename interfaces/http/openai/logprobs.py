@@ -37,7 +37,7 @@ class TopLogprob(Struct):
 
 
 class TokenLogprobBody(Struct):
-    """`bytes` is null for a token that is no whole number of characters."""
+    """The log probability of a token. `bytes` is null for a token that is no whole number of characters."""
 
     token: str
     logprob: float
@@ -82,7 +82,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> Cha
 
 
 def completion_logprobs(deltas: Sequence[ContentDelta], tokenizer: Tokenizer, start: int) -> CompletionLogprobs:
-    """`start`: characters of the choice's text before the first delta."""
+    """The log probabilities of deltas. `start`: characters of the choice's text before the first delta."""
     body, text_of = CompletionLogprobs([], [], [], []), token_texts(tokenizer)
     for delta in deltas:
         offset = start
@@ -117,7 +117,7 @@ Scores: TypeAlias = Sequence[TokenLogprob | None]
 
 
 class PromptLogprob(Struct):
-    """`rank`: 1 for the likeliest of all tokens."""
+    """The log probability of a prompt token. `rank`: 1 for the likeliest of all tokens."""
 
     logprob: float
     rank: int | None

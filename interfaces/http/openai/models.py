@@ -21,7 +21,8 @@ from interfaces.http.services import Services
 
 
 class TemplateBody(Struct):
-    """`late_system`: system messages after the first turn, in their place and as what they are."""
+    """The features of a chat template. `late_system`: system messages after the first turn, in their place and as what
+    they are."""
 
     tools: bool
     reasoning: bool
@@ -29,9 +30,9 @@ class TemplateBody(Struct):
 
 
 class LoadedBody(Struct):
-    """Known once a model is loaded. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if not,
-    `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template shows,
-    null without one."""
+    """The properties of a loaded model. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if
+    not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
+    shows, null without one."""
 
     model_type: str
     dtype: str
@@ -47,9 +48,10 @@ class LoadedBody(Struct):
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
-    """`note`: a remark on the embedded models, which are used if none was chosen. `cairn` is null until the model is
-    loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or `unloading`. `bytes`: of its weights
-    as they are loaded, or else as they lie in its files. `pinned`: never unloaded to make room."""
+    """A model that can be served. `note`: a remark on the embedded models, which are used if none was chosen. `cairn`
+    is null until the model is loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or
+    `unloading`. `bytes`: of its weights as they are loaded, or else as they lie in its files. `pinned`: never unloaded
+    to make room."""
 
     id: str
     created: int

@@ -72,13 +72,13 @@ MAX_CHOICES = 128
 
 
 class StreamOptions(Struct):
-    """`include_usage`: end the stream with a chunk that carries the token counts."""
+    """The options of a stream. `include_usage`: end the stream with a chunk that carries the token counts."""
 
     include_usage: bool | None = None
 
 
 class CompletionFields(SamplingFields, kw_only=True):
-    """Null and absent mean the same for every field."""
+    """The fields of chat and text completions. Null and absent mean the same for every field."""
 
     stream_options: Annotated[StreamOptions | None, mapped("`include_usage`: a last chunk with the token counts")] = (
         None
@@ -161,7 +161,7 @@ def completion_request(
 
 
 class PromptTokensDetails(Struct):
-    """`cached_tokens`: prompt tokens that were reused and not computed."""
+    """The reuse of a prompt. `cached_tokens`: prompt tokens that were reused and not computed."""
 
     cached_tokens: int
 
@@ -174,7 +174,7 @@ class UsageBody(Struct):
 
 
 def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
-    """`usages` in order of choice index."""
+    """The token counts of a request. `usages` in order of choice index."""
     of_prompts = usages[::choices_per_prompt]
     prompt_tokens = sum(usage.prompt_tokens for usage in of_prompts)
     completion_tokens = sum(usage.completion_tokens for usage in usages)

@@ -65,8 +65,8 @@ class Asset:
 
 
 def assets(folder: Path = FOLDER) -> Mapping[str, Asset]:
-    """By path of the address: `NAME.html` of the folder itself is the page `/NAME`, all else is below `/pages/`, and
-    its icon is also where browsers look for one unasked."""
+    """The files by path of the address: `NAME.html` of the folder itself is the page `/NAME`, all else is below
+    `/pages/`, and its icon is also where browsers look for one unasked."""
     found: dict[str, Asset] = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix not in _TYPES or not file.is_file():

@@ -64,7 +64,8 @@ def response_error(error: DomainError) -> ResponseError:
 
 
 class CachedTokens(Struct):
-    """`cached_tokens`: of the prompt, reused and not computed. What is computed is kept, and not counted as written."""
+    """The reuse of a prompt. `cached_tokens`: of the prompt, reused and not computed. What is computed is kept, and not
+    counted as written."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
@@ -87,8 +88,8 @@ class IncompleteBody(Struct):
 
 
 class ResponseBody(Struct, kw_only=True):
-    """`output`: items of type `reasoning`, `message`, `function_call` and `custom_tool_call`. The fields of the request
-    are repeated."""
+    """A response, whole or in progress. `output`: items of type `reasoning`, `message`, `function_call` and
+    `custom_tool_call`. The fields of the request are repeated."""
 
     id: str
     object: Literal["response"] = "response"

@@ -65,7 +65,7 @@ PARTS: Mapping[str, type[Part]] = {
     "input_file": FilePart,
     "input_audio": AudioPart,
 }
-"""By `type`. All others become nothing."""
+"""Parts by `type`. All others are left out."""
 
 
 class MessageItem(Struct):
@@ -134,7 +134,7 @@ ITEMS: Mapping[str, type[Item]] = {
     "tool_search_output": ToolsItem,
     "item_reference": ItemReference,
 }
-"""By `type`."""
+"""Items by `type`."""
 
 LEFT_OUT = frozenset(
     {
@@ -190,7 +190,8 @@ Items = str | Sequence[Raw]
 
 
 def conversation(items: Items, earlier: Sequence[Raw] = ()) -> tuple[ChatMessage, ...]:
-    """`earlier`: the items of the responses before. Raises InvalidRequest, naming `input[i].field`."""
+    """The messages of a request. `earlier`: the items of the previous responses. Raises InvalidRequest, naming
+    `input[i].field`."""
     messages = tuple(_Conversation(items, earlier).messages)
     check_arguments(messages, "input")
     return messages

@@ -100,7 +100,7 @@ class OutputItem(ABC):
 
     @abstractmethod
     def closing(self, status: str) -> list[Event]:
-        """After the last piece; before `body` with the same status."""
+        """The events after the last piece; call it before `body` with the same status."""
         ...
 
     @abstractmethod

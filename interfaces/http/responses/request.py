@@ -36,7 +36,7 @@ class TextConfig(Struct):
 
 
 class ResponsesRequest(Struct, kw_only=True, dict=True):
-    """Null and absent mean the same for every field; unknown fields are ignored."""
+    """The body. Null and absent mean the same for every field; unknown fields are ignored."""
 
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     input: Annotated[

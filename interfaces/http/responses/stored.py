@@ -30,7 +30,7 @@ MAX_BYTES = 16 << 20
 
 
 class Turn(Struct):
-    """`input`: a response's own items, as they were sent."""
+    """A turn of a stored conversation. `input`: a response's own items, as they were sent."""
 
     previous: str | None
     input: list[Raw]

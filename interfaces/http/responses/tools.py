@@ -65,7 +65,7 @@ class WireTool:
 
 
 class Tools:
-    """All tools of a request, from wherever it names them."""
+    """All tools of a request, of its `tools` and its input."""
 
     def __init__(self, named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """`named`: each with its path. Raises InvalidRequest, naming the field below it."""
