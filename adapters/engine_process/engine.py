@@ -51,6 +51,7 @@ from adapters.engine_process.messages import (
     raw,
 )
 from application.events import FaultObserved
+from application.installation import installed_version
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
@@ -86,6 +87,8 @@ OUTDATED = "cairn was upgraded while it was running; restart the server"
 
 SILENCE = "silence"
 """The kind of Activity of a child that sends nothing."""
+
+_VERSION = installed_version()
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -311,6 +314,8 @@ class EngineProcess:
             return
         was_asked = self._state is _State.STOPPING
         self._state = _State.ENDED
+        if not (was_asked or self._has_greeted) and installed_version() != _VERSION:  # it may not even start
+            self.is_outdated, self._broken = True, OUTDATED
         self._fault = "" if was_asked else self._broken or why
         if not was_asked:
             _logger.error("%s", self._fault)

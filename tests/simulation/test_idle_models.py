@@ -19,7 +19,7 @@ TTL_S = 60
 
 
 class QuickHost:
-    """A ModelHost whose loads take no time."""
+    """An Engine whose loads take no time."""
 
     def __init__(self) -> None:
         self.resident: set[ModelId] = set()

@@ -42,7 +42,7 @@ class LoopClock(FakeClock):
 
 
 class TimedHost:
-    """A ModelHost that takes its time on the running loop, and checks what it is asked."""
+    """An Engine that takes its time on the running loop, and checks what it is asked."""
 
     def __init__(self, random: Random, max_loaded: int, failure_rate: float) -> None:
         self._random = random

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.engine_process import engine as engine_module
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.messages import greeting
@@ -157,3 +158,40 @@ def test_the_greeting_is_the_same_in_every_process_of_one_version() -> None:
     seeds = [ENVIRONMENT | {"PYTHONHASHSEED": seed} for seed in ("1", "2")]
     found = {subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env=env, text=True) for env in seeds}
     assert found == {greeting().decode() + "\n"}
+
+
+class EndedAtOnce:
+    """A Child that ends before it sends anything, as one whose module was moved by an upgrade."""
+
+    pid = None
+
+    def start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    def kill(self) -> None:
+        return
+
+    def abort(self) -> None:
+        return
+
+    def reap(self, ended: Callable[[str], None]) -> None:
+        ended("exited with status 1")
+
+
+@pytest.mark.parametrize("is_upgraded", [True, False])
+def test_a_child_that_cannot_start_is_outdated_after_an_upgrade(
+    monkeypatch: pytest.MonkeyPatch, is_upgraded: bool
+) -> None:
+    if is_upgraded:
+        monkeypatch.setattr(engine_module, "installed_version", lambda: "another")
+
+    async def run() -> tuple[bool, str]:
+        engine = EngineProcess(EndedAtOnce(), b"", SystemClock())
+        engine.start(lambda _batch: None)
+        await asyncio.wait_for(engine.begun(), PATIENCE_S)
+        return engine.is_outdated, engine.status().fault
+
+    fault = engine_module.OUTDATED if is_upgraded else "the engine's process exited with status 1"
+    assert asyncio.run(run()) == (is_upgraded, fault)
