@@ -101,10 +101,11 @@ MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """`context_length`, `dtype` and `idle_ttl`: as in `[model]`; None for what that says. `parser`: the family of
-    output formats. `salt` keeps what is computed for this name apart from other names of the same weights. `pin`:
-    loaded at the start, and never unloaded to make room. `base`: the model whose files these are, by default NAME
-    itself; `adapter`: folder of a LoRA adapter over them. `sampling`: what requests have that do not say."""
+    """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype` and
+    `idle_ttl`: as in `[model]`; None for the value there. `parser`: the family of output formats. `salt` separates the
+    prefix cache of this name from other names of the same weights. `pin`: loaded at the start, and never unloaded for
+    other models. `base`: the model whose files are served, by default NAME itself; `adapter`: folder of a LoRA adapter
+    over them. `sampling`: defaults of requests."""
 
     context_length: int | None = None
     dtype: str | None = None
@@ -148,12 +149,12 @@ NOTHING_SET = ModelTable()
 class ModelSettings:
     """The models that are served, and how they are loaded. `default`: for requests that name none.
 
-    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
-    already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
-    prompt and answer together that are served at most, however many a model could take; None for the model's own.
-    `parsers`: the format of tool calls, as MODEL=FAMILY, for models whose template and tokens do not show it.
-    `idle_ttl`: a model that is idle for that long is unloaded; None: only to make room. `generation_config`: the
-    sampling of a model's generation_config.json is the default of requests.
+    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders on this
+    machine), and with `hub_cache` (auto, on or off) every model in the hub's cache. `context_length`: the limit on
+    tokens of prompt and answer together; None for the model's own. `parsers`: the format of tool calls, as
+    MODEL=FAMILY, for models whose template and tokens do not show it. `idle_ttl`: a model that is idle for that long is
+    unloaded; None: only to make room. `generation_config`: the sampling of a model's generation_config.json is the
+    default of requests.
     """
 
     default: str = "cairn-demo"

@@ -20,12 +20,13 @@ PATH_LISTS = frozenset({"model.dirs"})
 """Lists of paths, separated in variables as in PATH; others are separated by commas."""
 
 SECRETS = frozenset({"server.api_key", "cache.salt"})
-"""Settings whose values are never printed, only `set` or `unset`."""
+"""The settings whose values are never printed, only `set` or `unset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingField:
-    """`type` is the plain type (int, ByteSize, tuple ...); `is_optional`: None is allowed as well."""
+    """A setting that can be set. `type`: the plain type (int, ByteSize, tuple ...); `is_optional`: None is allowed as
+    well."""
 
     path: str
     type: type

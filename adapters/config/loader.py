@@ -45,7 +45,8 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """`origins`: for each path, `default`, the file, the variable or the flag that decided it."""
+    """The settings and the source of each. `origins`: for each path, `default`, the file, the variable or the flag that
+    decided it."""
 
     settings: Settings
     origins: Mapping[str, str]

@@ -20,7 +20,7 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`buckets`: upper bounds, for histograms only. `attributes`: every attribute that a point may carry."""
+    """A metric. `buckets`: upper bounds, for histograms only. `attributes`: every attribute that a point may carry."""
 
     kind: MetricKind
     name: str

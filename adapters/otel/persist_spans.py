@@ -31,7 +31,8 @@ MAX_PATIENCE_S = 600.0
 
 @dataclass(slots=True)
 class _Records:
-    """`num_pending`: records that were offered and are not settled; negative for a moment if a worker reports first."""
+    """The records of one request. `num_pending`: records that were offered and are not settled; negative for a moment
+    if a worker reports first."""
 
     link: Link
     offset_ns: int
@@ -46,7 +47,7 @@ class _Records:
 
 
 class PersistSpans:
-    """One caller at a time."""
+    """The open persist spans. One caller at a time."""
 
     def __init__(self, tracer: Tracer, max_open: int) -> None:
         self._tracer = tracer

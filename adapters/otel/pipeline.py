@@ -79,7 +79,8 @@ class LinkedSampler(Sampler):
 
 
 def build_resource(environment: Mapping[str, str]) -> Resource:
-    """`service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise."""
+    """The resource of all signals. `service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says
+    otherwise."""
     attributes = {SERVICE_VERSION: installed_version()}
     named = [item.partition("=")[0].strip() for item in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
     if not environment.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in named:
@@ -107,7 +108,7 @@ def build_logger_provider(plan: ExportPlan, resource: Resource) -> LoggerProvide
 
 
 def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
-    """`readers` are added to the plan's. Intervals follow OTEL_METRIC_EXPORT_*."""
+    """A meter provider; `readers` are added to those of the plan. Intervals follow OTEL_METRIC_EXPORT_*."""
     exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
     pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
     return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
@@ -123,13 +124,13 @@ class PrometheusText:
         self.reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
 
     def __call__(self, accept: str) -> MetricsText:
-        """`accept`: the request's header; it decides between the text format and OpenMetrics."""
+        """Render the text. `accept`: the request's header; it decides between the text format and OpenMetrics."""
         encode, content_type = choose_encoder(accept)
         return MetricsText(encode(self._registry), content_type)
 
 
 def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timelines: RequestTimelines) -> Telemetry:
-    """At least one signal is on; the others have no provider and no sink."""
+    """Build the telemetry of a plan with at least one signal; the others have no provider and no sink."""
     resource = build_resource(os.environ)
     text = PrometheusText() if serve_metrics else None
     readers = [text.reader] if text is not None else []

@@ -64,7 +64,8 @@ class DecodeBatches:
 
 
 class SpanTree:
-    """One caller at a time, but for `context`. `num_reused`: prompt tokens. `decode_mark`: where decoding began."""
+    """The spans of one request. One caller at a time, except for `context`. `num_reused`: prompt tokens. `decode_mark`:
+    the start of decoding."""
 
     def __init__(self, tracer: Tracer, root: Span, offset_ns: int, queued_ns: int) -> None:
         self.root = root

@@ -54,7 +54,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, logger: logging.Logger, level: int, line: str, about: Mapping[str, str] | None = None) -> None:
-        """`about`: attributes of the log record."""
+        """Queue a line. `about`: attributes of the log record."""
         if not logger.isEnabledFor(level):
             return
         try:

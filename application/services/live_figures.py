@@ -30,7 +30,7 @@ class LiveFigures(EventRouter):
         )
 
     def read(self) -> LiveReading:
-        """Any thread."""
+        """The present figures. Any thread."""
         return self.between(lambda: self._windows.read(self._clock.now_ns()))
 
     def _matched(self, event: PrefixMatched) -> None:

@@ -141,7 +141,7 @@ class _Explained:
 
 
 class RequestTimelines(EventRouter):
-    """See the module docstring. Events arrive one at a time; reads may come from any thread."""
+    """The fold of events into timelines. Events arrive one at a time; reads may come from any thread."""
 
     def __init__(self, *, keeps_tokens: bool = False, max_ended: int = MAX_ENDED, max_open: int = MAX_OPEN) -> None:
         self._keeps_tokens = keeps_tokens

@@ -1,9 +1,9 @@
 """The health of the engine, by the age of its last step and the work that is outstanding.
 
-    the compute thread comes round ──────────────────────────► well, however old the last step is, while nothing is open
-      │ and a choice is open, but no step, call or piece of a load has ended for too long ──► stuck, `waiting`
-      └ it does not come round for too long, and somebody waits for it ─────────────────────► stuck, in what it does
-    it has ended by itself ──────────────────────────────────► stuck at once, `ended`
+    the compute thread makes rounds ──────────────────────────► healthy, however old the last step is without open work
+      │ but a choice is open, and no step, call or piece of a load ends for too long ───────► stuck in `waiting`
+      └ or it makes no round for too long, and work is open ────────────────────────────────► stuck in its activity
+    the thread ended by itself ───────────────────────────────► stuck at once in `ended`
 
 Choices that wait for memory do not count: their waiting has a limit of its own. A load that waits for its files does
 not count either. Times are monotonic nanoseconds of one clock.
@@ -63,9 +63,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHealth:
-    """`step_age_s`: since a step, a call or a piece of a load ended. Counts: choices that wait and run, calls such as a
-    load. `stuck_in`: an Activity's kind, WAITING, ENDED or EVENT_LOOP, since `stuck_since_ns`, for `request_ids`; empty
-    and None when it is not stuck."""
+    """The health of an engine. `step_age_s`: since a step, a call or a piece of a load ended. Counts: choices that wait
+    and run, calls such as a load. `stuck_in`: an Activity's kind, WAITING, ENDED or EVENT_LOOP, since `stuck_since_ns`,
+    for `request_ids`; empty and None when it is not stuck."""
 
     step_age_s: float
     num_waiting: int

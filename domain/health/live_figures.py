@@ -122,8 +122,8 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReading:
-    """`tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S. `inter_token`: between one
-    token of a choice and its next, as the engine hands them over."""
+    """The figures at one time. `tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S.
+    `inter_token`: between one token of a choice and its next, as the engine hands them over."""
 
     at_ns: int
     time_to_first_token: Latency

@@ -69,7 +69,7 @@ class Models:
 
 
 def models_for(settings: Settings, check: ModelCheck) -> Models:
-    """`check`: of the process that has the backend. Imports nothing that computes."""
+    """The models of the settings. `check`: of the process that has the backend. Imports no compute library."""
     return Models(model_repository(settings), tokenizers_of(settings), check)
 
 

@@ -45,7 +45,7 @@ def limits_here(settings: Settings) -> MemoryLimits | None:
 
 
 def describe_limits(limits: MemoryLimits | None) -> str:
-    """`16 GiB of memory; evicts above 14.1 GiB, admits nothing beyond 15.2 GiB`."""
+    """The limits in words: `16 GiB of memory; evicts above 14.1 GiB, admits nothing beyond 15.2 GiB`."""
     if limits is None:
         return "memory without a limit"
     total, high, hard = map(format_bytes, (limits.total_bytes, limits.high_bytes, limits.hard_bytes))

@@ -223,7 +223,7 @@ async def stream(client: "httpx.AsyncClient", url: str, body: dict[str, Any], le
 
 
 async def _read(response: "httpx.Response", timeline: Timeline, max_bytes: int) -> None:
-    """Raises ValueError for what is no stream, and for one that does not end in time."""
+    """Read the stream to its end. Raises ValueError for malformed events, and for a stream beyond `max_bytes`."""
     rest, num_bytes = b"", 0
     async for data in response.aiter_bytes():
         now_s = time.monotonic()

@@ -98,9 +98,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`prompt_tokens`: size of long prompts. `rounds`: of each scenario of reuse, 0 for none. `users`: clients
-    that share a system prompt. `pause_s`: before the last scenario. `streams`: numbers of answers of `tokens` that are
-    decoded at once."""
+    """The sizes of a run. `prompt_tokens`: size of long prompts. `rounds`: of each scenario of reuse, 0 for none.
+    `users`: clients that share a system prompt. `pause_s`: before the last scenario. `streams`: numbers of answers of
+    `tokens` that are decoded at once."""
 
     prompt_tokens: int = 1000
     rounds: int = 3

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStory:
-    """Times in seconds; None for what is unknown or did not happen. `reused`: tokens by tier. `stopped`: a
-    StopReason value, and `sentence` its explanation; `break_text`: the text of both sides, if it may be read.
+    """A request in figures. Times are in seconds; None if unknown or not reached. `reused`: tokens by tier. `stopped`:
+    a StopReason value, and `sentence` its explanation; `break_text`: the text of both sides, if it may be read.
     `waited_for`: WaitReason values. `followed`: the request whose prefill of the same prefix it waited for. `stage`:
     empty if it has ended. `reason`: of the end. `trace_id`: of its trace, if it was traced."""
 

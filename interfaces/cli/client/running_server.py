@@ -63,7 +63,7 @@ def needed() -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """`url` without a path."""
+    """A server and the key for it. `url`: without a path."""
 
     url: str
     api_key: str | None = None
@@ -165,7 +165,7 @@ def _refused(text: str) -> NoReturn:
 
 
 class Asks(Protocol):
-    """See RunningServer."""
+    """The part of RunningServer that warming needs."""
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]: ...
 

@@ -53,7 +53,7 @@ def doctor(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`problem`: what to do about the finding; empty if nothing is wrong."""
+    """A finding. `problem`: what to do about the finding; empty if nothing is wrong."""
 
     name: str
     found: str

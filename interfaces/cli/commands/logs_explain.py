@@ -64,7 +64,7 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
 
 
 def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
-    """Raises NoAnswer."""
+    """Ask the server. Raises NoAnswer."""
     import asyncio
     from urllib.parse import quote
 

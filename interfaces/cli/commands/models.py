@@ -1,4 +1,4 @@
-"""`cairn models`: what can be served without a download."""
+"""`cairn models`: the models that can be served without a download."""
 
 import json
 from dataclasses import replace

@@ -70,7 +70,7 @@ def serve(
 
 
 def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
-    """`off` switches the store off; a folder switches it on, whatever other sources say."""
+    """The flags of `--store`: `off` disables the store, a folder enables it in spite of other sources."""
     if store is None:
         return {}
     if store.lower() == "off":

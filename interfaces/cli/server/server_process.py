@@ -165,7 +165,8 @@ def banner(
     tokenizer: Tokenizer,
     facts: Sequence[tuple[str, str]],
 ) -> str:
-    """`base_url` without a path. `facts`: further lines, as (name, text)."""
+    """The text that is printed when the server is ready. `base_url`: without a path. `facts`: further lines, as (name,
+    text)."""
     template = describe_template(tokenizer.template_features)
     rows = [("model", describe_model(model)), ("template", template), ("answers", tokenizer.output_format)]
     rows += [("pages", f"{base_url}/chat to talk to it, {base_url}/admin to watch it"), *facts]
@@ -183,7 +184,7 @@ def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
 
 
 def describe_template(features: TemplateFeatures | None) -> str:
-    """`tools, reasoning, no late system messages (sent as user messages)`: the abilities of the chat template."""
+    """The abilities of the chat template: `tools, reasoning, no late system messages (sent as user messages)`."""
     if features is None:
         return "none: completions only"
     tools = "tools" if features.tools else "no tools"
@@ -193,7 +194,7 @@ def describe_template(features: TemplateFeatures | None) -> str:
 
 
 def describe_model(model: ModelDescription) -> str:
-    """`cairn-demo: float32, 43.1 MiB of weights, context of 2048 tokens`, and why it decodes singly if it does."""
+    """A model in a line: `cairn-demo: float32, 43.1 MiB of weights, context of 2048 tokens`."""
     text = f"{model.id}: {model.dtype}, {format_bytes(model.weight_bytes)}, context of {model.context_length} tokens"
     if model.decode_mode is DecodeMode.SINGLE:
         text += f", one sequence at a time ({model.decode_note or 'batching unsupported'})"

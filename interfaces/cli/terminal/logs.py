@@ -13,7 +13,7 @@ MAX_CHARS = 10_000
 
 
 class PlainFormatter(logging.Formatter):
-    """`2026-11-21 10:00:00.123 INFO cairn.engine: message`, local time.
+    """The plain format: `2026-11-21 10:00:00.123 INFO cairn.engine: message`, local time.
 
     A message is one line, and a traceback is indented, so that no text in a message passes for another line.
     """

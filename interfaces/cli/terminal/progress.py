@@ -21,7 +21,7 @@ LINE_EVERY_S = 10.0
 
 
 def format_time(seconds: float) -> str:
-    """`9s`, `2m 05s`, `3h 12m`, `5d 3h`: two units at most."""
+    """A duration in two units at most: `9s`, `2m 05s`, `3h 12m`, `5d 3h`."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole}s"
@@ -33,7 +33,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_latency(seconds: float) -> str:
-    """`18.2ms`, `4.12s`, `2m 05s`."""
+    """A latency: `18.2ms`, `4.12s`, `2m 05s`."""
     if seconds < 1:
         return f"{seconds * 1e3:.1f}ms"
     return f"{seconds:.2f}s" if seconds < 60 else format_time(seconds)
@@ -47,7 +47,7 @@ class Unit(Enum):
     REQUESTS = "requests"
 
     def format(self, count: float) -> str:
-        """`1.5 GiB`, `1,234 tokens`."""
+        """A count with its unit: `1.5 GiB`, `1,234 tokens`."""
         if self is Unit.BYTES:
             return format_bytes(int(count))
         return f"{count:,.0f} {self.value}" if count >= 10 or count == int(count) else f"{count:.1f} {self.value}"
@@ -107,7 +107,7 @@ class TaskMeter:
             self._write(f"{self._what}: {', '.join(parts)}")
 
     def _parts(self, task: "Task") -> list[str]:
-        """`12.0 MiB of 40.0 MiB`, `30%`, `3.1 MiB/s`, `9s left`: the parts that are known."""
+        """The known parts of `12.0 MiB of 40.0 MiB`, `30%`, `3.1 MiB/s`, `9s left`."""
         unit, done = self._unit, int(task.completed)
         parts = [unit.format(done)]
         if task.total:
