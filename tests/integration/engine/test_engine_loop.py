@@ -117,7 +117,7 @@ def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], 
         assert sum(event.num_decode_tokens > 0 for event in several.steps()) < 20
 
 
-def test_what_a_step_gave_behind_the_end_is_dropped(make: Callable[..., Bench]) -> None:
+def test_tokens_of_a_step_after_the_end_are_dropped(make: Callable[..., Bench]) -> None:
     """Scripted so that the answer ends inside a step of five, whichever that is."""
     tokenizer = FakeTokenizer()
     (eos,) = tokenizer.eos_token_ids
@@ -178,7 +178,7 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
         loop.submit(submission("late", MODEL, FakeTokenizer().encode("x"), 1))
 
 
-def test_loading_and_unloading_tell_what_the_backend_holds(make: Callable[..., Bench]) -> None:
+def test_loading_and_unloading_report_the_memory_of_the_backend(make: Callable[..., Bench]) -> None:
     bench = make(FakeOptions(weight_bytes=700))
     bench.loop.unload(MODEL).result(WAIT_S)
     (loaded,), (unloaded,) = bench.events.of("ModelLoaded"), bench.events.of("ModelUnloaded")

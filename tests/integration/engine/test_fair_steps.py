@@ -1,10 +1,9 @@
-"""Who waits for whom while prompts are computed, told by the order in which things happen."""
+"""The order in which prompts and streams are served while prompts prefill."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from adapters.fake.options import FakeOptions
-from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
 from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
@@ -52,17 +51,7 @@ def test_a_short_prompt_waits_for_one_chunk_of_a_long_one() -> None:
     assert calls.of(1)[-1] < calls.of(0)[-1]
 
 
-def test_the_long_one_is_not_forgotten_behind_many_short_ones() -> None:
-    engine, _ = busy_engine(StepLimits(4, GRID, GRID))
-    engine.submit("long", LONG, 1)
-    for number in range(100):
-        engine.submit(f"short {number}", range(100 + number, 130 + number), 1)
-    engine.run()
-    ends = {event.id: at for at, event in enumerate(engine.events(PrefillChunkComputed))}
-    assert ends["long"] < ends["short 99"]
-
-
-def test_what_was_decoded_is_handed_over_before_the_next_chunk_begins() -> None:
+def test_decoded_tokens_are_delivered_before_the_next_chunk_begins() -> None:
     engine, calls = busy_engine()
     engine.submit("running", SHORT, 40)
     engine.step(8)
@@ -95,18 +84,7 @@ def test_running_streams_have_a_quarter_of_the_time() -> None:
     assert 2.8 <= num_tokens / num_chunks <= 3.2
 
 
-def test_batch_is_computed_after_interactive() -> None:
-    engine, calls = busy_engine()
-    engine.submit("batch", LONG, 1, priority=Priority.BATCH)
-    engine.step(4)
-    engine.submit("interactive", range(500, 500 + 4 * GRID), 1)
-    engine.run()
-    assert calls.of(1)[-1] < calls.of(0)[-1]
-    last = engine.events(PrefillChunkComputed)
-    assert [event.id for event in last][-1] == "batch"
-
-
-def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
+def test_cancelled_short_prompts_do_not_hold_turns_for_ever() -> None:
     """Each is cancelled before it is restored, when the next one is here."""
     engine, calls = busy_engine()
     engine.submit("long", LONG)
@@ -119,7 +97,7 @@ def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
     assert len(calls.seen) - num_before >= 2
 
 
-def test_who_fails_while_it_waits_makes_way_at_once() -> None:
+def test_a_request_that_fails_in_the_queue_lets_the_next_one_move_at_once() -> None:
     """A step in which somebody ended has moved: the next one is looked at at once."""
     engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=2_000), waits=QueueWaits(60))
     engine.guard.admits = False
@@ -135,7 +113,7 @@ def test_who_fails_while_it_waits_makes_way_at_once() -> None:
     assert len(engine.tokens("a", 1)) == 12
 
 
-def test_no_turn_is_held_for_who_is_gone() -> None:
+def test_no_turn_is_held_for_a_cancelled_prompt() -> None:
     engine, _ = busy_engine()
     engine.submit("long", LONG)
     engine.step(3)
@@ -148,7 +126,7 @@ def test_no_turn_is_held_for_who_is_gone() -> None:
     assert not engine.loop.is_held, "an idle engine looks two hundred times a second"
 
 
-def test_who_goes_first_waits_for_nobody_who_waits_for_its_place() -> None:
+def test_a_request_does_not_follow_one_that_waits_for_its_place() -> None:
     """The earlier one would compute the same prompt, and is in the queue until the later one has ended."""
     engine, _ = busy_engine(StepLimits(1, GRID, GRID))
     engine.submit("running", SHORT, 12)

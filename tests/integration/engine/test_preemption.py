@@ -3,7 +3,6 @@
 Its tokens, its usage and its end are those of an undisturbed one, and nothing is reported twice.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,11 @@ from application.services.text_side.supervision.open_work import Work
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.ids import RequestId
 from domain.prefix.prompt_content import EncodedPrompt
-from domain.priority import Priority
 from domain.request.grammar import choice_grammar
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.request import FinishReason, choice_id
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
-from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
 from tests.support.engines.sync_engine import submission
 
@@ -52,7 +48,7 @@ ORDER = [Admitted, PromptLogprobs | PrefillProgress, Tokens, Ended]
 
 
 def play(options: FakeOptions, asked: dict[str, Any], every: int, *, reuses: bool = True) -> SteppedEngine:
-    """Everybody but the best is preempted each time `every` steps have passed; 0: nobody is."""
+    """Preempts all but one sequence every `every` steps; 0: never."""
     engine = SteppedEngine(options, reuses=reuses)
     engine.guard.preempts = lambda step, active: bool(every) and step % every == 0 and len(active) > 1
     for index, prompt in enumerate(PROMPTS):
@@ -64,9 +60,7 @@ def play(options: FakeOptions, asked: dict[str, Any], every: int, *, reuses: boo
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("runs_ahead", [False, True])
 @pytest.mark.parametrize("every", [2, 7])
-def test_whatever_was_asked_goes_on_as_if_nothing_had_happened(
-    asked: dict[str, Any], runs_ahead: bool, every: int
-) -> None:
+def test_a_preempted_request_gives_the_same_answer(asked: dict[str, Any], runs_ahead: bool, every: int) -> None:
     options = FakeOptions(runs_ahead=runs_ahead, eos_every=6, vocab_size=400)
     calm, disturbed = play(options, asked, 0), play(options, asked, every)
     assert disturbed.events(RequestPreempted)
@@ -79,12 +73,12 @@ def test_whatever_was_asked_goes_on_as_if_nothing_had_happened(
                 expected.completion_tokens,
             )
             assert disturbed.end(id, choice).reason is calm.end(id, choice).reason
-            check_told(disturbed, id, choice)
+            check_items(disturbed, id, choice)
             assert scores(disturbed.items(id, choice)) == scores(calm.items(id, choice))
 
 
-def check_told(engine: SteppedEngine, id: str, choice: int) -> None:
-    """In order, nothing twice."""
+def check_items(engine: SteppedEngine, id: str, choice: int) -> None:
+    """Asserts that the items come in order, and none twice."""
     items = engine.items(id, choice)
     assert sum(isinstance(item, Admitted) for item in items) == 1
     assert isinstance(items[0], Admitted)
@@ -101,7 +95,7 @@ def scores(items: list[EngineItem]) -> list[Any]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("reuses", [True, False])
-def test_every_layout_goes_on_with_and_without_a_cache(layout: str, reuses: bool) -> None:
+def test_every_layout_resumes_with_and_without_a_cache(layout: str, reuses: bool) -> None:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=True, tokens_per_step=3, eos_every=0)
     calm, disturbed = (play(options, {"num_tokens": 50}, every, reuses=reuses) for every in (0, 5))
     assert disturbed.events(RequestPreempted)
@@ -111,7 +105,7 @@ def test_every_layout_goes_on_with_and_without_a_cache(layout: str, reuses: bool
 
 @pytest.mark.parametrize("layout", ["attention", "windowed", "hybrid", "everything"])
 @pytest.mark.parametrize("runs_ahead", [False, True])
-def test_what_was_kept_is_not_computed_again(layout: str, runs_ahead: bool) -> None:
+def test_captured_state_is_not_computed_again(layout: str, runs_ahead: bool) -> None:
     engine = SteppedEngine(FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=0))
     engine.guard.preempts = lambda step, _active: step in (15, 25)
     engine.submit("a", PROMPTS[0], 30)
@@ -122,7 +116,7 @@ def test_what_was_kept_is_not_computed_again(layout: str, runs_ahead: bool) -> N
 
 
 def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
-    """One request that has put something out, and waits."""
+    """Returns an engine with one preempted request that has output."""
     engine = SteppedEngine()
     engine.submit("a", PROMPTS[0], 30, **changes)
     engine.step(num_steps)
@@ -136,8 +130,8 @@ def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
     return engine
 
 
-def test_on_its_way_back_it_is_charged_for_what_it_has_put_out() -> None:
-    """Its answer is prompt by then, beside which as much is reserved as beside any other prompt."""
+def test_a_preempted_request_is_charged_for_its_output_as_prompt() -> None:
+    """Its output is part of its prompt then, with the usual reserve for the answer."""
     engine = SteppedEngine()
     engine.guard.charges = lambda num_prompt, num_new: 1000 * num_prompt + num_new
     seen: list[int] = []
@@ -150,7 +144,7 @@ def test_on_its_way_back_it_is_charged_for_what_it_has_put_out() -> None:
     assert [seen[0], seen[-1]] == [75_030, 1000 * (75 + num_out) + 30 - num_out]
 
 
-def test_who_is_cancelled_while_it_waits_is_gone() -> None:
+def test_a_preempted_request_can_be_cancelled() -> None:
     engine = preempted()
     engine.loop.cancel(RequestId("a"))
     engine.run()
@@ -160,7 +154,7 @@ def test_who_is_cancelled_while_it_waits_is_gone() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2])
-def test_a_stop_string_ends_it_while_it_waits_and_on_its_way_back(num_steps: int) -> None:
+def test_a_stop_string_ends_a_preempted_request(num_steps: int) -> None:
     engine = preempted()
     engine.guard.admits = True
     engine.step(num_steps)
@@ -170,7 +164,7 @@ def test_a_stop_string_ends_it_while_it_waits_and_on_its_way_back(num_steps: int
     assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 2)
 
 
-def test_it_ends_with_its_model() -> None:
+def test_a_preempted_request_ends_with_its_model() -> None:
     engine = preempted()
     engine.loop.unload(MODEL)
     error = engine.end("a").error
@@ -179,7 +173,7 @@ def test_it_ends_with_its_model() -> None:
     assert engine.cache.num_open() == 0
 
 
-def test_what_does_not_fit_alone_fails_and_says_so() -> None:
+def test_a_request_that_does_not_fit_alone_fails_with_memory_busy() -> None:
     engine = SteppedEngine()
     engine.guard.preempts = lambda _step, active: any(view.num_computed >= 80 for view in active)
     engine.submit("a", PROMPTS[0], 30)
@@ -189,33 +183,6 @@ def test_what_does_not_fit_alone_fails_and_says_so() -> None:
     assert error.code == MemoryBusy.code, "by the estimate it fits: a client that shortened its prompt would lose by it"
     assert "this request does not fit in memory" in error.message
     assert 3 <= len(engine.events(RequestPreempted)) <= 4
-
-
-def test_who_gets_on_between_preemptions_never_fails() -> None:
-    engine = SteppedEngine(limits=StepLimits(4, 512, 512))
-    reached = [0]
-
-    def preempts(_step: int, active: Sequence[SequenceView]) -> bool:
-        (view,) = active
-        if view.phase is Phase.DECODING and view.num_computed >= reached[0] + 260:
-            reached[0] = view.num_computed
-            return True
-        return False
-
-    engine.guard.preempts = preempts
-    engine.submit("a", PROMPTS[0], 2_000)
-    engine.run(4_000)
-    assert len(engine.events(RequestPreempted)) >= 6
-    assert len(engine.tokens("a")) == 2_000
-
-
-def test_batch_is_preempted_before_interactive() -> None:
-    engine = SteppedEngine()
-    engine.submit("a", PROMPTS[0], 30, priority=Priority.BATCH)
-    engine.submit("b", PROMPTS[1], 30)
-    engine.guard.preempts = lambda step, _active: step == 20
-    engine.run()
-    assert [event.id for event in engine.events(RequestPreempted)] == ["a"]
 
 
 def test_choices_wait_for_a_leader_that_was_preempted_before_it_was_forked() -> None:
@@ -246,15 +213,15 @@ def test_a_failing_capture_costs_computing_it_again() -> None:
 # ---- engines that were lost ----------------------------------------------------------------------------------------
 
 
-def told(engine: SteppedEngine, work: Work) -> list[tuple[int, EngineItem]]:
-    """Everything that the engine has told so far, taken in by whoever follows it."""
+def items_so_far(engine: SteppedEngine, work: Work) -> list[tuple[int, EngineItem]]:
+    """Returns all items of the engine so far, after `work` has taken them in."""
     found = [(choice, item) for batch in engine.batches for _, choice, item in batch.items]
     admitted = {event.id for event in engine.events(RequestAdmitted)}
     for choice in work.choices:
         if choice_id(RequestId("a"), choice) in admitted:
             work.left_queue(choice)
     for choice, item in found:
-        work.took(choice, item)
+        work.received(choice, item)
     return found
 
 
@@ -275,11 +242,11 @@ def test_a_choice_continues_in_another_engine(asked: dict[str, Any], num_steps: 
         if first.loop.is_busy:
             first.step()
     work = Work(wanted)
-    items = told(first, work)
+    items = items_so_far(first, work)
     if work.choices:
         second.loop.add(work.resumed())
         second.run()
-        items += told(second, Work(wanted))
+        items += items_so_far(second, Work(wanted))
     for choice in range(wanted.num_choices):
         mine = [item for of, item in items if of == choice]
         theirs = calm.items("a", choice)
@@ -311,7 +278,7 @@ def test_every_layout_continues_in_another_engine(layout: str) -> None:
         first.step()
     first.step(3)
     work = Work(wanted)
-    items = told(first, work)
+    items = items_so_far(first, work)
     assert tokens([item for _, item in items])
     second.loop.add(work.resumed())
     second.run()

@@ -1,4 +1,4 @@
-"""What those in the queue wait for, and when they have waited long enough."""
+"""The reasons why queued sequences wait, and the end of waiting for memory."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def look(waits: QueueWaits, views: list[SequenceView], room_bytes: int | None, a
     return waits.look(views, LIMITS, plan, int(at_s * SECOND))
 
 
-def test_reasons_are_told_once_each():
+def test_each_reason_is_reported_once():
     waits = QueueWaits()
     views = [view(1, Phase.DECODING), view(2), view(3)]
     assert look(waits, views, room_bytes=5).changed == {2: WaitReason.MEMORY, 3: WaitReason.MEMORY}
@@ -33,7 +33,7 @@ def test_reasons_are_told_once_each():
     assert waits.counts == {}
 
 
-def test_the_time_that_is_waited_for_memory_has_an_end():
+def test_waiting_for_memory_is_bounded():
     waits = QueueWaits(60)
     first, later = view(2), view(3)
     active = view(1, Phase.DECODING)
@@ -44,7 +44,7 @@ def test_the_time_that_is_waited_for_memory_has_an_end():
     assert look(waits, [active, later], 0, at_s=220).overdue == (3,)
 
 
-def test_waiting_for_a_place_has_none_and_does_not_begin_anew_in_between():
+def test_waiting_for_a_place_is_unbounded_and_counts_in_between():
     waits = QueueWaits(60)
     full = [view(1, Phase.DECODING), view(2, Phase.DECODING), view(3)]
     for at_s in (0, 1_000):

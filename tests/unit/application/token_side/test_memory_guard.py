@@ -1,4 +1,4 @@
-"""The guard: what it counts, when it reads and clears, what it gives the planner, and what it tells."""
+"""The memory guard: its counts, its readings and clearing, its budgets and its events."""
 
 from dataclasses import replace
 
@@ -164,7 +164,7 @@ def test_clearing_that_does_not_help_is_not_repeated_in_every_step():
     assert bench.num_cleared == 1
 
 
-def test_nobody_is_preempted_for_what_an_allocator_only_keeps():
+def test_freed_memory_of_the_allocator_preempts_no_sequence():
     """Every step leaves freed memory behind that counts as held, and more of it than there is room."""
     bench, alone = Bench(), view(1, Phase.PREFILLING, 2_048, 40_000)
     bench.guard.clear_with(lambda: bench.memory.hold(82_000))  # enough to be read in every step
@@ -176,7 +176,7 @@ def test_nobody_is_preempted_for_what_an_allocator_only_keeps():
     assert bench.budget(alone).preempt_bytes, "of what clearing does not give back"
 
 
-def test_what_was_freed_is_not_taken_for_the_process():
+def test_freed_memory_does_not_count_as_growth_of_the_process():
     bench, alone = Bench(), view(1, Phase.DECODING, 500, 400)
     bench.load(900)
     bench.guard.clear_with(lambda: bench.memory.hold(1_000))
@@ -230,7 +230,7 @@ def test_an_idle_engine_gives_back_again_once_less_is_kept():
     assert rest() == 0, "what comes frees nothing"
 
 
-def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
+def test_memory_that_an_allocator_keeps_refuses_no_request_while_idle():
     bench = Bench()
     bench.load(900)
     bench.memory.hold(99_000)
@@ -261,7 +261,7 @@ def test_a_load_under_traffic_does_not_inflate_the_process():
     assert bench.guard.ledger.other_bytes == 100
 
 
-def test_the_hot_tier_shrinks_for_who_waits_and_grows_back():
+def test_the_hot_tier_shrinks_for_a_waiting_request_and_grows_back():
     bench = Bench(hot_bytes=40_000)
     bench.hot.put([sized_record(number, 1_000) for number in range(15)])
     before = bench.hot.usage().used_bytes
@@ -283,7 +283,7 @@ def test_the_hot_tier_shrinks_for_who_waits_and_grows_back():
         (Phase.QUEUED, Priority.INTERACTIVE),  # the other is a batch sequence, passed by as many as there may be
     ],
 )
-def test_room_is_made_for_whom_the_planner_admits_next(phase: Phase, priority: Priority):
+def test_room_is_made_for_the_sequence_that_is_admitted_next(phase: Phase, priority: Priority):
     bench = Bench(hot_bytes=40_000)
     bench.hot.put([sized_record(number, 1_000) for number in range(15)])
     other = Priority.INTERACTIVE if priority is Priority.BATCH else Priority.BATCH
@@ -351,7 +351,7 @@ def test_look_ahead_ends_while_admission_is_paused():
     assert "pause" in bench.actions()
 
 
-def test_others_that_leave_less_lower_the_marks():
+def test_other_processes_that_leave_less_lower_the_marks():
     bench = Bench()
     bench.memory.leave(10_000)
     bench.memory.hold(40_000)
@@ -369,7 +369,7 @@ def test_a_model_has_what_the_others_leave():
     assert bench.ledger.free_bytes() == LIMITS.hard_bytes - 30_000
 
 
-def test_what_it_holds_is_told_and_so_is_every_change():
+def test_loads_are_reported():
     bench = Bench()
     bench.load(900)
     told = [event for event in bench.events.of(MemoryMeasured) if isinstance(event, MemoryMeasured)]

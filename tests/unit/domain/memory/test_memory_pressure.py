@@ -1,4 +1,4 @@
-"""What is done when memory gets short: in order, no earlier than needed, and undone with room to spare."""
+"""The reaction to memory pressure: in order, no earlier than needed, and undone with a margin."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryUse:
     return MemoryUse(weight_bytes=num_bytes - hot, hot_bytes=hot, growth_bytes=growth, limits=LIMITS)
 
 
-def test_below_the_high_mark_nothing_is_done():
+def test_below_the_high_mark_there_is_no_reaction():
     assert hot_budget(held(700, hot=200), LIMITS, demand(100), 200, WANTED) == 200
     assert relieve(held(700), LIMITS, demand(100), is_paused=False) == Relief()
     assert Relief().level(is_lean=False) is Level.CALM
@@ -37,7 +37,7 @@ def test_the_hot_tier_gives_back_what_the_next_step_takes_above_high():
     assert hot_budget(held(990, hot=100), LIMITS, demand(100), 200, WANTED) == 0
 
 
-def test_the_hot_tier_makes_room_for_who_waits_unless_that_would_not_do():
+def test_the_hot_tier_makes_room_for_a_waiting_sequence_only_if_that_is_enough():
     ledger = held(700, hot=200)
     assert hot_budget(ledger, LIMITS, demand(100, waiting=300), 200, WANTED) == 50
     assert hot_budget(ledger, LIMITS, demand(100, waiting=360), 200, WANTED) == 200
@@ -45,7 +45,7 @@ def test_the_hot_tier_makes_room_for_who_waits_unless_that_would_not_do():
     assert hot_budget(promised, LIMITS, demand(100, waiting=300), 200, WANTED) == 200
 
 
-def test_what_who_waits_takes_over_stays_and_the_hot_tier_makes_room_instead():
+def test_a_state_about_to_be_taken_over_stays_and_the_hot_tier_makes_room():
     """It is charged 600, and 500 of that are held already."""
     ledger = replace(held(700, hot=150), weight_bytes=50, live_bytes=500)
     asked = replace(demand(100, waiting=600), waiting_has_bytes=500)
@@ -56,13 +56,13 @@ def test_what_who_waits_takes_over_stays_and_the_hot_tier_makes_room_instead():
     assert hot_budget(tight, LIMITS, asked, 200, WANTED) == 70
 
 
-def test_what_who_waits_takes_over_gives_way_to_what_is_held():
+def test_a_state_about_to_be_taken_over_is_evicted_for_held_memory():
     ledger = replace(held(450), live_bytes=500)
     asked = replace(demand(0, waiting=600), waiting_has_bytes=500)
     assert live_budget(ledger, LIMITS, asked) == 450
 
 
-def test_what_was_left_while_admission_pauses_does_not_go_on_pausing_it():
+def test_live_states_do_not_keep_admission_paused():
     assert not relieve(held(850), LIMITS, demand(50), is_paused=True).admits
     assert relieve(replace(held(750), live_bytes=100), LIMITS, demand(50), is_paused=True).admits
 
@@ -89,7 +89,7 @@ def test_preemption_goes_down_to_the_high_mark_and_is_the_last_resort():
     assert pressed.level(is_lean=False) is Level.PREEMPTING
 
 
-def test_the_only_one_there_is_is_preempted_too_and_that_is_told_apart():
+def test_the_only_sequence_is_preempted_too_at_a_level_of_its_own():
     alone = relieve(held(945), LIMITS, demand(12, active=1), is_paused=False)
     assert (alone.preempt_bytes, alone.level(is_lean=False)) == (57, Level.REFUSING)
     assert relieve(held(937), LIMITS, demand(12, active=1), is_paused=False).level(is_lean=False) is Level.PAUSED
@@ -97,7 +97,7 @@ def test_the_only_one_there_is_is_preempted_too_and_that_is_told_apart():
 
 
 @pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])
-def test_nobody_waits_for_nothing(num_bytes: int):
+def test_admission_does_not_pause_while_no_sequence_computes(num_bytes: int):
     assert relieve(held(num_bytes), LIMITS, demand(0, waiting=1, active=0), is_paused=True).admits
 
 
