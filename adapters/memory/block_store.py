@@ -41,7 +41,7 @@ _MAX_ANNOUNCED = 1024
 
 
 class MemoryBlockStore:
-    """See the port for the contract. `quota_bytes` None means no limit."""
+    """A BlockStore in a dictionary. `quota_bytes` None means no limit."""
 
     def __init__(self, quota_bytes: int | None = None) -> None:
         self._quota_bytes = _NO_LIMIT_BYTES if quota_bytes is None else quota_bytes

@@ -89,25 +89,25 @@ class ReuseRules:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockNeed:
-    """One block to fetch, and which of its groups. Empty `groups`: its state is not needed, only its place."""
+class RecordNeed:
+    """One record to restore, and which of its groups. Empty `groups`: the record must exist, without its state."""
 
-    key: BlockKey
+    key: RecordKey
     groups: frozenset[GroupIndex]
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The result of a lookup: the position to resume at, and the records to fetch for it.
+    """The result of a lookup: the position to resume at, and the records to restore for it.
 
-    `blocks`: block 0 onward, all full blocks before `position`. `snapshot`: to be restored with them, or None.
+    `needs`: all full blocks before `position`, from the start, and then the snapshot at `position` if one is needed.
     `num_known`: tokens covered by the unbroken run of present blocks from the start. `snapshots`: all that the prompt
     has behind those, by position.
     """
 
     position: int
-    blocks: tuple[BlockNeed, ...]
-    snapshot: SnapshotKey | None
+    needs: tuple[RecordNeed, ...]
     num_known: int
     reason: StopReason
     snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
@@ -140,14 +140,16 @@ def find_prefix(
             break
     else:
         position = 0
-    num_blocks = position // rules.grid.block_size
-    needs = tuple(map(BlockNeed, chain.prompt_keys()[:num_blocks], rules.all_needed_groups(position, num_blocks)))
-    needs_snapshot = rules.needs_snapshots or position % rules.grid.block_size
+    size, num_blocks = rules.grid.block_size, position // rules.grid.block_size
+    pairs = zip(chain.prompt_keys()[:num_blocks], rules.all_needed_groups(position, num_blocks), strict=True)
+    needs = [RecordNeed(key, groups, size) for key, groups in pairs]
+    if position and (rules.needs_snapshots or position % size):
+        last = snapshots[position]
+        needs.append(RecordNeed(last, rules.snapshot_groups(last.num_partial), last.num_partial))
     return PrefixMatch(
         position,
-        needs,
-        snapshots[position] if position and needs_snapshot else None,
-        num_run * rules.grid.block_size,
+        tuple(needs),
+        num_run * size,
         _stop_reason(position, limit, num_run, rules, evicted),
         snapshots,
     )
@@ -193,7 +195,7 @@ MAX_FORGOTTEN = 65_536
 
 
 class PrefixIndex:
-    """See the module docstring. `num_in_memory`: records that are hot or queued."""
+    """The records of one namespace by key, with their places. `num_in_memory`: those that are hot or queued."""
 
     __slots__ = ("_blocks", "_forgotten", "_snapshots", "namespace", "num_in_memory", "num_records")
 

@@ -74,7 +74,7 @@ class Node:
 
 
 class RecordTree:
-    """See the module docstring. `nodes` is for reading."""
+    """Records with links, pins and recency. `nodes` is read-only for others."""
 
     def __init__(self, note_gone: Callable[[RecordKey], object] = lambda _: None) -> None:
         """`note_gone`: called with the key of each record that is removed."""

@@ -88,15 +88,20 @@ def test_the_groups_of_all_blocks_at_once_are_those_of_each(case: Case, position
 def test_what_it_asks_for_is_present_and_enough(case: Case) -> None:
     match, chain = look_up(case)
     assert match.position < len(case.prompt)
-    assert [need.key.hash for need in match.blocks] == chain.hashes[: match.position // BLOCK]
-    for index, need in enumerate(match.blocks):
+    blocks = match.needs[: match.position // BLOCK]
+    assert [need.key for need in blocks] == list(chain.prompt_keys()[: len(blocks)])
+    for index, need in enumerate(blocks):
         assert case.present[index] or not need.groups
         for group in case.rules.groups:
             in_reach = (index + 1) * BLOCK > match.position - (group.window or 0)
             wanted = group.policy is HitPolicy.ALL or (group.policy is HitPolicy.TRAILING and in_reach)
             assert (group.index in need.groups) == wanted
     inside_block = match.position % BLOCK != 0
-    assert (match.snapshot is not None) == bool(match.position and (case.rules.needs_snapshots or inside_block))
+    assert sum(need.num_tokens for need in match.needs) == match.position
+    has_snapshot = bool(match.position and (case.rules.needs_snapshots or inside_block))
+    assert [need.key for need in match.needs[len(blocks) :]] == [
+        match.snapshots[position] for position in [match.position] if has_snapshot
+    ]
 
 
 @given(cases())

@@ -31,7 +31,7 @@ MAX_NAMESPACES = 1_024
 
 
 class PrefixCache:
-    """The only face of the prefix cache to the engine. See the module docstring."""
+    """The prefix cache as the engine uses it. See the module docstring for threads."""
 
     def __init__(self, tiers: PrefixTiers, grid: BlockGrid, *, is_enabled: bool = True, salt: str = "") -> None:
         """`salt`: the server's own; it enters every namespace together with the model's and the request's."""

@@ -36,8 +36,8 @@ CATCH_UP = 2
 
 
 class StateCapture:
-    """`match`: the records that there were when computing began, at `start`. `num_canonical`: tokens from the start
-    that were computed on the grid.
+    """The capture of one sequence from `start` on. `match`: the records that existed when computing began there.
+    `num_canonical`: tokens from the start that were computed on the grid.
 
     The methods `after_*` and `at_*` return the records that they captured and kept.
     """

@@ -5,7 +5,6 @@ parts from what is stored, and for the prompt's first block in other namespaces.
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -19,7 +18,7 @@ from domain.prefix.fingerprint import Fingerprint, shares_tenant
 from domain.prefix.hashing import BlockChain, block_hash
 from domain.prefix.index import PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, ForkPoint
-from domain.prefix.record import BlockKey, NamespaceInfo, RecordKey
+from domain.prefix.record import BlockKey, NamespaceInfo
 
 MAX_FOLLOWERS = 64
 """Stored continuations that an explanation compares the prompt with."""
@@ -71,7 +70,12 @@ def explain(
         match = match_with_live(match, live[1], chain, rules.grid)
         reused = {tiers.live.name: live[1]}
     else:
-        reused = _expected(tiers, chain, match)
+        cold = tiers.store.name if tiers.store.writer is not None else tiers.hot.name
+        reused = dict[str, int]()
+        for need, is_hot in zip(match.needs, tiers.hot.holds(match.needs), strict=True):
+            tier = tiers.hot.name if is_hot else cold
+            reused[tier] = reused.get(tier, 0) + need.num_tokens
+        reused = {tier: number for tier, number in reused.items() if number}
     found = explained(tiers, chain, match, reused, forks, store)
     if store is not None and not found.reused and not match.num_known and match.reason is StopReason.NEVER_SEEN:
         found = _elsewhere(store, found, chain, fingerprint, info)
@@ -86,20 +90,6 @@ def match_with_live(match: PrefixMatch, position: int, chain: BlockChain, grid: 
     if position == grid.furthest(chain.num_prompt):
         reason = StopReason.OFF_GRID if grid.is_exact else StopReason.LAST_TOKEN
     return replace(match, reason=reason, num_known=max(match.num_known, position // size * size))
-
-
-def _expected(tiers: PrefixTiers, chain: BlockChain, match: PrefixMatch) -> dict[str, int]:
-    """Tokens by the tier that the records would come from."""
-    needs = [(need.groups, chain.block_size) for need in match.blocks]
-    keys: list[RecordKey] = [need.key for need in match.blocks]
-    if match.snapshot is not None:
-        keys.append(match.snapshot)
-        needs.append((NO_STATE, match.snapshot.num_partial))
-    reused, hot = Counter[str](), tiers.hot.name
-    cold = tiers.store.name if tiers.store.writer is not None else hot
-    for (groups, num_tokens), held in zip(needs, tiers.hot.get(keys), strict=True):
-        reused[hot if held is not None and groups <= held.groups.keys() else cold] += num_tokens
-    return dict(+reused)
 
 
 def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:

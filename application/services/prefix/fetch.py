@@ -46,11 +46,8 @@ class PrefixFetch:
         self._chain = chain
         self._is_exact = rules.grid.is_exact
         self._on_progress = on_progress
-        self._keys: list[RecordKey] = [need.key for need in match.blocks]
-        self._groups = [need.groups for need in match.blocks]
-        if match.snapshot is not None:
-            self._keys.append(match.snapshot)
-            self._groups.append(rules.snapshot_groups(match.snapshot.num_partial))
+        self._keys = [need.key for need in match.needs]
+        self._groups = [need.groups for need in match.needs]
         self._found = tiers.hot.acquire(self._keys, self._groups)
         self._pinned = [record.key for record in self._found if record is not None]
         self._cold = [index for index, record in enumerate(self._found) if record is None]

@@ -20,7 +20,7 @@ from application.services.prefix.indexes import Indexes
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.index import HOT
+from domain.prefix.index import HOT, RecordNeed
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from domain.prefix.record_tree import Node, RecordTree, parent_of
 
@@ -74,6 +74,13 @@ class HotTier:
         with self._lock:
             nodes = [self._tree.nodes.get(key) for key in keys]
             return [node.record if node is not None else None for node in nodes]
+
+    def holds(self, needs: Sequence[RecordNeed]) -> list[bool]:
+        """Returns which of these are here with all groups that are needed. Does not count as use."""
+        with self._lock:
+            nodes = [self._tree.nodes.get(need.key) for need in needs]
+            pairs = zip(needs, nodes, strict=True)
+            return [node is not None and need.groups <= node.record.groups.keys() for need, node in pairs]
 
     def acquire(self, keys: Sequence[RecordKey], groups: Sequence[GroupSet | None]) -> list[Record | None]:
         """Pin and return the records that are here with all of their `groups` (None: any); None for the others.

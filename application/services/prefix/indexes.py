@@ -1,10 +1,10 @@
-"""The prefix indexes of all namespaces, and their epochs: what is kept where, from any thread.
+"""The prefix indexes of all namespaces, and their epochs, behind one lock.
 
-A namespace begins a new epoch when it is cleared. A sequence belongs to the epoch in which it was looked up: records
-are kept only while that one lasts, and clearing ends epochs before it removes anything. So nothing that was cleared
-comes back, not even from a request that runs on.
+A namespace begins a new epoch when it is cleared. A sequence belongs to the epoch in which it was looked up: its
+records are kept only until that epoch ends, and clearing ends epochs before it removes anything. So nothing that was
+cleared comes back, not even from a request that is still running.
 
-What the store holds of a namespace is read from its rows by a worker, when a model is loaded or a salt is first used:
+A worker reads the keys that the store has of a namespace when a model is loaded or a salt is first used:
 
     unknown ──load──► loading ──► known ──what is stored may be anything (note_gone(None))──► unknown
 """
@@ -21,16 +21,15 @@ from domain.prefix.index import ANYWHERE, STORED, PrefixIndex, PrefixMatch, Reus
 from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 MAX_NAMESPACES = 1_024
-"""Namespaces whose index is kept though nothing of them is in memory; others are read again at their next use."""
+"""Namespaces whose index is kept without records in memory; the index of others is read again at their next use."""
 
 KEYS_AT_ONCE = 2_048
-"""Keys that a load adds in a row; lookups and captures go on in between."""
+"""Keys that a load adds at once; lookups and captures run in between."""
 
 
 class Epoch:
-    """A namespace since its first use, or since it was last cleared. `infos`: what it is called; equal models have one
-    namespace under several names. `is_over`: it was cleared. `is_known`: whether the index has all that the store
-    holds."""
+    """A namespace since its first use, or since it was last cleared. `infos`: its names, because equal models share one
+    namespace; `info`: the last one used. `is_over`: it was cleared. `is_known`: the index has all stored records."""
 
     __slots__ = ("__weakref__", "index", "info", "infos", "is_known", "is_over")
 
@@ -43,7 +42,7 @@ class Epoch:
 
 
 class Indexes:
-    """See the module docstring. `read_keys`: what the store holds of a namespace; None: there is no store."""
+    """The indexes by namespace. Any thread. `read_keys` returns the keys that are stored; None: there is no store."""
 
     def __init__(self, read_keys: Callable[[Namespace], Sequence[RecordKey]] | None = None) -> None:
         self._read_keys = read_keys
@@ -55,7 +54,7 @@ class Indexes:
         self._removals: list[set[RecordKey]] = []
 
     def epoch(self, info: NamespaceInfo) -> Epoch:
-        """The one that lasts."""
+        """Returns the present epoch of a namespace, which begins with its first use."""
         with self._lock:
             epoch = self._epochs.get(info.namespace) or Epoch(info.namespace, is_known=self._read_keys is None)
             epoch.infos.add(info)
@@ -69,7 +68,7 @@ class Indexes:
             return epoch
 
     def load(self, epoch: Epoch) -> None:
-        """Read what the store holds of it. Blocks for the store."""
+        """Read the keys of all stored records of the namespace. Blocks for the store."""
         if epoch.is_known or epoch.is_over or self._read_keys is None:
             return
         number = self._num_renewed
@@ -90,7 +89,7 @@ class Indexes:
             return epoch.info if epoch is not None and epoch.info is not None else NamespaceInfo(namespace, "", "")
 
     def add(self, keys: Iterable[RecordKey], place: int) -> None:
-        """These records are there."""
+        """Add records to a place."""
         with self._lock:
             for epoch, own in self._by_epoch(keys):
                 epoch.index.add(own, place)
@@ -109,13 +108,13 @@ class Indexes:
                 self._removals = [one for one in self._removals if one is not gone]
 
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
-        """These records are there no longer."""
+        """Remove records from a place."""
         with self._lock:
             for epoch, own in self._by_epoch(keys):
                 epoch.index.remove(own, place)
 
     def note_gone(self, keys: Sequence[RecordKey] | None) -> None:
-        """For `StoreAdministration.watch`."""
+        """Remove records that left the store; the callback for `StoreAdministration.watch`."""
         with self._lock:
             if keys is None:
                 self._num_renewed += 1

@@ -305,10 +305,10 @@ class Lookup(SequenceCache):
             self._is_ready = True
             return True
         purpose = Purpose.FETCHES if self._is_admitted else Purpose.AHEAD
-        num_tokens = [self._rules.grid.block_size] * len(resume.match.blocks)
-        if resume.match.snapshot is not None:
-            num_tokens.append(resume.match.snapshot.num_partial)
-        num_cold = sum(number for number, hot in zip(num_tokens, self._are_hot(resume.match), strict=True) if not hot)
+        needs = resume.match.needs
+        num_cold = sum(
+            need.num_tokens for need, is_hot in zip(needs, tiers.hot.holds(needs), strict=True) if not is_hot
+        )
         cold_bytes = self._shape.state_bytes(num_cold)
         lease = tiers.memory.reserve(purpose, cold_bytes, self._shape.state_bytes(position))
         if isinstance(lease, Lease):
@@ -319,17 +319,9 @@ class Lookup(SequenceCache):
             self._resume, self._is_ready = replace(resume, match=resume.match.because(StopReason.NO_ROOM)), True
         return lease.is_final
 
-    def _are_hot(self, match: PrefixMatch) -> list[bool]:
-        """Returns whether memory has the state needed of each block, and then of the snapshot if there is one."""
-        last = match.snapshot
-        held = self._tiers.hot.get([*(need.key for need in match.blocks), *([last] if last is not None else [])])
-        pairs = zip(match.blocks, held, strict=False)
-        are_hot = [at is not None and need.groups <= at.groups.keys() for need, at in pairs]
-        return are_hot if last is None else [*are_hot, held[-1] is not None]
-
     def _num_hot(self, match: PrefixMatch) -> int:
         """Leading tokens of the match that need not be read; all of them where memory could not keep what is read."""
-        are_hot = self._are_hot(match)
+        are_hot = self._tiers.hot.holds(match.needs)
         if all(are_hot) or self._shape.state_bytes(match.position) > self._tiers.hot.budget_bytes:
             return match.position
         return are_hot.index(False) * self._rules.grid.block_size

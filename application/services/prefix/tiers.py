@@ -57,7 +57,7 @@ class Tier(Protocol[Key, Kept]):
 
 
 class PrefixTiers:
-    """See the module docstring. Any thread, except `load`, `open` and `running`, which belong to the compute thread.
+    """The tiers and their index. Any thread, except `load`, `open` and `running`, which belong to the compute thread.
 
     `open`: the sequences that have not ended. `running`: those of them that were admitted. `on_ready`: called by
     workers when a lookup or a fetch can continue.
