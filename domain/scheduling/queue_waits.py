@@ -3,7 +3,7 @@
 MODEL    its model is not loaded yet (known on the text side, before it queues up)
 PLACE    as many sequences are computed as may be at once
 MEMORY   there are places, and what is computed now leaves too little memory
-PREFIX   another request computes the beginning of the same prompt
+PREFIX   another request computes or reads the beginning of the same prompt
 
 A request whose prompt is being hashed waits for none of these: that takes milliseconds and needs no other request.
 """
