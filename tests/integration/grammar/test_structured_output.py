@@ -109,14 +109,6 @@ def test_strict_tools_leave_text_alone():
     assert answers([asking(1, grammar, greedy, rules)]) == answers([asking(1, None, greedy, rules)])
 
 
-def test_reasoning_may_end_with_a_special_token():
-    grammar = replace(choice_grammar(["yes", "no"], "x"), reasoning=Reasoning((Marker("<|pad|>", 259),)))
-    eager = SamplingParams(temperature=1, logit_bias=((259, 100.0),))
-    for answer in answers([asking(number, grammar, eager) for number in range(4)]):
-        assert answer.reason is FinishReason.STOP
-        assert answer.text.strip("\n") in ("yes", "no")
-
-
 def test_an_answer_that_is_cut_says_so():
     (cut,) = answers([asking(1, json_schema_grammar(WEATHER, "x"), stop=StopRules(max_tokens=5))])
     assert cut.reason is FinishReason.LENGTH

@@ -34,13 +34,6 @@ def test_text_round_trips_whole_and_streamed(text: str) -> None:
     assert "".join([detokenizer.feed(token) for token in token_ids]) + detokenizer.flush() == text
 
 
-def test_a_half_character_is_replaced_at_the_end_only() -> None:
-    detokenizer = FakeTokenizer().detokenizer()
-    assert [detokenizer.feed(byte) for byte in "é".encode()] == ["", "é"]
-    detokenizer.feed(0xC3)
-    assert detokenizer.flush() == "\ufffd"
-
-
 def test_the_next_turn_is_a_prefix_up_to_its_fork_point() -> None:
     for thinks in (False, True):
         prompt = render(SYSTEM, USER, thinks=thinks)
