@@ -61,6 +61,10 @@ class _Unsupported(Exception):
     """The grammar cannot be one regular expression."""
 
 
+class _Name(str):
+    """The name of a rule, among terms that are regular expressions and operators."""
+
+
 def text_parameter(tool: ToolSpec) -> str:
     """Return the name of the parameter that the tool's grammar constrains; "" where there is none."""
     names = tool.parameters.get("properties")
@@ -83,11 +87,10 @@ def text_regex(tool: ToolSpec) -> str:
 
 
 class _Rules:
-    """The rules of a Lark grammar: each as regular expressions, operators, and names of rules."""
+    """The rules of a Lark grammar, each as a list of terms."""
 
     def __init__(self, definition: str) -> None:
         self._terms: dict[str, list[str]] = {}
-        self._names: dict[str, set[int]] = {}
         self._regexes: dict[str, str] = {}
         current = ""
         for found in _tokens(definition):
@@ -102,8 +105,7 @@ class _Rules:
                         self._add(self._new(alias or name), f"({COMMON.get(name, '')})")
                     current = ""
                 case "name":
-                    self._names[current].add(len(self._terms[current])) if current else None
-                    self._add(current, found["name"])
+                    self._add(current, _Name(found["name"]))
                 case _:
                     self._add(current, _term(found))
 
@@ -113,11 +115,10 @@ class _Rules:
             return self._regexes[name]
         if name in above or name not in self._terms or len(above) > MAX_DEPTH:
             raise _Unsupported
-        names = self._names[name]
-        text = "".join(
-            f"({self.regex(term, (*above, name))})" if at in names else term
-            for at, term in enumerate(self._terms[name])
-        )
+        parts = [
+            f"({self.regex(term, (*above, name))})" if isinstance(term, _Name) else term for term in self._terms[name]
+        ]
+        text = "".join(parts)
         self._regexes[name] = text
         if sum(map(len, self._regexes.values())) > MAX_REGEX_CHARS:
             raise _Unsupported
@@ -126,7 +127,7 @@ class _Rules:
     def _new(self, name: str) -> str:
         if name in self._terms:
             raise _Unsupported
-        self._terms[name], self._names[name] = [], set()
+        self._terms[name] = []
         return name
 
     def _add(self, name: str, term: str) -> None:

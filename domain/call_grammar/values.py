@@ -127,52 +127,56 @@ class LiteralRules:
     def _value(self, schema: Json) -> str:
         if schema is False or not isinstance(schema, dict | bool):
             raise refused("false", "allows no value, which cannot be enforced", self._param)
-        said: dict[str, Json] = {} if isinstance(schema, bool) else schema
-        told = {name: one for name, one in said.items() if name not in ANNOTATIONS}
-        if not told:
+        stated: dict[str, Json] = {} if isinstance(schema, bool) else schema
+        keywords = {name: one for name, one in stated.items() if name not in ANNOTATIONS}
+        if not keywords:
             return self._any_value()
-        if "$ref" in told:
-            only(told, {"$ref"}, self._param)
-            return self._referred(str(told["$ref"]))
+        if "$ref" in keywords:
+            only(keywords, {"$ref"}, self._param)
+            return self._referred(str(keywords["$ref"]))
         for keyword in ("enum", "const"):
-            if keyword in told:
-                return self._listed(told, keyword)
-        if "anyOf" in told or "oneOf" in told:
-            return self._choice(told)
-        if isinstance(every := told.get("allOf"), list) and len(every) == 1:
-            only(told, {"allOf"}, self._param)
+            if keyword in keywords:
+                return self._listed(keywords, keyword)
+        if "anyOf" in keywords or "oneOf" in keywords:
+            return self._choice(keywords)
+        if isinstance(every := keywords.get("allOf"), list) and len(every) == 1:
+            only(keywords, {"allOf"}, self._param)
             return self._value(every[0])
-        only(told, {"type", *(one for some in _KEYWORDS.values() for one in some)}, self._param)
-        types: Json = told.get("type", list(_TYPES))
+        only(keywords, {"type", *(one for some in _KEYWORDS.values() for one in some)}, self._param)
+        types: Json = keywords.get("type", list(_TYPES))
         names = [one for one in (types if isinstance(types, list) else [types]) if isinstance(one, str)]
-        return self._rules.add(" | ".join(self._typed(name, told) for name in dict.fromkeys(names)))
+        return self._rules.add(" | ".join(self._typed(name, keywords) for name in dict.fromkeys(names)))
 
-    def _typed(self, name: str, told: Mapping[str, Json]) -> str:
+    def _typed(self, name: str, keywords: Mapping[str, Json]) -> str:
         match name:
             case "string":
                 known = _KEYWORDS["string"]
-                return self.string(string_term({key: one for key, one in told.items() if key in known}, self._param))
+                return self.string(
+                    string_term({key: one for key, one in keywords.items() if key in known}, self._param)
+                )
             case "number" | "integer":
                 known = _KEYWORDS["number"]
-                return self._rules.add(json_rule({"type": name, **{key: told[key] for key in told if key in known}}))
+                return self._rules.add(
+                    json_rule({"type": name, **{key: keywords[key] for key in keywords if key in known}})
+                )
             case "boolean":
                 return '"true" | "false"'
             case "null":
                 return '"null"'
             case "array":
-                return self._array(told)
+                return self._array(keywords)
             case "object":
-                return self._object(told)
+                return self._object(keywords)
             case _:
                 raise refused("type", f"{shown(name)!r} cannot be enforced", self._param)
 
-    def _array(self, told: Mapping[str, Json]) -> str:
-        first = told.get("prefixItems", [])
+    def _array(self, keywords: Mapping[str, Json]) -> str:
+        first = keywords.get("prefixItems", [])
         fixed = [self._value(one) for one in first] if isinstance(first, list) else []
-        least, most = told.get("minItems", 0), told.get("maxItems")
+        least, most = keywords.get("minItems", 0), keywords.get("maxItems")
         num_least = least if isinstance(least, int) else 0
         num_most = most if isinstance(most, int) else None
-        items = told.get("items", True)
+        items = keywords.get("items", True)
         if fixed and not num_least <= len(fixed) <= (len(fixed) if num_most is None else num_most):
             raise refused("prefixItems", "with other sizes than its own cannot be enforced", self._param)
         if num_most == 0 or (items is False and not fixed):
@@ -185,12 +189,12 @@ class LiteralRules:
         more = f"({_COMMA} {item})" + _times(max(num_least - 1, 0), None if num_most is None else num_most - 1)
         return f'"[" {item} {more} "]"' if num_least else f'"[" ({item} {more})? "]"'
 
-    def _object(self, told: Mapping[str, Json]) -> str:
-        listed = listed_members(told, self._param)
+    def _object(self, keywords: Mapping[str, Json]) -> str:
+        listed = listed_members(keywords, self._param)
         if listed:
             written = [(self._rules.add(f'{self._key(key)} ":" {self._value(one)}'), must) for key, one, must in listed]
             return f'"{{" {members(written, _COMMA, self._rules.add)} "}}"'
-        others = told.get("additionalProperties", not told.get("properties"))
+        others = keywords.get("additionalProperties", not keywords.get("properties"))
         if others is False:
             return '"{" "}"'
         member = self._rules.add(f'{ANY_KEY} ":" {self._value(others)}')
@@ -203,10 +207,10 @@ class LiteralRules:
             raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
         return f"{terms(self._pieces)} {quoted(key)} {terms(self._pieces)}"
 
-    def _listed(self, told: Mapping[str, Json], keyword: str) -> str:
-        listed = told["enum"] if keyword == "enum" else [told["const"]]
-        only(told, {"enum", "const", "type"}, self._param)
-        others = {name: one for name, one in told.items() if name != "enum"}  # each is listed: not looked for again
+    def _listed(self, keywords: Mapping[str, Json], keyword: str) -> str:
+        listed = keywords["enum"] if keyword == "enum" else [keywords["const"]]
+        only(keywords, {"enum", "const", "type"}, self._param)
+        others = {name: one for name, one in keywords.items() if name != "enum"}  # each is listed: not looked for again
         fitting = [one for one in listed if first_misfit(one, others) is None] if isinstance(listed, list) else []
         if not fitting:
             raise refused(keyword, "lists nothing that fits", self._param)
@@ -224,10 +228,10 @@ class LiteralRules:
             return f'"{{" {f" {_COMMA} ".join(inner)} "}}"'
         return quoted(json.dumps(value))
 
-    def _choice(self, told: Mapping[str, Json]) -> str:
-        keyword = "anyOf" if "anyOf" in told else "oneOf"
-        only(told, {keyword}, self._param)
-        found = told[keyword]
+    def _choice(self, keywords: Mapping[str, Json]) -> str:
+        keyword = "anyOf" if "anyOf" in keywords else "oneOf"
+        only(keywords, {keyword}, self._param)
+        found = keywords[keyword]
         options: Sequence[Json] = found if isinstance(found, list) else []
         if keyword == "oneOf":
             types = [one for option in options for one in types_in(self._resolved(option))]

@@ -11,7 +11,7 @@ from domain.request.grammar import Reasoning, pieces
 
 _MIN_TOKEN_CHARS = 5
 _TAIL_CHARS = 256
-_SAID = "x"
+_PREFILLED = "x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class OutputFormat:
         which the prompt begins the answer; a letter stands for it, so that the answer continues it."""
         channels, end = self.family.channels, prompt_end[-_TAIL_CHARS:]
         if prefilled:
-            return self._opened_before(prefilled) + _SAID
+            return self._opened_before(prefilled) + _PREFILLED
         if channels is not None:
             _, channel, header = end.rpartition(channels.start)[2].partition(channels.channel)
             return channel + header
