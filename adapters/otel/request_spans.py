@@ -129,7 +129,7 @@ class SpanEvents(EventRouter):
             return
         if (replaced := self._trees.pop(event.id, None)) is not None:
             self._abandon(event.id, replaced)
-        tree = self._trees[event.id] = SpanTree(self._tracer, root, offset_ns, event.at_ns)
+        tree = self._trees[event.id] = SpanTree(self._tracer, self._batches, root, offset_ns, event.at_ns)
         self._persist.begin(event.id, tree)
         if len(self._trees) > self._max_open:
             self._abandon(*self._trees.popitem(last=False))
@@ -153,11 +153,11 @@ class SpanEvents(EventRouter):
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            self._enter(tree, names.SPAN_PREFILL, event.at_ns)
+            tree.enter(names.SPAN_PREFILL, event.at_ns)
 
     def _preempted(self, event: RequestPreempted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            self._enter(tree, names.SPAN_QUEUE, event.at_ns)
+            tree.enter(names.SPAN_QUEUE, event.at_ns)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:
@@ -173,8 +173,7 @@ class SpanEvents(EventRouter):
 
     def _decode_started(self, event: DecodeStarted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            self._enter(tree, names.SPAN_DECODE, event.at_ns)
-            tree.decode_mark = self._batches.mark()
+            tree.enter(names.SPAN_DECODE, event.at_ns)
 
     def _first_token(self, event: FirstToken) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
@@ -204,7 +203,6 @@ class SpanEvents(EventRouter):
         if tree.phase_name == names.SPAN_DECODE:
             num_tokens = event.usage.completion_tokens
             tree.phase.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, num_tokens)
-        self._end_decode(tree, event.at_ns)
         tree.root.set_attributes({**response_attributes(event), **(content or {})})
         tree.end(event.at_ns)
         self._persist.request_ended(event.id, event.at_ns)
@@ -235,23 +233,6 @@ class SpanEvents(EventRouter):
                 names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
             }
             tree.event(names.EVENT_CAPTURED, event.at_ns, captured)
-
-    def _enter(self, tree: SpanTree, name: str, at_ns: int) -> None:
-        self._end_decode(tree, at_ns)
-        tree.enter(name, at_ns)
-
-    def _end_decode(self, tree: SpanTree, at_ns: int) -> None:
-        """Set the rate and batch sizes of a decode phase."""
-        if tree.phase_name != names.SPAN_DECODE:
-            return
-        seconds, mark = (at_ns - tree.phase_started_ns) / 1e9, tree.decode_mark
-        if tree.num_decoded and seconds > 0:
-            tree.phase.set_attribute(names.CAIRN_DECODE_TOKENS, tree.num_decoded)
-            tree.phase.set_attribute(names.CAIRN_DECODE_RATE, tree.num_decoded / seconds)
-        if num_steps := self._batches.num_steps_since(mark):
-            tree.phase.set_attribute(names.CAIRN_DECODE_STEPS, num_steps)
-            tree.phase.set_attribute(names.CAIRN_BATCH_MEAN, self._batches.mean_since(mark))
-            tree.phase.set_attribute(names.CAIRN_BATCH_MAX, self._batches.max_since(mark))
 
     def _seen(self, id: RequestId, at_ns: int) -> SpanTree | None:
         tree = self._trees.get(id)

@@ -64,17 +64,18 @@ class DecodeBatches:
 
 
 class SpanTree:
-    """The spans of one request. One caller at a time, except for `context`. `num_reused`: prompt tokens. `decode_mark`:
-    the start of decoding."""
+    """The spans of one request. One caller at a time, except for `context`. `num_reused`: prompt tokens.
+    `batches`: of all requests."""
 
-    def __init__(self, tracer: Tracer, root: Span, offset_ns: int, queued_ns: int) -> None:
+    def __init__(self, tracer: Tracer, batches: DecodeBatches, root: Span, offset_ns: int, queued_ns: int) -> None:
         self.root = root
         self.context: Context = set_span_in_context(root, Context())
         self.offset_ns = offset_ns
         self.queued_ns = queued_ns
         self.last_ns = queued_ns
         self.num_chunks = self.num_computed = self.num_reused = self.num_decoded = 0
-        self.decode_mark = Mark()
+        self._batches = batches
+        self._mark = Mark()
         self.phase_started_ns = queued_ns
         self._tracer = tracer
         self.phase_name = names.SPAN_QUEUE
@@ -85,6 +86,7 @@ class SpanTree:
         self.end_phase(at_ns)
         self.phase, self.phase_name, self.phase_started_ns = self._start(name, at_ns), name, at_ns
         self.num_chunks = self.num_computed = self.num_decoded = 0
+        self._mark = self._batches.mark()
 
     def event(self, name: str, at_ns: int, attributes: Attributes | None = None) -> None:
         """Add an event to the span of this phase."""
@@ -106,16 +108,28 @@ class SpanTree:
         self.phase.set_attribute(names.ERROR_TYPE, error_type)
 
     def end_phase(self, at_ns: int) -> None:
+        """End the span of this phase, with the figures of prefill or decode."""
         if self.phase_name == names.SPAN_PREFILL:
             self.phase.set_attribute(names.CAIRN_CHUNKS, self.num_chunks)
             self.phase.set_attribute(names.CAIRN_COMPUTED_TOKENS, self.num_computed)
             self.phase.set_attribute(names.CAIRN_REUSED_TOKENS, self.num_reused)
+        elif self.phase_name == names.SPAN_DECODE:
+            self._set_decode_figures((at_ns - self.phase_started_ns) / 1e9)
         self.phase.end(at_ns + self.offset_ns)
 
     def end(self, at_ns: int) -> None:
         self.root.set_attribute(names.CAIRN_ENDED_IN, self.phase_name)
         self.end_phase(at_ns)
         self.root.end(at_ns + self.offset_ns)
+
+    def _set_decode_figures(self, seconds: float) -> None:
+        if self.num_decoded and seconds > 0:
+            self.phase.set_attribute(names.CAIRN_DECODE_TOKENS, self.num_decoded)
+            self.phase.set_attribute(names.CAIRN_DECODE_RATE, self.num_decoded / seconds)
+        if num_steps := self._batches.num_steps_since(self._mark):
+            self.phase.set_attribute(names.CAIRN_DECODE_STEPS, num_steps)
+            self.phase.set_attribute(names.CAIRN_BATCH_MEAN, self._batches.mean_since(self._mark))
+            self.phase.set_attribute(names.CAIRN_BATCH_MAX, self._batches.max_since(self._mark))
 
     def _start(self, name: str, at_ns: int, attributes: Attributes | None = None) -> Span:
         return self._tracer.start_span(name, self.context, attributes=attributes, start_time=at_ns + self.offset_ns)
