@@ -3,23 +3,16 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from adapters.fake.options import FakeOptions
-from adapters.sqlite.document_store import SqliteDocumentStore
-from adapters.system.clock import SystemClock
-from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
-from domain.byte_size import ByteSize
 from domain.client import Client
 from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.keyed_service import headers, keyed_service
-from tests.support.http.live_service import live_service
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.store_records import EventList
 
 SALT = "x-cairn-cache-salt"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "developer", "content": "Be brief."}]
@@ -215,32 +208,6 @@ def test_a_response_that_was_left_is_not_kept(service: FakeService) -> None:
     id = json.loads(created.removeprefix("data: "))["response"]["id"]
     assert service.client.get(f"/v1/responses/{id}").status_code == 404
     assert service.client.get("/v1/cache/stats").json()["documents"]["documents"] == before
-
-
-def test_a_full_store_costs_the_copy_and_not_the_answer() -> None:
-    with (
-        fake_service(documents=SqliteDocumentStore(None, 0, EventList(), SystemClock(), memory_bytes=600)) as service,
-        client_of(service.base_url) as client,
-    ):
-        made = ask(client)
-        assert made.status in ("completed", "incomplete")
-        with pytest.raises(openai.NotFoundError):
-            client.responses.retrieve(made.id)
-
-
-def test_they_survive_a_restart_on_disk(tmp_path: Path) -> None:
-    settings = Settings(
-        server=ServerSettings(port=0),
-        model=ModelSettings(default=DEFAULT_MODEL, download=False),
-        engine=EngineSettings(backend="fake"),
-        store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=16 << 20)),
-    )
-    with live_service(settings) as live, client_of(live.base_url) as client:
-        first = ask(client)
-    assert (tmp_path / "store" / "documents" / "documents.sqlite").exists()
-    with live_service(settings) as live, client_of(live.base_url) as client:
-        assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
-        assert ask(client, "More", previous_response_id=first.id).usage.input_tokens > first.usage.input_tokens
 
 
 def test_keys_keep_each_other_s_responses_apart() -> None:

@@ -1,12 +1,10 @@
 """What is told of the prefix cache over HTTP: the header of every answer, warming, stats, tenants."""
 
-from typing import Any
-
 import pytest
 
-from adapters.fake.options import HYBRID, UNSUPPORTED, FakeOptions, reply_with
+from adapters.fake.options import UNSUPPORTED, FakeOptions, reply_with
 from adapters.memory.block_store import MemoryBlockStore
-from application.settings import CacheSettings, ServerSettings
+from application.settings import ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.scheduling.step_values import StepLimits
@@ -29,13 +27,6 @@ from tests.support.processes.gate import Gate
 
 ONE_AT_A_TIME = StepLimits(max_batch=1, prefill_budget=256, grid=256)
 IMPATIENT = ServerSettings(port=0, keepalive_s=0.05)
-
-
-class KeptStore(MemoryBlockStore):
-    """Outlives the service it is given to, as a folder does."""
-
-    def close(self) -> None:
-        self.flush()
 
 
 class TestHeader:
@@ -157,34 +148,8 @@ class TestTenants:
             assert explain(service, cache_salt="alice")["reason"] == "evicted"
             assert explain(service, cache_salt="bob")["reason"] == "never-seen"
 
-    def test_the_server_s_salt_enters_too(self) -> None:
-        store = KeptStore()
-        for salt in ("first", "second"):
-            with fake_service(reuses=True, store=store, cache_settings=CacheSettings(salt=salt)) as service:
-                assert explain(service)["reason"] == "never-seen"
-                assert warm(service)["computed_tokens"] == 700
-        with fake_service(reuses=True, store=store, cache_settings=CacheSettings(salt="first")) as service:
-            assert explain(service)["store_tokens"] == 699
-            assert explain(service, cache_salt="first")["reason"] == "never-seen"
-
 
 class TestWarm:
-    @pytest.mark.parametrize("layout", [FakeOptions().layout, HYBRID], ids=["attention", "hybrid"])
-    def test_survives_a_restart(self, layout: Any) -> None:
-        store = KeptStore()
-        body = {"messages": [{"role": "user", "content": "x" * 601}]}
-        with fake_service(FakeOptions(layout=layout), reuses=True, store=store) as service:
-            response = service.client.post(WARM, json={**body, "max_tokens": 77, "n": 2})
-            assert response.json() == {
-                "object": "cairn.warmed",
-                "model": DEFAULT_MODEL,
-                "prompts": [{"prompt_tokens": 620, "reused_tokens": 0, "computed_tokens": 620, "stored_tokens": 619}],
-            }
-            assert len(service.events.of("FirstToken")) == 1
-        with fake_service(FakeOptions(layout=layout), reuses=True, store=store) as service:
-            header = service.client.post(CHAT, json={**body, "max_tokens": 1}).headers[CACHE_HEADER]
-            assert header == "reused=619; live=0; hot=0; store=619; computed=1; reason=last-token"
-
     def test_a_second_time_computes_one_token(self) -> None:
         with fake_service(reuses=True) as service:
             assert warm(service) == {
@@ -228,11 +193,6 @@ class TestStats:
             assert stats["queue"] == {
                 "enqueued": records, "persisted": records, "queued": 0, "queued_bytes": 0, "lag_s": 0.0, "dropped": {},
             }  # fmt: skip
-
-    def test_without_a_store(self) -> None:
-        with fake_service(reuses=True) as service:
-            stats = service.client.get("/v1/cache/stats").json()
-            assert (stats["store"], stats["queue"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -27,24 +27,7 @@ def test_a_prompt_beyond_the_cap_is_refused(service: FakeService, path: str) -> 
     assert service.client.post(path, json={"prompt": "x" * (CAP - 1), "max_tokens": 1}).status_code == 200
 
 
-def test_an_answer_ends_where_the_cap_is(service: FakeService) -> None:
-    chat = {"messages": [{"role": "user", "content": "x" * 40}]}
-    answer = service.client.post("/v1/chat/completions", json=chat).json()
-    assert answer["usage"]["total_tokens"] == CAP
-    assert answer["choices"][0]["finish_reason"] == "length"
-    refused = service.client.post("/v1/completions", json={"prompt": "x" * 40, "max_tokens": 61})
-    assert refused.json()["error"]["param"] == "max_tokens"
-
-
 def test_the_model_list_tells_the_cap(service: FakeService) -> None:
     service.client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
     (listed,) = [one for one in service.client.get("/v1/models").json()["data"] if one["id"] == DEFAULT_MODEL]
     assert listed["cairn"]["context_length"] == CAP
-
-
-def test_a_cap_beyond_what_the_model_can_take_changes_nothing() -> None:
-    settings = ModelSettings(default=DEFAULT_MODEL, context_length=OWN)
-    with fake_service(FakeOptions(context_length=200), model_settings=settings) as service:
-        answer = service.client.post("/v1/completions", json={"prompt": "x" * 200})
-        assert "200" in answer.json()["error"]["message"]
-        assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
-from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.fake_service import FakeService, fake_service
 
 TOKEN_BYTES = 16
@@ -175,22 +173,3 @@ def test_an_answer_of_no_stated_length_is_as_long_as_memory_allows() -> None:
         two = service.client.post("/v1/chat/completions", json={"messages": _chat("x"), "n": 2}).json()
         assert two["usage"]["prompt_tokens"] * 2 + two["usage"]["completion_tokens"] == 300
         assert service.client.post("/v1/completions", json={"prompt": "x", "max_tokens": 300}).status_code == 400
-
-
-def test_an_idle_model_makes_way_for_a_long_prompt() -> None:
-    """Two toy models of 1,000,000 bytes, and room for one of them and the prompt."""
-    room_bytes = 1_000_000 + 500 * TOKEN_BYTES
-    with fake_service(
-        FakeOptions(reply=reply_with("ok")), models=FakeModels(("a", "b")), room_bytes=room_bytes
-    ) as service:
-        for model, text in (("b", SHORT), ("a", SHORT), ("a", LONG)):
-            body = {"model": model, "prompt": text, "max_tokens": 4}
-            assert service.client.post("/v1/completions", json=body).status_code == 200
-        assert [served.source.id for served in service.pool.loaded()] == ["a"]
-
-
-def test_an_engine_that_does_not_tell_of_memory_refuses_nothing() -> None:
-    with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
-        assert isinstance(service.memory, ShortMemory)
-        assert service.memory.room_bytes is None
-        assert service.client.post("/v1/completions", json={"prompt": LONG}).status_code == 200

@@ -65,13 +65,6 @@ def test_it_is_seen_what_is_waited_for() -> None:
         assert service.client.get("/health/ready").json()["waiting_for"] == {}
 
 
-def test_who_left_waits_for_nothing() -> None:
-    with waiting("/v1/chat/completions") as (service, _, client):
-        client.leave()
-        service.wait_until(lambda: not service.loop.status().num_waiting, "it to be gone")
-        service.wait_until(lambda: not service.loop.status().waiting_for, "nothing to be waited for")
-
-
 def test_a_stream_that_has_begun_ends_with_an_error_that_clients_repeat() -> None:
     with waiting("/v1/responses", keepalive_s=0.05, stream=True) as (service, _, client):
         client.read_until(b"response.in_progress")

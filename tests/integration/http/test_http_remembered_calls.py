@@ -98,18 +98,6 @@ def test_nobody_gets_what_was_generated_for_another() -> None:
     assert num_computed > NEW_TOKENS + len(json.dumps(EDITED)) // 2
 
 
-def test_what_is_cleared_is_forgotten() -> None:
-    with fake_service(OPTIONS, reuses=True) as service:
-        call, _ = ask_messages(service, None)
-        before = service.client.get("/v1/cache/stats").json()["documents"]["documents"]
-        assert before == 1
-        ask_messages(service, call)
-        service.client.post("/v1/cache/clear", json={"salt": ""})
-        ask_messages(service, None)
-        _, num_computed = ask_messages(service, call)
-    assert num_computed > NEW_TOKENS + len(json.dumps(EDITED)) // 2
-
-
 def test_of_a_response_that_is_not_stored_nothing_reaches_the_disk(tmp_path: Path) -> None:
     """Codex stores none: its calls are rendered as they were written all the same, as long as the server runs."""
     with fake_service(OPTIONS, reuses=True, documents=open_documents(tmp_path)) as service:
@@ -119,11 +107,3 @@ def test_of_a_response_that_is_not_stored_nothing_reaches_the_disk(tmp_path: Pat
         assert service.client.get("/v1/cache/stats").json()["documents"]["documents"] == 2
         with_calls = [path for path in tmp_path.iterdir() if b"cd /work" in path.read_bytes()]
         assert not with_calls
-
-
-def test_they_outlive_a_restart(tmp_path: Path) -> None:
-    with fake_service(OPTIONS, documents=open_documents(tmp_path)) as service:
-        call, _ = ask_chat(service, None)
-    with fake_service(OPTIONS, documents=open_documents(tmp_path)) as service:
-        rendered = service.client.post("/apply-template", json={"messages": chat_messages(call)}).json()["prompt"]
-    assert GENERATED in rendered

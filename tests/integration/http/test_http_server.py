@@ -1,11 +1,9 @@
 """The socket: real ports, taken ports, start and stop; and the health routes around it."""
 
-import asyncio
 import socket
 from concurrent.futures import Future
 from typing import Any
 
-import httpx
 import pytest
 
 from adapters.fake.options import FakeOptions
@@ -13,7 +11,6 @@ from application.settings import ServerSettings
 from interfaces.http.front.server import AddressUnavailable, HttpServer
 from tests.support.http.fake_service import fake_service
 from tests.support.http.raw_client import RawClient
-from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 
 
@@ -179,17 +176,3 @@ def test_models_say_what_is_loaded() -> None:
         assert loaded["object"] == "model"
         assert loaded["cairn"]["context_length"] == 32_768
         assert loaded["cairn"]["prefix_reuse"] is True
-
-
-def test_an_async_client_over_one_connection() -> None:
-    """Keep-alive: one connection serves request after request."""
-
-    async def ask(base_url: str) -> list[int]:
-        async with httpx.AsyncClient(
-            base_url=base_url, limits=httpx.Limits(max_connections=1), timeout=PATIENCE_S
-        ) as client:
-            body = {"prompt": "x", "max_tokens": 1}
-            return [(await client.post("/v1/completions", json=body)).status_code for _ in range(20)]
-
-    with fake_service() as service:
-        assert asyncio.run(ask(service.base_url)) == [200] * 20

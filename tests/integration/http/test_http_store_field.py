@@ -43,13 +43,6 @@ def test_false_keeps_it_out_of_the_store(path: str, stream: bool) -> None:
         assert stored(service) > 0
 
 
-@pytest.mark.parametrize("value", [True, None])
-def test_true_and_null_are_as_if_it_were_absent(value: bool | None) -> None:
-    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
-        ask(service, CHAT, store=value)
-        assert stored(service) > 0
-
-
 @pytest.mark.parametrize("path", BODIES)
 def test_what_is_neither_is_refused_by_name(path: str) -> None:
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:

@@ -1,6 +1,5 @@
 """What agents ask of any dialect, on the toy engine: bounded reasoning, answers gone on with, bad calls told."""
 
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -130,30 +129,6 @@ def test_what_is_wrong_with_calls_is_told_in_the_whole_answer(calling: FakeServi
     assert [(one["choice"], one["kind"]) for one in problems] == [(at, kind) for at in (0, 1) for kind in KINDS]
     assert [one["call_id"] for one in problems[:2]] == [call["id"] for call in first[:2]]
     assert problems[0]["detail"] == "the arguments for add: a is missing"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_calls_are_whole_with_log_probabilities_too(calling: FakeService, stream: bool) -> None:
-    body = {"messages": HELLO, "tools": TOOLS, "logprobs": True, "stream": stream, "stop": ["}"]}
-    response = calling.client.post(CHAT, json=body)
-    if stream:
-        pieces = [
-            call for chunk in events(response.text) for call in chunk["choices"][0]["delta"].get("tool_calls", [])
-        ]
-        calls = ["".join(one["function"]["arguments"] for one in pieces if one["index"] == at) for at in range(3)]
-    else:
-        choice = response.json()["choices"][0]
-        calls = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
-        assert len(choice["logprobs"]["content"]) == len(BAD_CALLS) + 1
-    assert calls == ["{}", json.dumps({"a": 1}), json.dumps({"a": 1})]
-
-
-def test_what_is_served_says_how_it_is_read(calling: FakeService) -> None:
-    ask(calling)
-    cards = calling.client.get("/v1/models").json()["data"]
-    (card,) = [card for card in cards if card["cairn"] is not None]
-    assert card["cairn"]["output_format"] == FakeTokenizer().output_format
-    assert card["cairn"]["chat_template"] == {"tools": True, "reasoning": True, "late_system": False}
 
 
 def test_the_log_has_a_line_for_bad_calls_of_every_dialect(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,11 +93,6 @@ def test_several_choices_are_seeded_one_after_another() -> None:
         assert sorted(finishes) == [0, 1, 2]
 
 
-def test_usage_counts_a_prompt_once_however_many_choices(service: FakeService) -> None:
-    usage = post(service, n=4)["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (21, 20)
-
-
 def test_logprobs_come_with_their_tokens(service: FakeService) -> None:
     content = post(service, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
     assert [entry["token"] for entry in content] == ["H", "\ufffd", "\ufffd", "!", "<|end|>"]
@@ -152,23 +147,6 @@ def test_tools_and_template_arguments_reach_the_template(service: FakeService) -
     assert prompt(tools=tools, tool_choice="none") == prompt(tools=tools)
     assert "<think>" in prompt(chat_template_kwargs={"enable_thinking": True})
     assert "<think>" not in prompt(chat_template_kwargs={"enable_thinking": False})
-
-
-def test_harmless_fields_are_ignored(service: FakeService) -> None:
-    post(
-        service,
-        user="me",
-        metadata={"a": "b"},
-        store=True,
-        service_tier="auto",
-        parallel_tool_calls=True,
-        response_format={"type": "text"},
-        modalities=["text"],
-        guided_json=None,
-        suffix="",
-        frequency_penalty=None,
-        some_future_field={"deep": [1]},
-    )
 
 
 def test_max_completion_tokens_is_the_modern_name(service: FakeService) -> None:

@@ -132,20 +132,6 @@ def test_what_is_wrong_is_named(service: FakeService, path: str, body: dict[str,
     assert field in response.json()["error"]
 
 
-def test_neutral_values_are_not_refused(service: FakeService) -> None:
-    options = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1, "num_gpu": 1, "repeat_penalty": 1.1, "top_k": -1}
-    body = {
-        "prompt": "a",
-        "suffix": "",
-        "images": [],
-        "context": [],
-        "template": None,
-        "format": "",
-        "options": options,
-    }
-    assert text_of(whole(service, "generate", body)) == "Hi ✓"
-
-
 def test_unknown_models_and_routes_are_in_its_own_shape(service: FakeService) -> None:
     for path in ("chat", "show"):
         response = post(service, path, {**HELLO, "model": "nobody"})
