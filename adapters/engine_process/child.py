@@ -45,7 +45,7 @@ class Child(Protocol):
 
 
 class ChildProcess:
-    """A Child."""
+    """A Child that runs a module in a new interpreter."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         """`module`: run as `python -m`, with the number of its descriptor and these arguments."""

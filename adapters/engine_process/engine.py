@@ -101,7 +101,7 @@ class _State(Enum):
 
 
 class EngineProcess:
-    """An EngineInstance, and its own EngineCache. Event loop only, but for `status`."""
+    """An EngineInstance in a child process, and its EngineCache. Event loop only, except for `status`."""
 
     def __init__(
         self,

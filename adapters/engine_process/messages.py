@@ -51,7 +51,7 @@ def _plain(value: object) -> bytes:
 def _read(kind: type, plain: object) -> IdRow:
     if kind is IdRow and isinstance(plain, bytes):
         return IdRow.of_bytes(plain)
-    raise TypeError(f"a {type(plain).__name__} is no {kind.__name__}")
+    raise TypeError(f"a {type(plain).__name__} cannot be decoded as {kind.__name__}")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
@@ -122,7 +122,7 @@ class Stop(_Message, frozen=True):
 
 
 class Begun(_Message, frozen=True):
-    """The engine was made. `status`: its first one."""
+    """The report that the engine was made. `status`: its first status."""
 
     status: EngineStatus
 

@@ -34,7 +34,7 @@ _logger = logging.getLogger("cairn.engine")
 
 
 class Reports:
-    """Any thread."""
+    """The sender of a child's reports. Any thread."""
 
     def __init__(
         self, channel: Channel, status: Callable[[], EngineStatus], broken: Callable[[str], object] = lambda _why: None

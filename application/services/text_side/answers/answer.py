@@ -33,7 +33,7 @@ class Answer:
     cancels what still runs. Choices are numbered prompt by prompt. `prompts`: token ids, one row a prompt."""
 
     def __init__(self, engine: Engine, model: ServedModel, release: Callable[[], None]) -> None:
-        """Takes over a lease on the model; `release` gives it back and is called once."""
+        """Takes over a lease on `model`. `release` gives it back; it is called once."""
         self.model = model
         self.choices: list[Choice] = []
         self.prompts: list[IdRow] = []

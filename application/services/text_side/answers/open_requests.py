@@ -102,7 +102,7 @@ class OpenRequests:
         if not status.is_alive:
             raise ServerUnavailable(status.fault or "the engine is not running", retry_after_s=RETRY_AFTER_S)
         if self.num_waiting + num_choices > self.max_queue:
-            raise QueueFull(f"{self.num_waiting} requests are waiting already")
+            raise QueueFull(f"the queue is full: {self.num_waiting} requests are waiting; try again later")
         self.num_waiting += num_choices
 
     def release(self, num_choices: int) -> None:

@@ -95,7 +95,7 @@ class ModelPool:
         return tuple(self._served.values())
 
     def standing(self, id: ModelId) -> ModelStanding:
-        """Any name has one, known or not."""
+        """Returns the state of a model. Unknown names have one too."""
         models, ttl_s = self._residency, self._ttl_s(id)
         return ModelStanding(models.residence(id), models.num_leases(id), models.is_pinned(id), ttl_s)
 
@@ -311,7 +311,7 @@ class ModelPool:
                 granted.set_exception(error)
 
     def _refuse(self, id: ModelId, ticket: int) -> None:
-        """The time is up for a request that waits for room; one whose model is being loaded goes on."""
+        """Refuse a request that has waited too long for room, unless its model is being loaded by now."""
         if not self._residency.waits_for_room(id, ticket):
             return
         self._residency.withdraw(id, ticket)

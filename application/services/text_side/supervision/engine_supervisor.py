@@ -64,7 +64,7 @@ class _State(Enum):
 
 
 class EngineSupervisor:
-    """An Engine. Event loop only, but for `status` and `check`."""
+    """An Engine that replaces lost engine instances. Event loop only, except for `status` and `check`."""
 
     def __init__(
         self,

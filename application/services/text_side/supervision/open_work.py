@@ -133,7 +133,7 @@ class Work:
 
 
 class OpenWork:
-    """All work that has not ended, by request and by choice."""
+    """The table of all work that has not ended, by request and by choice."""
 
     def __init__(self) -> None:
         self._open: dict[RequestId, Work] = {}
@@ -237,7 +237,7 @@ class OpenWork:
     def _ended(
         self, ended: Iterable[tuple[Work, int, Ended]], at_ns: int, events: Iterable[Event] = ()
     ) -> StepBatch | None:
-        """None when there is nothing to report."""
+        """Returns the ends and events as a batch; None if there are none."""
         items, num_left = list[tuple[RequestId, int, Ended]](), 0
         for work, number, end in ended:
             num_left += not work.choices[number].has_left_queue
