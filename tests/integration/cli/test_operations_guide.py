@@ -29,9 +29,9 @@ LOGGED = "2026-11-22 10:00:04.250 INFO cairn.requests: request {} model=demo pro
 
 
 def commands() -> list[str]:
-    """Of the blocks, and of the columns of the last table that say what to ask."""
+    """The commands of the blocks and of the last table."""
     blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
-    night = GUIDE[GUIDE.index("| symptom | ask |") :]
+    night = GUIDE[GUIDE.index("| symptom | command |") :]
     asked = [line for block in blocks for line in block.splitlines()]
     asked += re.findall(r"\| `((?:cairn|curl) [^`]+)` \|", night)
     return list(dict.fromkeys(asked))
