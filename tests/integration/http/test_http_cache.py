@@ -4,7 +4,7 @@ import pytest
 
 from adapters.fake.options import UNSUPPORTED, FakeOptions, reply_with
 from adapters.memory.block_store import MemoryBlockStore
-from application.settings import ServerSettings
+from application.settings import CacheSettings, ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.scheduling.step_values import StepLimits
@@ -27,6 +27,13 @@ from tests.support.processes.gate import Gate
 
 ONE_AT_A_TIME = StepLimits(max_batch=1, prefill_budget=256, grid=256)
 IMPATIENT = ServerSettings(port=0, keepalive_s=0.05)
+
+
+class KeptStore(MemoryBlockStore):
+    """Outlives the service it is given to, as a folder does."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 class TestHeader:
@@ -147,6 +154,16 @@ class TestTenants:
                 complete(service, letter * 700, cache_salt="alice")
             assert explain(service, cache_salt="alice")["reason"] == "evicted"
             assert explain(service, cache_salt="bob")["reason"] == "never-seen"
+
+    def test_the_server_s_salt_enters_too(self) -> None:
+        store = KeptStore()
+        for salt in ("first", "second"):
+            with fake_service(reuses=True, store=store, cache_settings=CacheSettings(salt=salt)) as service:
+                assert explain(service)["reason"] == "never-seen"
+                assert warm(service)["computed_tokens"] == 700
+        with fake_service(reuses=True, store=store, cache_settings=CacheSettings(salt="first")) as service:
+            assert explain(service)["store_tokens"] == 699
+            assert explain(service, cache_salt="first")["reason"] == "never-seen"
 
 
 class TestWarm:
