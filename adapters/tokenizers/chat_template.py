@@ -146,7 +146,7 @@ class ChatTemplate:
         text, found, _ = rendered.text.rpartition(_END_MARK)
         if not found:
             raise TemplateFailed(
-                "the model's chat template does not show the last message, so that it cannot be continued",
+                "the last message cannot be continued: the model's chat template does not render it",
                 param=f"messages[{len(earlier)}]",
             )
         return replace(rendered, text=text)

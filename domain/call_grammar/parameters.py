@@ -91,7 +91,7 @@ class ParameterRules:
     def _parameter(self, key: str, schema: Json) -> str:
         pattern = _KEYS.get(self._written.values, _BARE_KEY)
         if not pattern.fullmatch(key):
-            raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
+            raise refused("properties", f"names {shown(key)!r}, which this format cannot write; rename it", self._param)
         num_lines = len(self._rules.lines)
         try:
             return self._rules.add(self._with_key(quoted(key), schema))

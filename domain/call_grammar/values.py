@@ -38,7 +38,7 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
     for name in wanted:
         if known.get(name, False) is False:
             raise refused(
-                "required", f"names {shown(name)!r}, which is not in properties, and cannot be enforced", param
+                "required", f"names {shown(name)!r}, which is not in properties, so it cannot be enforced", param
             )
     must = frozenset(wanted)
     return [Member(key, one, key in must) for key, one in known.items() if one is not False]
@@ -117,7 +117,7 @@ class LiteralRules:
         try:
             return self._value(schema)
         except RecursionError:
-            raise refused("$ref", "leads too deep to be enforced", self._param) from None
+            raise refused("$ref", "is nested too deeply to be enforced", self._param) from None
 
     def string(self, terminal: str) -> str:
         """Return a term for strings that match a terminal."""
@@ -178,7 +178,9 @@ class LiteralRules:
         num_most = most if isinstance(most, int) else None
         items = keywords.get("items", True)
         if fixed and not num_least <= len(fixed) <= (len(fixed) if num_most is None else num_most):
-            raise refused("prefixItems", "with other sizes than its own cannot be enforced", self._param)
+            raise refused(
+                "prefixItems", "cannot be enforced with minItems or maxItems that differ from its length", self._param
+            )
         if num_most == 0 or (items is False and not fixed):
             if num_least:
                 raise refused("minItems", "requires items that no keyword allows", self._param)
@@ -204,7 +206,7 @@ class LiteralRules:
         if _BARE_KEY.fullmatch(key):
             return quoted(key)
         if self._quote in key:
-            raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
+            raise refused("properties", f"names {shown(key)!r}, which this format cannot write; rename it", self._param)
         return f"{terms(self._pieces)} {quoted(key)} {terms(self._pieces)}"
 
     def _listed(self, keywords: Mapping[str, Json], keyword: str) -> str:
@@ -213,13 +215,13 @@ class LiteralRules:
         others = {name: one for name, one in keywords.items() if name != "enum"}  # each is listed: not looked for again
         fitting = [one for one in listed if first_misfit(one, others) is None] if isinstance(listed, list) else []
         if not fitting:
-            raise refused(keyword, "lists nothing that fits", self._param)
+            raise refused(keyword, "lists no value that fits the other keywords", self._param)
         return self._rules.add(" | ".join(self._constant(one) for one in fitting))
 
     def _constant(self, value: Json) -> str:
         if isinstance(value, str):
             if self._quote in value:
-                raise refused("enum", f"lists {shown(value)!r}, which cannot be written", self._param)
+                raise refused("enum", f"lists {shown(value)!r}, which this format cannot write", self._param)
             return f"{terms(self._pieces)} {quoted(value) if value else ''} {terms(self._pieces)}"
         if isinstance(value, list):
             return f'"[" {f" {_COMMA} ".join(map(self._constant, value))} "]"'

@@ -43,11 +43,15 @@ def call_problems(calls: Iterable[ToolCall], tools: Sequence[ToolSpec]) -> tuple
 
 def _problem(call: ToolCall, tool: ToolSpec | None) -> tuple[ProblemKind, str] | None:
     if tool is None:
-        return ProblemKind.UNKNOWN_TOOL, f"no tool {call.name!r} was given"
+        return ProblemKind.UNKNOWN_TOOL, f"the tool {call.name!r} is not in tools"
     try:
         arguments: Json = json.loads(call.arguments, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number is none, or all is too deep"
+        reason = (
+            error.msg
+            if isinstance(error, json.JSONDecodeError)
+            else "it contains NaN or Infinity, or is nested too deeply"
+        )
         return ProblemKind.MALFORMED_ARGUMENTS, f"the arguments for {call.name} are not JSON: {reason}"
     if not isinstance(arguments, dict):
         return ProblemKind.MALFORMED_ARGUMENTS, f"the arguments for {call.name} are not a JSON object"

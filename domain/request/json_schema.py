@@ -113,7 +113,9 @@ def checked_schema(schema: object, param: str) -> dict[str, Json]:
     found = _checked(cast("dict[str, Json] | bool", schema), "#", param)
     if isinstance(found, bool):
         if not found:
-            raise InvalidRequest(f"{param} is false: nothing satisfies it", param=param)
+            raise InvalidRequest(
+                f"{param} is false, which no answer satisfies; use a schema that allows some value", param=param
+            )
         return {}
     schemas = list(_schemas(found, "#"))
     anchors = frozenset(name for _, schema in schemas if isinstance(name := schema.get("$anchor"), str))

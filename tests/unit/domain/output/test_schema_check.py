@@ -39,7 +39,7 @@ def test_details_name_the_place() -> None:
     calls = [ToolCall("1", "get_weather", '{"city": "x", "places": ["a", 1]}'), ToolCall("2", "rm", "{}")]
     assert call_problems(calls, TOOLS) == (
         CallProblem("1", ProblemKind.SCHEMA_MISMATCH, "the arguments for get_weather: places[1] is not of type string"),
-        CallProblem("2", ProblemKind.UNKNOWN_TOOL, "no tool 'rm' was given"),
+        CallProblem("2", ProblemKind.UNKNOWN_TOOL, "the tool 'rm' is not in tools"),
     )
 
 
