@@ -164,7 +164,7 @@ class ModelsBusy(QueueFull):
 
 
 class MemoryBusy(QueueFull):
-    """What others compute left no room in memory for as long as a request may wait for it."""
+    """The running requests left no memory for this one for as long as it may wait."""
 
     code = "memory_busy"
 

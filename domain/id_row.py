@@ -37,7 +37,7 @@ class IdRow(Sequence[int]):
 
     @classmethod
     def of_bytes(cls, data: "bytes | memoryview") -> "IdRow":
-        """Of what `to_bytes` gave. Raises ValueError where that is no whole number of ids."""
+        """Returns the row that `to_bytes` encoded. Raises ValueError for an incomplete id."""
         ids = array(_CODE)
         ids.frombytes(data)
         return _row(_little_endian(ids))
@@ -85,7 +85,7 @@ class IdRow(Sequence[int]):
         return NotImplemented
 
     def __hash__(self) -> int:
-        """Of the tuple that it is equal to."""
+        """Returns the hash of the tuple that it is equal to."""
         return hash(tuple(self._ids))
 
     def __reduce__(self) -> tuple[object, ...]:

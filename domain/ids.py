@@ -6,7 +6,7 @@ RequestId = NewType("RequestId", str)
 """Unique for the life of the process; shown to clients and in traces."""
 
 NOBODY = RequestId("")
-"""Where a request's id may stand and there is no request."""
+"""The id of no request, for fields that require one."""
 
 ModelId = NewType("ModelId", str)
 """The name a client sends. Never part of a block hash: two models may share a name over time."""

@@ -1,4 +1,4 @@
-"""Who goes first: somebody waits for an interactive answer, a batch one takes what is left and is never forgotten."""
+"""Priorities of requests: interactive ones are admitted first, batch ones after a bounded number of them."""
 
 from enum import Enum
 

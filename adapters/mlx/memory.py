@@ -38,7 +38,7 @@ _SHORT, _LONG = 32, 64
 """Lengths of the prompts of zeros whose caches are compared."""
 
 FIRST_CHUNKS, EVERY_CHUNKS = 4, 64
-"""Which chunks are measured where chunks are queued ahead."""
+"""The chunks to measure while chunks are queued ahead."""
 
 _KEPT_CHANGE = 0.02
 """The smallest change of a factor that is worth writing."""
@@ -142,7 +142,7 @@ class PeakMeter:
 
     @property
     def is_new(self) -> bool:
-        """Whether this model was never measured."""
+        """True if this model was never measured."""
         return not self._correction.num_measured
 
     def loaded(self, chunk: int, peaks: Mapping[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Where typed events go: telemetry, logs, tests."""
+"""The sink of typed events: telemetry, logs, tests."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Where models are found: embedded ones, local folders, a hub's cache. Any thread; blocking."""
+"""The models that can be found: embedded ones, local folders, a hub's cache. Any thread; blocking."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from domain.scheduling.memory_plan import PlannedModel
 
 @dataclass(frozen=True, slots=True)
 class ModelPreview:
-    """What can be told of a model without reading its weights. `weight_bytes`: what they will take once loaded.
+    """The facts about a model that are known without its weights. `weight_bytes`: their size once loaded.
     `advised`: the sampling that its makers advise."""
 
     weight_bytes: int = 0

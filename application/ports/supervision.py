@@ -25,7 +25,7 @@ class Supervisor(Protocol):
 
 
 class ThreadStacks(Protocol):
-    """Where the threads of the engine are now; of any thread, without stopping one."""
+    """The stacks of the engine's threads, read without stopping them. Any thread."""
 
     def read(self) -> str:
         """Lines of Python by thread, those of idle workers left out; no value of any variable. Bounded in length."""

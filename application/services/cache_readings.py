@@ -22,7 +22,7 @@ FRESH_S = 1.0
 """The age up to which a reading is given again."""
 
 PATIENCE_S = 0.5
-"""How long a caller waits for a new reading before it gets the last one."""
+"""The time a caller waits for a new reading before it gets the last one."""
 
 REPORT_EVERY_S = 10.0
 

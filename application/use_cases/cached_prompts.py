@@ -23,7 +23,7 @@ from domain.request.sampling import SamplingParams, StopRules
 from domain.request.stream import Finished
 
 SETTLE_TIMEOUT_S = 30.0
-"""How long to wait until the computed state is stored."""
+"""The time to wait until the computed state is stored."""
 
 
 @dataclass(frozen=True, slots=True)

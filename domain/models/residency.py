@@ -49,7 +49,7 @@ class LoadRoom:
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self.fixed_bytes - weight_bytes)
 
     def fits_now(self, weight_bytes: int) -> bool:
-        """Whether `weight_bytes` of weights in all may be held beside the running requests."""
+        """True if `weight_bytes` of weights in all may be held beside the running requests."""
         return self.limit_bytes is None or self.fixed_bytes + self.busy_bytes + weight_bytes <= self.limit_bytes
 
 
@@ -174,7 +174,7 @@ class ModelResidency:
         return going
 
     def is_unloading(self, id: ModelId) -> bool:
-        """Whether a model's unload was requested and is not done."""
+        """True if a model's unload was requested and is not done."""
         return id in self._models and self._models[id].unloads_when_idle
 
     def next_move(self) -> LoadModel | UnloadModel | None:
@@ -238,7 +238,7 @@ class ModelResidency:
         return available if available is not None and num_bytes > available else None
 
     def is_wanted(self, id: ModelId) -> bool:
-        """Whether a request waits for a model."""
+        """True if a request waits for a model."""
         return id in self._models and bool(self._models[id].waiting)
 
     def is_pinned(self, id: ModelId) -> bool:
@@ -299,7 +299,7 @@ class ModelResidency:
         return next((id for id in absent if self._fits(id, without=without)), None)
 
     def _fits(self, id: ModelId, without: Collection[ModelId]) -> bool:
-        """Whether a model could be loaded if `without` were not resident."""
+        """True if a model could be loaded if `without` were not resident."""
         beside = [
             other
             for other, model in self._models.items()

@@ -107,7 +107,7 @@ class StateLayout:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether state can be captured and restored."""
+        """True if state can be captured and restored."""
         return not self.unsupported and bool(self.groups)
 
     @property

@@ -99,7 +99,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return fetched
 
     def is_last_fetched(self, keys: object, values: object) -> bool:
-        """Whether these are the array objects that the last update returned."""
+        """True if these are the array objects that the last update returned."""
         return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:

@@ -130,7 +130,7 @@ def trailing_reach(cache: Any) -> int | None:
 
 
 def grows_by_steps(cache: Any) -> bool:
-    """Whether a windowed leaf's buffer grows by whole steps beyond its window; a rotating one does not."""
+    """True if a windowed leaf's buffer grows by whole steps beyond its window; a rotating one does not."""
     return type(cache) is lib.ChunkedKVCache
 
 
@@ -152,7 +152,7 @@ def fill(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def can_cut(cache: Any) -> bool:
-    """Whether a leaf can be cut back to any position before its own."""
+    """True if a leaf can be cut back to any position before its own."""
     return known_traits(cache).cut is not None or _is_unused(cache)
 
 
@@ -177,6 +177,6 @@ def cut_back(cache: Any, num_tokens: int, position: int) -> None:
 
 
 def _is_unused(cache: Any) -> bool:
-    """Whether it is a leaf for tokens that the model never used."""
+    """True if it is a leaf for tokens that the model never used."""
     traits = known_traits(cache)
     return traits.kind is not StateKind.RECURRENT and traits.tensors(cache)[0] is None

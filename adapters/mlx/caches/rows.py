@@ -171,7 +171,7 @@ def _same_shape(caches: Sequence[Any]) -> Caches:
 
 
 def _is_plain(cache: Any) -> bool:
-    """Whether a batch uses another class for this leaf."""
+    """True if a batch uses another class for this leaf."""
     return type(cache) in (lib.KVCache, lib.RotatingKVCache)
 
 

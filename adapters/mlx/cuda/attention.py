@@ -109,7 +109,7 @@ class CudaAttention:
 
 
 def is_fusible(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
-    """Whether cuDNN's attention takes these types and widths."""
+    """True if cuDNN's attention takes these types and widths."""
     return (
         queries.dtype == keys.dtype == values.dtype
         and queries.dtype in (mx.float16, mx.bfloat16)

@@ -87,7 +87,7 @@ def assemble(
 
 
 def is_worth_measuring(model: ModelDescription, room_bytes: int | None) -> bool:
-    """Whether the largest step is estimated at more than an eighth of the room. `room_bytes` None: any amount."""
+    """True if the largest step is estimated at more than an eighth of the room. `room_bytes` None: any amount."""
     most_bytes = model.memory.peak_bytes(preferred_grid(), model.context_length)
     return room_bytes is not None and most_bytes > room_bytes // _SMALL_SHARE
 

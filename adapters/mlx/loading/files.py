@@ -145,7 +145,7 @@ class StoredTensor:
 
     @property
     def is_floating(self) -> bool:
-        """Whether a cast changes its width; the 8-bit formats belong to quantised weights."""
+        """True if a cast changes its width; the 8-bit formats belong to quantised weights."""
         return self.dtype in {"F64", "F32", "F16", "BF16"}
 
 

@@ -16,12 +16,12 @@ CUDA_LAST_CHUNK = 512
 
 
 def on_cpu() -> bool:
-    """Whether MLX computes on the CPU."""
+    """True if MLX computes on the CPU."""
     return mx.default_device() == mx.Device(mx.cpu)
 
 
 def has_cuda() -> bool:
-    """Whether MLX computes on an NVIDIA GPU, which has memory of its own."""
+    """True if MLX computes on an NVIDIA GPU, which has memory of its own."""
     cuda: Any = getattr(mx, "cuda", None)
     return cuda is not None and bool(cuda.is_available()) and not on_cpu()
 

@@ -17,12 +17,12 @@ MAX_COUNT = 2**63 - 1
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number from 0 to MAX_COUNT."""
+    """True if a value is a whole number from 0 to MAX_COUNT."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a finite number that a float can hold."""
+    """True if a value is a finite number that a float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

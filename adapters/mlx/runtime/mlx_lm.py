@@ -24,7 +24,7 @@ def mlx_lm_module(name: str) -> Any:
 
 @cache
 def knows_model_type(model_type: str) -> bool:
-    """Whether the installed mlx-lm has code for a config.json with this `model_type`. Imports mlx-lm, which is slow,
+    """True if the installed mlx-lm has code for a config.json with this `model_type`. Imports mlx-lm, which is slow,
     for renamed types only."""
     return _has_module(model_type) or _has_module(_renamed(model_type))
 

@@ -53,7 +53,7 @@ class SamplerRow:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether all further tokens are chosen from unchanged logits."""
+        """True if all further tokens are chosen from unchanged logits."""
         is_long_enough = self.num_sampled >= self.min_tokens
         return self.bias is None and self.counts is None and self.constraint is None and is_long_enough
 

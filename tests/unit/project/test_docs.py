@@ -24,6 +24,12 @@ NO_COMMAND = {"cairn document store"}
 FAULTS = re.compile(r"(engine|cache)\.[a-z]+|store\.read_timeout")
 """Names of `cairn.faults`, where no setting is called so."""
 
+MODULE = re.compile(
+    r"`((?:domain|application|adapters|interfaces|services|use_cases|tests|bench|t[a-z]+_side)/[\w/.]+)`"
+)
+CONTENT_TYPE = "application/json"
+"""It has the form of a module."""
+
 page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -64,3 +70,12 @@ def test_links_lead_somewhere(page: Path):
 def headings(page: Path) -> Iterator[str]:
     for title in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+
+
+@page
+def test_modules_exist(page: Path):
+    homes = (ROOT, ROOT / "application", ROOT / "application/services")
+    named = sorted({*MODULE.findall(page.read_text())} - {CONTENT_TYPE})
+    assert [
+        name for name in named if not any((home / file).exists() for home in homes for file in (name, f"{name}.py"))
+    ] == []

@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def explanations(self) -> list[Explanation | None]:
-        """What each choice reuses; None for one that was not admitted yet."""
+        """The explanation of each choice; None for one that was not admitted yet."""
         return [None if choice.admitted is None else choice.admitted.explanation for choice in self.choices]
 
     @property

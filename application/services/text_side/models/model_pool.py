@@ -32,7 +32,7 @@ from domain.ids import ModelId
 from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
 
 ROOM_WAIT_S = 60.0
-"""How long a request waits for other models' requests to end where its own model does not fit beside theirs."""
+"""The time a request waits for the requests of other models to end if its own model does not fit beside them."""
 
 RETRY_AFTER_S = 5
 """The `Retry-After` of a request that waited for room in vain."""

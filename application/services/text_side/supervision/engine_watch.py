@@ -35,14 +35,14 @@ MIN_PAUSE_S = 10 * LOOK_S
 """The shortest pause of this thread that counts as a paused process; a busy machine causes shorter ones."""
 
 LOOP_AFTER_S = 10.0
-"""How long the event loop may be blocked before it counts as stuck; none of its callbacks takes long."""
+"""The time the event loop may be blocked before it counts as stuck; none of its callbacks takes long."""
 
 EXIT_AFTER_S = 300.0
-"""How long the event loop may be blocked before the process ends, so that its supervisor restarts it. A stuck or lost
+"""The time the event loop may be blocked before the process ends, so that its supervisor restarts it. A stuck or lost
 engine does not end the process: it is replaced."""
 
 FLUSH_S = 5.0
-"""How long flushing the log may delay the end of the process."""
+"""The time that flushing the log may delay the end of the process."""
 
 EXIT_STUCK = 70
 """The exit status of a process that ends because it is stuck: EX_SOFTWARE of sysexits.h."""
