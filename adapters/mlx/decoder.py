@@ -60,7 +60,7 @@ class Decoder:
         for group in groups:
             group.narrow()
             unnamed = [row for row in group.rows if row.id not in named]
-            if unnamed:
+            if unnamed and group.waiting is not None:  # a lost group has nothing to split
                 group.split(unnamed)
         return join_groups(groups, memory) if len(groups) > 1 and self._mode is DecodeMode.BATCHED else groups
 

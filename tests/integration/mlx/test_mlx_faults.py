@@ -255,3 +255,30 @@ def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> N
     assert len(errors) == 4
     assert not model.open_ids()
     assert mx.get_active_memory() <= before
+
+
+def test_a_batch_lost_while_rows_leave_and_others_pause_is_the_only_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch of four one row ends, and there is no memory to drop it, in a step without another of its rows."""
+
+    def no_memory(*_arguments: object) -> None:
+        raise RuntimeError("no memory for a shorter batch")
+
+    model = tiny_model("llama")
+    prompts = [prompt_of(40 + index, index) for index in range(5)]
+    expected = continue_greedy(model, open_at(model, prompts[4]), prompts[4], 6)
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    run(model, ids[:4], 3)
+    alone, errors = run(model, ids[4:], 3)
+    assert errors == {}
+    monkeypatch.setattr(batch, "keep_rows", no_memory)
+    monkeypatch.setattr(batch, "take_row", no_memory)
+    model.close(ids[:1])
+    after, errors = run(model, [*ids[1:3], ids[4]], 3)
+    assert set(errors) == set(ids[1:3])
+    assert alone[ids[4]] + after[ids[4]] == expected
+    _, errors = run(model, ids[3:], 1)
+    assert set(errors) == {ids[3]}, "the row that paused learns of it in its next step"
+    assert model.open_ids() == {ids[4]}
+    model.close(ids[4:])
