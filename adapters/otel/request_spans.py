@@ -7,7 +7,7 @@
     ├── prefill                       to DecodeStarted; an event for every chunk and every capture
     ├── decode                        an event for the first token; rate and batch sizes
     └── parse                         of RequestEnded; an answer is parsed while it is decoded
-    persist                           linked to it: see `persist_spans`
+    persist                           in a trace of its own, linked to it: its records on their way to the store
 
 A preempted request has a queue span and its successors again. A refused request has the first span only.
 
@@ -15,54 +15,61 @@ Each span opens with the event that begins it and closes with the event that end
 phase that comes: a tree is always closed. Failures set the status of the request's span and of the phase they happened
 in; a cancellation is no error, it shows as the finish reason and as `cairn.ended_in`.
 
-Memory is bounded: past `max_open` requests the oldest tree is closed and marked `cairn.incomplete`. Requests the
+    request   ├── prefill ── decode ──┤ ended
+    offered      ▲    ▲    ▲          ▲
+    persist      ├── stored ── stored ──── dropped ── stored ┤
+
+A persist span begins with the first records that are offered and ends with the last of them, which may be long after
+the request. A request without records has none. No event reports records that were deleted while they waited; their
+span is ended by the bounds below.
+
+Memory is bounded: past `max_open` requests the oldest tree is closed and marked `cairn.incomplete`; past `max_open`
+requests with pending records, or after MAX_PATIENCE_S, the oldest persist span is ended and marked so. Requests the
 sampler leaves out hold nothing. The compute thread only appends to the SDK's batch queue.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from adapters.otel import semconv as names
+from adapters.otel import span_attributes as of
 from adapters.otel.message_content import MessageContent
-from adapters.otel.persist_spans import PersistSpans
-from adapters.otel.span_attributes import (
-    Attributes,
-    encodable,
-    lookup_attributes,
-    operation_name,
-    parse_attributes,
-    refusal_attributes,
-    request_attributes,
-    response_attributes,
-    restore_attributes,
-)
-from adapters.otel.span_tree import DecodeBatches, SpanTree
-from application.events import (
-    DecodeStarted,
-    FirstToken,
-    PrefillChunkComputed,
-    PrefixAwaited,
-    PrefixMatched,
-    RequestAdmitted,
-    RequestEnded,
-    RequestPreempted,
-    RequestQueued,
-    RequestRefused,
-    RequestWaits,
-    StateCaptured,
-    StateRestored,
-    StepCompleted,
-    TokensReceived,
-)
+from adapters.otel.span_tree import Phase, Records, SpanTree
+from application import events as on
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from domain.ids import RequestId
 
 MAX_OPEN = 16_384
 MAX_MESSAGE_CHARS = 1_000
+MAX_PATIENCE_S = 600.0
+
+PHASES: Mapping[type, str] = {
+    on.RequestAdmitted: names.SPAN_PREFILL,
+    on.RequestPreempted: names.SPAN_QUEUE,
+    on.DecodeStarted: names.SPAN_DECODE,
+}
+"""The events that begin a phase."""
+
+ENDED_SPANS: Mapping[type, tuple[str, Callable[[Any], of.Attributes]]] = {
+    on.PrefixMatched: (names.SPAN_LOOKUP, of.lookup_attributes),
+    on.StateRestored: (names.SPAN_RESTORE, of.restore_attributes),
+}
+"""The events that are a span of their own."""
+
+SPAN_EVENTS: Mapping[type, tuple[str, Callable[[Any], of.Attributes]]] = {
+    on.RequestWaits: (names.EVENT_WAITS, lambda event: {names.CAIRN_REASON: event.reason}),
+    on.PrefixAwaited: (names.EVENT_AWAITED, of.awaited_attributes),
+    on.PrefillChunkComputed: (names.EVENT_CHUNK, of.chunk_attributes),
+    on.FirstToken: (names.EVENT_FIRST_TOKEN, lambda _: {}),
+    on.StateCaptured: (names.EVENT_CAPTURED, of.capture_attributes),
+}
+"""The events that are an event of the span of the present phase."""
 
 
 class SpanEvents(EventRouter):
@@ -76,174 +83,165 @@ class SpanEvents(EventRouter):
         self._clock = clock
         self._max_open = max_open
         self._content = content
-        self._trees: OrderedDict[RequestId, SpanTree] = OrderedDict()
-        self._batches = DecodeBatches()
-        self._persist = PersistSpans(tracer, max_open)
+        self._open: OrderedDict[RequestId, SpanTree] = OrderedDict()
+        self._decoding: dict[RequestId, Phase] = {}
+        self._pending: OrderedDict[RequestId, Records] = OrderedDict()  # of requests that ended
         super().__init__(
             "tracing",
             {
-                RequestQueued: self._queued,
-                RequestRefused: self._refused,
-                RequestWaits: self._waits,
-                RequestAdmitted: self._admitted,
-                RequestPreempted: self._preempted,
-                PrefillChunkComputed: self._computed,
-                DecodeStarted: self._decode_started,
-                FirstToken: self._first_token,
-                StepCompleted: self._step,
-                TokensReceived: self._received,
-                RequestEnded: self._ended,
-                PrefixMatched: self._matched,
-                PrefixAwaited: self._awaited,
-                StateRestored: self._restored,
-                StateCaptured: self._captured,
-                **self._persist.handlers(),
+                on.RequestQueued: self._queued,
+                on.RequestRefused: self._refused,
+                **dict.fromkeys(PHASES, self._entered),
+                **dict.fromkeys(ENDED_SPANS, self._spanned),
+                **dict.fromkeys(SPAN_EVENTS, self._happened),
+                on.StepCompleted: self._step,
+                on.TokensReceived: self._received,
+                on.RequestEnded: self._ended,
+                **dict.fromkeys((on.RecordsOffered, on.RecordsPersisted, on.RecordsDropped), self._records),
             },
         )
 
     def num_open(self) -> int:
         """The number of requests with open spans. Any thread."""
-        return len(self._trees)
+        return len(self._open)
 
     def trace_of(self, id: RequestId) -> Context | None:
         """A TraceLookup: the context of an open request's span."""
-        tree = self._trees.get(id)
+        tree = self._open.get(id)
         return tree.context if tree is not None else None
 
     def close(self) -> None:
         """End all open spans, marked incomplete. No event may follow."""
-        while self._trees:
-            self._abandon(*self._trees.popitem(last=False))
-        self._persist.close()
+        while self._open:
+            self._abandon(*self._open.popitem(last=False))
+        while self._pending:
+            self._end_oldest_pending()
 
-    def _queued(self, event: RequestQueued) -> None:
+    def _queued(self, event: on.RequestQueued) -> None:
+        name = f"{of.operation_name(is_chat=event.is_chat)} {of.encodable(event.model)}"
         offset_ns = self._offset_ns()
-        root = self._tracer.start_span(
-            f"{operation_name(is_chat=event.is_chat)} {encodable(event.model)}",
-            propagate.extract(event.trace_carrier, Context()),
-            SpanKind.INTERNAL,
-            request_attributes(event),
-            start_time=event.at_ns + offset_ns,
-        )
+        root = self._start(name, event.trace_carrier, of.request_attributes(event), event.at_ns + offset_ns)
         if not root.is_recording():
             return
-        if (replaced := self._trees.pop(event.id, None)) is not None:
+        if (replaced := self._open.pop(event.id, None)) is not None:
             self._abandon(event.id, replaced)
-        tree = self._trees[event.id] = SpanTree(self._tracer, self._batches, root, offset_ns, event.at_ns)
-        self._persist.begin(event.id, tree)
-        if len(self._trees) > self._max_open:
-            self._abandon(*self._trees.popitem(last=False))
+        self._open[event.id] = SpanTree(self._tracer, root, offset_ns, event.at_ns)
+        if len(self._open) > self._max_open:
+            self._abandon(*self._open.popitem(last=False))
 
-    def _refused(self, event: RequestRefused) -> None:
+    def _refused(self, event: on.RequestRefused) -> None:
         """The span's name has no model: clients invent names."""
-        offset_ns = self._offset_ns()
-        span = self._tracer.start_span(
-            operation_name(is_chat=event.is_chat),
-            propagate.extract(event.trace_carrier, Context()),
-            SpanKind.INTERNAL,
-            refusal_attributes(event),
-            start_time=(event.started_ns or event.at_ns) + offset_ns,
-        )
+        name, offset_ns = of.operation_name(is_chat=event.is_chat), self._offset_ns()
+        started_ns = (event.started_ns or event.at_ns) + offset_ns
+        span = self._start(name, event.trace_carrier, of.refusal_attributes(event), started_ns)
         span.set_status(Status(StatusCode.ERROR, event.error_code))
         span.end(event.at_ns + offset_ns)
 
-    def _waits(self, event: RequestWaits) -> None:
+    def _entered(self, event: on.RequestAdmitted | on.RequestPreempted | on.DecodeStarted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.event(names.EVENT_WAITS, event.at_ns, {names.CAIRN_REASON: event.reason})
+            tree.enter(PHASES[type(event)], event.at_ns)
+            self._decoding.pop(event.id, None)
+            if tree.phase.name == names.SPAN_DECODE:
+                self._decoding[event.id] = tree.phase
 
-    def _admitted(self, event: RequestAdmitted) -> None:
+    def _spanned(self, event: on.PrefixMatched | on.StateRestored) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.enter(names.SPAN_PREFILL, event.at_ns)
+            name, attributes = ENDED_SPANS[type(event)]
+            tree.add(name, event.started_ns, event.at_ns, attributes(event))
+            if isinstance(event, on.PrefixMatched):
+                tree.num_reused = sum(event.reused.values())
+                tree.root.set_attribute(names.CAIRN_STOP_REASON, event.reason)
 
-    def _preempted(self, event: RequestPreempted) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.enter(names.SPAN_QUEUE, event.at_ns)
-
-    def _computed(self, event: PrefillChunkComputed) -> None:
+    def _happened(
+        self,
+        event: on.RequestWaits | on.PrefixAwaited | on.PrefillChunkComputed | on.FirstToken | on.StateCaptured,
+    ) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:
             return
-        tree.num_chunks += 1
-        tree.num_computed += event.end - event.start
-        chunk: Attributes = {
-            names.CAIRN_CHUNK_START: event.start,
-            names.CAIRN_CHUNK_END: event.end,
-            names.CAIRN_CHUNK_DURATION: (event.at_ns - event.started_ns) / 1e9,
-        }
-        tree.event(names.EVENT_CHUNK, event.at_ns, chunk)
+        name, attributes = SPAN_EVENTS[type(event)]
+        tree.event(name, event.at_ns, attributes(event))
+        match event:
+            case on.PrefillChunkComputed():
+                tree.phase.num_chunks += 1
+                tree.phase.num_computed += event.end - event.start
+            case on.FirstToken():
+                seconds = (event.at_ns - tree.queued_ns) / 1e9
+                tree.root.set_attribute(names.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK, seconds)
+            case on.PrefixAwaited() if (owner := self._open.get(event.owner)) is not None:
+                tree.root.add_link(owner.root.get_span_context())
+            case _:
+                pass
 
-    def _decode_started(self, event: DecodeStarted) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.enter(names.SPAN_DECODE, event.at_ns)
-
-    def _first_token(self, event: FirstToken) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            seconds = (event.at_ns - tree.queued_ns) / 1e9
-            tree.root.set_attribute(names.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK, seconds)
-            tree.event(names.EVENT_FIRST_TOKEN, event.at_ns)
-
-    def _step(self, event: StepCompleted) -> None:
+    def _step(self, event: on.StepCompleted) -> None:
         if event.num_decode_tokens:
-            self._batches.step(event.num_decode_tokens)
+            for phase in self._decoding.values():
+                phase.step(event.num_decode_tokens)
 
-    def _received(self, event: TokensReceived) -> None:
+    def _received(self, event: on.TokensReceived) -> None:
         for id, num_tokens in event.counts:
-            if (tree := self._trees.get(id)) is not None:
-                tree.num_decoded += num_tokens
+            if (tree := self._open.get(id)) is not None:
+                tree.phase.num_decoded += num_tokens
 
-    def _ended(self, event: RequestEnded) -> None:
-        content = self._content.take(event.id, event.reason) if self._content is not None else None
-        tree = self._trees.pop(event.id, None)
+    def _ended(self, event: on.RequestEnded) -> None:
+        content = self._content.take(event.id, event.reason) if self._content is not None else {}
+        tree = self._open.pop(event.id, None)
         if tree is None:
             return
         if (parsing := event.parsing) is not None:
             error = names.PARSER_FAILED if parsing.has_failed else ""
-            tree.add(names.SPAN_PARSE, parsing.started_ns, parsing.ended_ns, parse_attributes(parsing), error)
+            tree.add(names.SPAN_PARSE, parsing.started_ns, parsing.ended_ns, of.parse_attributes(parsing), error)
         if event.error_code is not None:
-            tree.fail(event.error_code, encodable(event.error_message, MAX_MESSAGE_CHARS))
-        if tree.phase_name == names.SPAN_DECODE:
-            num_tokens = event.usage.completion_tokens
-            tree.phase.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, num_tokens)
-        tree.root.set_attributes({**response_attributes(event), **(content or {})})
-        tree.end(event.at_ns)
-        self._persist.request_ended(event.id, event.at_ns)
+            tree.fail(event.error_code, of.encodable(event.error_message, MAX_MESSAGE_CHARS))
+        if tree.phase.name == names.SPAN_DECODE:
+            tree.phase.span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, event.usage.completion_tokens)
+        tree.root.set_attributes({**of.response_attributes(event), **content})
+        self._end(event.id, tree, event.at_ns)
 
-    def _matched(self, event: PrefixMatched) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.num_reused = sum(event.reused.values())
-            tree.add(names.SPAN_LOOKUP, event.started_ns, event.at_ns, lookup_attributes(event))
-            tree.root.set_attribute(names.CAIRN_STOP_REASON, event.reason)
-
-    def _awaited(self, event: PrefixAwaited) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            waited: Attributes = {names.CAIRN_OWNER: event.owner, names.CAIRN_SHARED_TOKENS: event.num_shared}
-            tree.event(names.EVENT_AWAITED, event.at_ns, waited)
-            if (owner := self._trees.get(event.owner)) is not None:
-                tree.root.add_link(owner.root.get_span_context())
-
-    def _restored(self, event: StateRestored) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            tree.add(names.SPAN_RESTORE, event.started_ns, event.at_ns, restore_attributes(event))
-
-    def _captured(self, event: StateCaptured) -> None:
-        if (tree := self._seen(event.id, event.at_ns)) is not None:
-            captured: Attributes = {
-                names.CAIRN_NUM_BLOCKS: event.num_blocks,
-                names.CAIRN_NUM_SNAPSHOTS: event.num_snapshots,
-                names.CAIRN_STATE_SIZE: event.size_bytes,
-                names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
-            }
-            tree.event(names.EVENT_CAPTURED, event.at_ns, captured)
+    def _records(self, event: on.RecordsOffered | on.RecordsPersisted | on.RecordsDropped) -> None:
+        tree = self._open.get(event.id)
+        records = tree.records if tree is not None else self._pending.get(event.id)
+        if records is not None:
+            records.note(event)
+            self._settle(event.id)
 
     def _seen(self, id: RequestId, at_ns: int) -> SpanTree | None:
-        tree = self._trees.get(id)
+        tree = self._open.get(id)
         if tree is not None:
             tree.last_ns = at_ns
         return tree
 
     def _abandon(self, id: RequestId, tree: SpanTree) -> None:
         tree.root.set_attribute(names.CAIRN_INCOMPLETE, True)
-        tree.end(tree.last_ns)
-        self._persist.request_ended(id, tree.last_ns)
+        self._end(id, tree, tree.last_ns)
+
+    def _end(self, id: RequestId, tree: SpanTree, at_ns: int) -> None:
+        """End a tree that is no longer open; it offers no more records."""
+        tree.end(at_ns)
+        self._decoding.pop(id, None)
+        self._pending[id] = tree.records
+        self._settle(id)
+        while self._pending and (len(self._pending) > self._max_open or self._is_overdue(at_ns)):
+            self._end_oldest_pending()
+
+    def _settle(self, id: RequestId) -> None:
+        """Add the persist span if the request has ended and no record is pending."""
+        records = self._pending.get(id)
+        if records is not None and not records.num_pending:
+            del self._pending[id]
+            records.add_span(self._tracer, id)
+
+    def _is_overdue(self, at_ns: int) -> bool:
+        oldest = next(iter(self._pending.values()))
+        return (at_ns - oldest.ended_ns) / 1e9 > MAX_PATIENCE_S
+
+    def _end_oldest_pending(self) -> None:
+        id, records = self._pending.popitem(last=False)
+        records.add_span(self._tracer, id)
+
+    def _start(self, name: str, carrier: Mapping[str, str], attributes: of.Attributes, start_ns: int) -> Span:
+        """Start a root span. `carrier`: the headers of the caller's trace context."""
+        parent = propagate.extract(carrier, Context())
+        return self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, start_time=start_ns)
 
     def _offset_ns(self) -> int:
         """The present distance from monotonic to wall time."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from adapters.otel import semconv as names
-from application.events import Parsing, PrefixMatched, RequestEnded, RequestQueued, RequestRefused, StateRestored
+from application import events as on
 from domain.request.sampling import SamplingParams
 from domain.shown import SHOWN_CHARS
 
@@ -18,7 +18,7 @@ def operation_name(*, is_chat: bool) -> str:
     return names.OPERATION_CHAT if is_chat else names.OPERATION_TEXT_COMPLETION
 
 
-def request_attributes(event: RequestQueued) -> Attributes:
+def request_attributes(event: on.RequestQueued) -> Attributes:
     """Attributes known when the request is queued. Settings without effect (penalty 0, top_k off) are left out."""
     sampling = event.sampling
     attributes: Attributes = {
@@ -49,7 +49,7 @@ def request_attributes(event: RequestQueued) -> Attributes:
     return attributes
 
 
-def response_attributes(event: RequestEnded) -> Attributes:
+def response_attributes(event: on.RequestEnded) -> Attributes:
     """Attributes known when the request has ended."""
     attributes: Attributes = {
         names.GEN_AI_RESPONSE_FINISH_REASONS: (event.reason,),
@@ -61,7 +61,7 @@ def response_attributes(event: RequestEnded) -> Attributes:
     return attributes
 
 
-def refusal_attributes(event: RequestRefused) -> Attributes:
+def refusal_attributes(event: on.RequestRefused) -> Attributes:
     return {
         names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
@@ -71,7 +71,7 @@ def refusal_attributes(event: RequestRefused) -> Attributes:
     }
 
 
-def lookup_attributes(event: PrefixMatched) -> Attributes:
+def lookup_attributes(event: on.PrefixMatched) -> Attributes:
     """Attributes of a lookup: reused tokens by tier, and the reason of the stop."""
     attributes: Attributes = {
         **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
@@ -83,7 +83,7 @@ def lookup_attributes(event: PrefixMatched) -> Attributes:
     return attributes
 
 
-def restore_attributes(event: StateRestored) -> Attributes:
+def restore_attributes(event: on.StateRestored) -> Attributes:
     """Attributes of a restore. The rate is in bytes a second, of fetching and restoring together."""
     by_tier = {names.CAIRN_TIER_BYTES[tier]: num for tier, num in event.tier_bytes.items()}
     attributes: Attributes = {
@@ -97,7 +97,28 @@ def restore_attributes(event: StateRestored) -> Attributes:
     return attributes
 
 
-def parse_attributes(parsing: Parsing) -> Attributes:
+def awaited_attributes(event: on.PrefixAwaited) -> Attributes:
+    return {names.CAIRN_OWNER: event.owner, names.CAIRN_SHARED_TOKENS: event.num_shared}
+
+
+def chunk_attributes(event: on.PrefillChunkComputed) -> Attributes:
+    return {
+        names.CAIRN_CHUNK_START: event.start,
+        names.CAIRN_CHUNK_END: event.end,
+        names.CAIRN_CHUNK_DURATION: (event.at_ns - event.started_ns) / 1e9,
+    }
+
+
+def capture_attributes(event: on.StateCaptured) -> Attributes:
+    return {
+        names.CAIRN_NUM_BLOCKS: event.num_blocks,
+        names.CAIRN_NUM_SNAPSHOTS: event.num_snapshots,
+        names.CAIRN_STATE_SIZE: event.size_bytes,
+        names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
+    }
+
+
+def parse_attributes(parsing: on.Parsing) -> Attributes:
     attributes: Attributes = {
         names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN,
         names.CAIRN_PARSE_BUSY: parsing.busy_ns / 1e9,

@@ -9,9 +9,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import StatusCode
 
 from adapters.fake.environment import FakeClock
-from adapters.otel.persist_spans import MAX_PATIENCE_S
 from adapters.otel.pipeline import LinkedSampler
-from adapters.otel.request_spans import SpanEvents
+from adapters.otel.request_spans import MAX_PATIENCE_S, SpanEvents
 from application.events import (
     Event,
     RecordsDropped,
