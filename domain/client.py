@@ -17,9 +17,9 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from domain.errors import InvalidKeys, InvalidRequest, LimitReached, NotAllowed
+from domain.printable import printable
 from domain.priority import Priority
 from domain.request.request import GenerationRequest
-from domain.shown import shown
 
 DEFAULT_NAME = "default"
 """The name of the key in the server's settings."""
@@ -61,7 +61,7 @@ class Client:
     def check_model(self, model: str) -> None:
         """Raises NotAllowed, whether or not there is such a model."""
         if not self.may_use(model):
-            raise NotAllowed(f"the key '{self.name}' may not use the model '{shown(model)}'", param="model")
+            raise NotAllowed(f"the key '{self.name}' may not use the model '{printable(model)}'", param="model")
 
     def own(self, request: GenerationRequest) -> GenerationRequest:
         """The request as this client's. Raises NotAllowed."""

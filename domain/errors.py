@@ -5,7 +5,7 @@ Expected outcomes (a miss, a full queue that drains) are values elsewhere; these
 
 from typing import ClassVar
 
-from domain.shown import SHOWN_CHARS, writable
+from domain.printable import PRINTABLE_CHARS, writable
 
 MAX_MESSAGE_CHARS = 4_000
 """Whatever went into a message, it is no longer than a page. It can also be sent: what is no UTF-8 is spelled out."""
@@ -23,7 +23,7 @@ class DomainError(Exception):
             message = message[: MAX_MESSAGE_CHARS - 3] + "..."
         super().__init__(message)
         self.message = message
-        self.param = writable(param[:SHOWN_CHARS]) if param is not None else None
+        self.param = writable(param[:PRINTABLE_CHARS]) if param is not None else None
 
 
 class InvalidRequest(DomainError):

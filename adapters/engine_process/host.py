@@ -50,7 +50,7 @@ from application.ports.engine import Engine, EngineError, EngineStatus
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
-from domain.shown import writable
+from domain.printable import writable
 
 HEARTBEAT_S = 0.5
 ORPHAN_TIMEOUT_S = 5.0

@@ -26,7 +26,7 @@ from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
-from domain.shown import shown
+from domain.printable import printable
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
@@ -91,12 +91,12 @@ class HuggingFaceRepository:
         self._refuse_incomplete(id, names)
         if len(names) != 2:
             raise ModelNotFound(
-                f"no model '{shown(id)}' here; see `cairn models`, or name a hub model as ORG/NAME", param="model"
+                f"no model '{printable(id)}' here; see `cairn models`, or name a hub model as ORG/NAME", param="model"
             )
         if not self._takes_from_hub(id):
             raise ModelNotFound(f"no model {id!r} here, and it is not one of model.allowed", param="model")
         if not self._allow_download:
-            raise ModelNotFound(f"no model '{shown(id)}' here, and downloads are switched off", param="model")
+            raise ModelNotFound(f"no model '{printable(id)}' here, and downloads are switched off", param="model")
         folder = download(id, self._cache, on_progress, self._endpoint)
         if missing := missing_from(folder):
             raise ModelLoadFailed(f"{id} was downloaded but cannot be served: {missing}")

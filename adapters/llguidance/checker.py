@@ -15,15 +15,15 @@ from threading import Lock, Semaphore
 
 from adapters.llguidance.library import LIMITS, rendered
 from domain.errors import InvalidRequest, ServerUnavailable
+from domain.printable import printable
 from domain.request.grammar import Grammar
-from domain.shown import shown
 
 TIMEOUT_S = 15.0
 """The limit of a trial on a busy machine; its own limit is two seconds of processor time."""
 
 MAX_TRIALS = 2
 MAX_REMEMBERED = 1_024
-_SHOWN_CHARS = 400
+_MAX_MESSAGE_CHARS = 400
 _TRIAL = Path(__file__).with_name("trial.py")
 _TOO_COSTLY = "compiling it takes too much time or memory; simplify it"
 
@@ -79,8 +79,8 @@ class LlguidanceChecker:
             return _TOO_COSTLY
         if done.returncode:
             reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise ServerUnavailable(f"the grammar could not be checked: {shown(reason, _SHOWN_CHARS)}")
-        return shown(json.loads(done.stdout)["error"].replace("<non-verbose/>", "").strip(), _SHOWN_CHARS)
+            raise ServerUnavailable(f"the grammar could not be checked: {printable(reason, _MAX_MESSAGE_CHARS)}")
+        return printable(json.loads(done.stdout)["error"].replace("<non-verbose/>", "").strip(), _MAX_MESSAGE_CHARS)
 
 
 _ENDED_BY_ITS_COST = frozenset(

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, TracerProvider, get_current_span
 
 from adapters.otel import semconv as names
 from adapters.otel.telemetry import AsgiApp, Message, Receive, Send
-from domain.shown import SHOWN_CHARS
+from domain.printable import PRINTABLE_CHARS
 
 EXCLUDED_PATHS = ("/health", "/metrics")
 
@@ -113,9 +113,9 @@ def _plain(scope: Message) -> Message:
     """The scope without the bytes that the instrumentation cannot decode, and with nothing that makes a span long."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     query: bytes = scope.get("query_string", b"")
-    query = query[:SHOWN_CHARS] if query.isascii() and not _SECRETIVE.search(query) else b""
+    query = query[:PRINTABLE_CHARS] if query.isascii() and not _SECRETIVE.search(query) else b""
     plain = [(name, _cut(name, value)) for name, value in headers if _is_traced(name, value)]
-    short = {"path": scope["path"][:SHOWN_CHARS], "raw_path": scope.get("raw_path", b"")[:SHOWN_CHARS]}
+    short = {"path": scope["path"][:PRINTABLE_CHARS], "raw_path": scope.get("raw_path", b"")[:PRINTABLE_CHARS]}
     return {**scope, **short, "headers": plain, "query_string": query}
 
 
@@ -125,7 +125,7 @@ def _is_traced(name: bytes, value: bytes) -> bool:
 
 def _cut(name: bytes, value: bytes) -> bytes:
     """Headers are cut; trace context is kept whole."""
-    return value if name in _CONTEXT else value[:SHOWN_CHARS]
+    return value if name in _CONTEXT else value[:PRINTABLE_CHARS]
 
 
 def _route(scope: Message) -> str:

@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 from adapters.otel import semconv as names
 from application import events as on
+from domain.printable import PRINTABLE_CHARS
 from domain.request.sampling import SamplingParams
-from domain.shown import SHOWN_CHARS
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = dict[str, Value]
@@ -129,7 +129,7 @@ def parse_attributes(parsing: on.Parsing) -> Attributes:
     return attributes
 
 
-def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
+def encodable(text: str, max_chars: int = PRINTABLE_CHARS) -> str:
     """`text` cut to `max_chars` and without lone surrogates, for which protobuf refuses the whole batch of spans."""
     text = text[:max_chars]
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -32,7 +32,7 @@ from application.services.request_timelines import RequestTimelines
 from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
 from domain.health.engine_health import ENDED
 from domain.ids import RequestId
-from domain.shown import shown
+from domain.printable import printable
 
 _OUR_FAULT = frozenset(error.code for error in (QueueFull, ModelsBusy, ServerUnavailable, ModelLoadFailed, DomainError))
 
@@ -128,7 +128,9 @@ class EventLog(EventRouter):
 
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
-        self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
+        self._writer.write(
+            _requests, level, f"request refused model='{printable(event.model)}' error={event.error_code}"
+        )
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)

@@ -31,8 +31,8 @@ from msgspec import Struct
 from adapters.system.private_file import private_file, read_secret
 from domain.client import DEFAULT_NAME, Client, Key
 from domain.errors import InvalidKeys, InvalidRequest
+from domain.printable import printable
 from domain.priority import Priority, named_priority
-from domain.shown import shown
 
 MAX_BYTES = 4 * 2**20
 
@@ -156,20 +156,20 @@ def without_key(text: str, name: str) -> str:
     left = [key for key in parse_keys(text) if key.client.name != name]
     kept = re.sub(rf"(?m)^\[keys\.{re.escape(name)}\][^\n]*\n(?:(?![\[#])[^\n]*(?:\n|\Z))*", "", text)
     if len(left) == len(parse_keys(text)):
-        raise InvalidKeys(f"has no key named '{shown(name)}'")
+        raise InvalidKeys(f"has no key named '{printable(name)}'")
     if kept == text or list(parse_keys(kept)) != left:
         raise InvalidKeys("is not written as `cairn keys` writes it: change it by hand")
     return kept
 
 
 def _key(name: str, content: object) -> Key:
-    where = f"keys.{shown(name)}"
+    where = f"keys.{printable(name)}"
     if name == DEFAULT_NAME or not name:
         raise InvalidKeys(f"{where}: the name is taken by server.api_key")
     try:
         table = msgspec.convert(content, _Table)
     except msgspec.ValidationError as error:
-        raise InvalidKeys(f"{where}: {shown(str(error))}") from None
+        raise InvalidKeys(f"{where}: {printable(str(error))}") from None
     if not _HEX.fullmatch(table.sha256):
         raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
     models = None if table.models is None else frozenset(table.models)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
-from domain.shown import shown
+from domain.printable import printable
 
 MAX_CHARS = 2_000
 
@@ -69,7 +69,7 @@ def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
 
 def one_line(text: str) -> str:
     """`text` without line breaks and control codes, so that a message cannot pass for another line of the log."""
-    return shown(" ".join(text[:MAX_CHARS].split()), MAX_CHARS)
+    return printable(" ".join(text[:MAX_CHARS].split()), MAX_CHARS)
 
 
 def _seconds(value: float | None) -> str | None:

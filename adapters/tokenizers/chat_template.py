@@ -29,9 +29,9 @@ from adapters.tokenizers.template_messages import (
 )
 from application.ports.tokenizer import TemplateFeatures
 from domain.errors import TemplateFailed
+from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from domain.shown import shown
 
 RESERVED_KWARGS = frozenset(
     {
@@ -249,8 +249,8 @@ class ChatTemplate:
         for name, value in prompt.template_kwargs.items():
             if name in self._reserved or not name.isidentifier():
                 raise TemplateFailed(
-                    f"chat_template_kwargs.{shown(name)} cannot be set: the server or the tokenizer sets it, or it is"
-                    " not an identifier; leave it out",
+                    f"chat_template_kwargs.{printable(name)} cannot be set: the server or the tokenizer sets it, or"
+                    " it is not an identifier; leave it out",
                     param="chat_template_kwargs",
                 )
             num_chars += sum(len(text) + _NODE_CHARS for text in strings_of({name: value}))

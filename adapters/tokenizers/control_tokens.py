@@ -26,9 +26,9 @@ from adapters.tokenizers.encoded_parts import longest_of
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
 from adapters.tokenizers.text_codec import EncodedText, TextEncoder
 from domain.id_row import IdRow
+from domain.printable import printable
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt
-from domain.shown import shown
 
 _FIRST_MARK, _MAX_MARKS = 0xD800, 1024
 _PRIVATE = range(0x100000, 0x10FFFE)
@@ -62,7 +62,7 @@ class ControlTokens:
         """Return the way in which a template's source makes control tokens of text; empty if none is found."""
         for match in _REPLACE.finditer(source):
             if match["name"] or self._found.search(match["text"] or ""):
-                return f"the chat template replaces text by one: {shown(match[0])}"
+                return f"the chat template replaces text by one: {printable(match[0])}"
         return ""
 
     def are_in(self, prompt: ChatPrompt) -> bool:

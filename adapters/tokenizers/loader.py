@@ -24,7 +24,7 @@ from domain.errors import ModelLoadFailed
 from domain.models.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
-from domain.shown import shown
+from domain.printable import printable
 
 PARSER_NAMES = {
     "function_gemma": "function_gemma",
@@ -99,7 +99,7 @@ def _separation(template: ChatTemplate, rust: RustTokenizer | None, output: Outp
         try:
             defect = template.separate(controls)
         except Exception as error:
-            defect = f"{type(error).__name__}: {shown(str(error))}"
+            defect = f"{type(error).__name__}: {printable(str(error))}"
     return f"text in messages can act as control tokens: {defect}" if defect else ""
 
 

@@ -26,9 +26,9 @@ from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import DomainError, InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import ModelId
+from domain.printable import printable
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
-from domain.shown import shown
 
 MAX_PROMPT_LOGPROBS = 2**19
 """Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
@@ -108,7 +108,7 @@ class Generate:
         except DomainError as error:
             self._events.emit(
                 RequestRefused(
-                    ModelId(shown(request.model)),
+                    ModelId(printable(request.model)),
                     error.code,
                     self._clock.now_ns(),
                     started_ns,

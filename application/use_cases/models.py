@@ -11,9 +11,9 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription, ModelSource, answering_model
 from domain.models.residency import LoadRoom, Residence
+from domain.printable import printable
 from domain.request.request import GenerationRequest
 from domain.request.sampling import SamplingDefaults
-from domain.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Models:
         """Begin to unload it, pinned or not; it leaves when its last lease is given back. Raises ModelNotFound for a
         model that is not loaded."""
         if not self._is_loaded(id):
-            raise ModelNotFound(f"model '{shown(id)}' is not loaded", param="model")
+            raise ModelNotFound(f"model '{printable(id)}' is not loaded", param="model")
         self._pool.unload_when_idle(id)
         return self._pool.standing(id)
 
@@ -87,7 +87,7 @@ class Models:
         standing = self._pool.standing(id)
         is_known = standing.is_pinned or standing.residence is not Residence.ABSENT
         if not is_known and not await self._is_here(id):
-            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
+            raise ModelNotFound(f"no model '{printable(id)}' here", param="model")
         self._pool.unpin(id)
         return self._pool.standing(id)
 

@@ -14,8 +14,8 @@ from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import RequestNotFound
 from domain.ids import RequestId
 from domain.prefix.explanation import Explanation
+from domain.printable import printable
 from domain.request.document import Owner
-from domain.shown import shown
 
 MAX_SHOWN = 200
 
@@ -73,7 +73,7 @@ class WatchRequests:
         """Returns one request, with text only while its model is loaded. Raises RequestNotFound."""
         timeline = self._timelines.get(id)
         if timeline is None:
-            raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")
+            raise RequestNotFound(f"no request '{printable(id)}' is open or among the last that ended")
         found = timeline.tokens_for(viewer)
         model = next((one for one in self._pool.loaded() if one.source.id == timeline.model), None)
         has_tokens = found is not None and found.divergence is not None and bool(found.divergence.prompt_ids)

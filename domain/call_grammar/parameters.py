@@ -13,10 +13,10 @@ from domain.call_grammar.values import ANY_KEY, LiteralRules, Rules, listed_memb
 from domain.errors import InvalidRequest
 from domain.output.family import Values, WrittenParameters
 from domain.output.schema_check import STRING, types_in
+from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, Pieces, json_rule, pieces, quoted, terms, until
 from domain.request.json_schema import ANNOTATIONS
-from domain.shown import shown
 
 _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}
 _BARE_KEY = re.compile(r"[\w.-]+")
@@ -91,7 +91,9 @@ class ParameterRules:
     def _parameter(self, key: str, schema: Json) -> str:
         pattern = _KEYS.get(self._written.values, _BARE_KEY)
         if not pattern.fullmatch(key):
-            raise refused("properties", f"names {shown(key)!r}, which this format cannot write; rename it", self._param)
+            raise refused(
+                "properties", f"names {printable(key)!r}, which this format cannot write; rename it", self._param
+            )
         num_lines = len(self._rules.lines)
         try:
             return self._rules.add(self._with_key(quoted(key), schema))
@@ -182,7 +184,7 @@ def _with_definitions(schema: Mapping[str, Json], root: Mapping[str, Json], para
     for reference in [*references, *_references(cast("Json", found))]:
         if not isinstance(reference, str) or not reference.startswith(("#/$defs/", "#/definitions/")):
             raise refused(
-                "$ref", f"{shown(str(reference))!r} points elsewhere than to $defs, which cannot be enforced", param
+                "$ref", f"{printable(str(reference))!r} points elsewhere than to $defs, which cannot be enforced", param
             )
     return {**found, **schema}
 

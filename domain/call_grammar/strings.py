@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from domain.errors import InvalidRequest
 from domain.output.schema_check import first_misfit
+from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, between_slashes, quoted
 from domain.request.json_schema import ANNOTATIONS, DATE, DATE_TIME, TIME
-from domain.shown import shown
 
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
@@ -67,7 +67,7 @@ def only(schema: Mapping[str, Json], known: Collection[str], param: str) -> None
 
 def refused(keyword: str, why: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{param}: the keyword {shown(keyword)} {why} in this model's format of tool calls", param=param
+        f"{param}: the keyword {printable(keyword)} {why} in this model's format of tool calls", param=param
     )
 
 
@@ -94,7 +94,7 @@ def _pattern(schema: Mapping[str, Json], param: str) -> str:
     inner = parts[not before : len(parts) - (not after)]
     is_split = _has_choices(inner) and not (before and after)  # an end may belong to one of them only
     if is_split or not _is_supported(inner):
-        raise refused("pattern", f"{shown(pattern)!r} cannot be enforced", param)
+        raise refused("pattern", f"{printable(pattern)!r} cannot be enforced", param)
     return f"{before}({''.join(map(_rust, inner))}){after}"
 
 
@@ -140,5 +140,5 @@ def _format(schema: Mapping[str, Json], param: str) -> str:
     if not isinstance(format, str):
         return ""
     if format not in FORMATS:
-        raise refused("format", f"{shown(format)!r} cannot be enforced", param)
+        raise refused("format", f"{printable(format)!r} cannot be enforced", param)
     return FORMATS[format]

@@ -13,6 +13,7 @@ from domain.call_grammar.parameters import ParameterRules
 from domain.call_grammar.text_grammar import text_parameter, text_regex
 from domain.errors import InvalidRequest
 from domain.output.family import WrittenCalls
+from domain.printable import printable
 from domain.request.chat import Json, ToolSpec
 from domain.request.grammar import (
     ANY_TEXT,
@@ -29,7 +30,6 @@ from domain.request.grammar import (
     until,
 )
 from domain.request.json_schema import checked_schema
-from domain.shown import shown
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}
 
@@ -100,7 +100,7 @@ def _arguments_rule(format: _Format, number: int, tool: ToolSpec, must_call: boo
     schema: dict[str, Json] = {**_arguments(tool, must_call)}
     text, key = text_regex(tool), text_parameter(tool)
     if parameters is not None:
-        param, prefix = f"tools[{shown(tool.name)}]", f"arguments_{number}"
+        param, prefix = f"tools[{printable(tool.name)}]", f"arguments_{number}"
         found = ParameterRules(parameters, format.special_tokens, prefix=prefix, param=param, is_strict=tool.strict)
         return found.only_text(key, text) if text else found.arguments(schema), found.lines
     if text:
@@ -114,7 +114,7 @@ def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
     if not (tool.strict or must_call):
         return _ANY_ARGUMENTS
     try:
-        return checked_schema({**_ANY_ARGUMENTS, **tool.parameters}, f"tools[{shown(tool.name)}]")
+        return checked_schema({**_ANY_ARGUMENTS, **tool.parameters}, f"tools[{printable(tool.name)}]")
     except InvalidRequest:
         if tool.strict:
             raise

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from domain.call_grammar.strings import only, refused, string_term
 from domain.errors import InvalidRequest
 from domain.output.schema_check import first_misfit, types_in
+from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, quoted, terms, until
 from domain.request.json_schema import ANNOTATIONS
-from domain.shown import shown
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
@@ -38,7 +38,7 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
     for name in wanted:
         if known.get(name, False) is False:
             raise refused(
-                "required", f"names {shown(name)!r}, which is not in properties, so it cannot be enforced", param
+                "required", f"names {printable(name)!r}, which is not in properties, so it cannot be enforced", param
             )
     must = frozenset(wanted)
     return [Member(key, one, key in must) for key, one in known.items() if one is not False]
@@ -168,7 +168,7 @@ class LiteralRules:
             case "object":
                 return self._object(keywords)
             case _:
-                raise refused("type", f"{shown(name)!r} cannot be enforced", self._param)
+                raise refused("type", f"{printable(name)!r} cannot be enforced", self._param)
 
     def _array(self, keywords: Mapping[str, Json]) -> str:
         first = keywords.get("prefixItems", [])
@@ -206,7 +206,9 @@ class LiteralRules:
         if _BARE_KEY.fullmatch(key):
             return quoted(key)
         if self._quote in key:
-            raise refused("properties", f"names {shown(key)!r}, which this format cannot write; rename it", self._param)
+            raise refused(
+                "properties", f"names {printable(key)!r}, which this format cannot write; rename it", self._param
+            )
         return f"{terms(self._pieces)} {quoted(key)} {terms(self._pieces)}"
 
     def _listed(self, keywords: Mapping[str, Json], keyword: str) -> str:
@@ -221,7 +223,7 @@ class LiteralRules:
     def _constant(self, value: Json) -> str:
         if isinstance(value, str):
             if self._quote in value:
-                raise refused("enum", f"lists {shown(value)!r}, which this format cannot write", self._param)
+                raise refused("enum", f"lists {printable(value)!r}, which this format cannot write", self._param)
             return f"{terms(self._pieces)} {quoted(value) if value else ''} {terms(self._pieces)}"
         if isinstance(value, list):
             return f'"[" {f" {_COMMA} ".join(map(self._constant, value))} "]"'
@@ -256,7 +258,7 @@ class LiteralRules:
         for part in reference[1:].split("/")[1:]:
             value = value.get(unquote(part).replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
         if not reference.startswith("#") or not isinstance(value, dict | bool):
-            raise refused("$ref", f"{shown(reference)!r} cannot be enforced", self._param)
+            raise refused("$ref", f"{printable(reference)!r} cannot be enforced", self._param)
         return value
 
     def _any_value(self) -> str:

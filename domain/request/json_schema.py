@@ -13,8 +13,8 @@ from typing import NoReturn, cast
 from urllib.parse import unquote
 
 from domain.errors import InvalidRequest
+from domain.printable import printable
 from domain.request.chat import Json
-from domain.shown import shown
 
 _DAY = "(0[1-9]|1[0-9]|2[0-8])"
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
@@ -121,7 +121,7 @@ def checked_schema(schema: object, param: str) -> dict[str, Json]:
     anchors = frozenset(name for _, schema in schemas if isinstance(name := schema.get("$anchor"), str))
     for path, schema in schemas:
         if "$ref" in schema and not _resolves(found, anchors, reference := schema["$ref"]):
-            _refuse("$ref", path, f"points to {shown(str(reference))!r}, which is not in the schema", param)
+            _refuse("$ref", path, f"points to {printable(str(reference))!r}, which is not in the schema", param)
     if not any(_has_several(schema) for _, schema in schemas):
         for _, schema in schemas:
             _close(schema)
@@ -147,7 +147,9 @@ def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, dict):
-        raise InvalidRequest(f"{param} has no schema at {shown(path)}: it must be an object or a boolean", param=param)
+        raise InvalidRequest(
+            f"{param} has no schema at {printable(path)}: it must be an object or a boolean", param=param
+        )
     found: dict[str, Json] = {}
     for keyword, value in schema.items():
         if keyword in _NEUTRAL and value is _NEUTRAL[keyword]:
@@ -167,7 +169,7 @@ def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
 def _checked_value(keyword: str, value: Json, path: str, param: str) -> Json:
     if keyword in _MAP:
         if not isinstance(value, dict):
-            raise InvalidRequest(f"{param} must have an object at {shown(path)}", param=param)
+            raise InvalidRequest(f"{param} must have an object at {printable(path)}", param=param)
         return {name: _checked(one, _below(path, name), param) for name, one in value.items()}
     if keyword in _LIST and isinstance(value, list):
         return [_checked(one, f"{path}/{index}", param) for index, one in enumerate(value)]
@@ -238,8 +240,8 @@ def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -
 
 def _below(path: str, name: str) -> str:
     """Return a place below another. Names are a client's: a long one is cut, or each place below would repeat it."""
-    return f"{path}/{shown(name, 64)}"
+    return f"{path}/{printable(name, 64)}"
 
 
 def _refuse(keyword: str, path: str, why: str, param: str) -> NoReturn:
-    raise InvalidRequest(f"{param}: the keyword {keyword} at {shown(path)} {why}", param=param)
+    raise InvalidRequest(f"{param}: the keyword {keyword} at {printable(path)} {why}", param=param)

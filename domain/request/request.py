@@ -9,12 +9,12 @@ from domain.errors import InvalidRequest, require
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
+from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, ChatMessage, Json, Role, ToolChoice, ToolSpec
 from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import ReasoningLimit
 from domain.request.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
-from domain.shown import shown
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """The names that templates have for the argument that switches reasoning."""
@@ -44,7 +44,7 @@ class ChatPrompt:
         for name in self.tool_choice.names:
             if name not in offered:
                 raise InvalidRequest(
-                    f"tool_choice names {shown(name)!r}, which is not in tools; add it there", param="tool_choice"
+                    f"tool_choice names {printable(name)!r}, which is not in tools; add it there", param="tool_choice"
                 )
         if self.tool_choice.mode is CallMode.REQUIRED and not offered:
             raise InvalidRequest("tool_choice requires a call, but tools is empty", param="tool_choice")

@@ -21,7 +21,7 @@ from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.client import KeyRing
 from domain.errors import DomainError
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.http.answering.answering import operation_route
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -139,11 +139,11 @@ def _error_handler(
     def handle(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         problem = problem_of(error)
         if problem.status in (404, 405) and not isinstance(error, DomainError):
-            problem = replace(problem, message=f"{problem.message}: {request.method} {shown(request.url.path)}")
+            problem = replace(problem, message=f"{problem.message}: {request.method} {printable(request.url.path)}")
         if problem.status in _REFUSED or isinstance(error, BodiesFull):
             refusals.note(problem)
         if problem.is_defect:
-            where = f"http {request.method} {shown(request.url.path)}"
+            where = f"http {request.method} {printable(request.url.path)}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)
             services.events.emit(FaultObserved("http", f"{where}: {type(error).__name__}", services.clock.now_ns()))
         body = dialects.of(request.scope["path"]).error_body(problem)

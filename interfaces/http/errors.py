@@ -30,7 +30,7 @@ from domain.errors import (
     ServerUnavailable,
     TemplateFailed,
 )
-from domain.shown import shown
+from domain.printable import printable
 
 CLIENT_LEFT_STATUS = 499
 """Never read by a client; it keeps clients that left out of the server's own errors."""
@@ -144,7 +144,9 @@ def _http_problem(error: HTTPException) -> Problem:
     if isinstance(error, ValidationException):
         return _invalid(error)
     code = _HTTP_CODES.get(error.status_code, "invalid_request")
-    return Problem(error.status_code, code, shown(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {}))
+    return Problem(
+        error.status_code, code, printable(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {})
+    )
 
 
 def _invalid(error: ValidationException) -> Problem:
@@ -153,7 +155,7 @@ def _invalid(error: ValidationException) -> Problem:
     found = next((one for one in problems if one.get("source") == "query"), None)
     if found is None:
         return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
-    name, reason = shown(str(found.get("key"))), shown(str(found.get("message")), MAX_MESSAGE_CHARS)
+    name, reason = printable(str(found.get("key"))), printable(str(found.get("message")), MAX_MESSAGE_CHARS)
     return Problem(400, "invalid_request", f"{name}: {reason}", name)
 
 

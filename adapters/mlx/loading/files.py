@@ -19,8 +19,8 @@ from adapters.mlx.runtime.mlx_lm import knows_model_type
 from application.ports.model_repository import ModelPreview
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
-from domain.shown import shown
 
 MAX_MODULES = 2_048
 """The most layers, experts and the like that a configuration may ask for: more than any model has, and few enough to
@@ -105,7 +105,7 @@ def _excesses(config: object) -> Iterator[str]:
     if isinstance(config, dict):
         for name, value in cast(dict[str, object], config).items():
             if isinstance(value, int | float) and value > MAX_MODULES and _COUNTED.search(name):
-                yield f"{shown(name)} is {value}"
+                yield f"{printable(name)} is {value}"
             yield from _excesses(value)
 
 
@@ -168,7 +168,7 @@ def read_tensors(path: Path) -> Mapping[str, StoredTensor]:
             continue
         tensor = _tensor(entry)
         if tensor is None:
-            raise ModelLoadFailed(f"{path} could not be loaded: its header's entry {shown(name)} is not a tensor")
+            raise ModelLoadFailed(f"{path} could not be loaded: its header's entry {printable(name)} is not a tensor")
         found[name] = tensor
     end = max((tensor.end for tensor in found.values()), default=0) + _LENGTH_BYTES + num_header
     if end > size_bytes:

@@ -25,8 +25,8 @@ from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.printable import printable
 from domain.scheduling.memory_plan import PlannedModel
-from domain.shown import shown
 
 NO_OWN_CODE = {"model_file": None}
 """mlx-lm lays this over config.json itself, so a file that changes after our check is not run either."""
@@ -170,12 +170,12 @@ def apply_adapter(network: Any, adapter: AdapterFiles) -> None:
     misfit = f"the adapter {adapter.folder} does not belong to this model:"
     for name, tensor in adapter.tensors.items():
         if name not in expected:
-            raise ModelLoadFailed(f"{misfit} it has no layer for {shown(name)}")
+            raise ModelLoadFailed(f"{misfit} it has no layer for {printable(name)}")
         if tuple(expected[name]) != tensor.shape:
             shapes = f"{list(tensor.shape)}, not {list(expected[name])}"
-            raise ModelLoadFailed(f"{misfit} {shown(name)} has the shape {shapes}")
+            raise ModelLoadFailed(f"{misfit} {printable(name)} has the shape {shapes}")
     if absent := sorted(set(expected) - set(adapter.tensors)):
-        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {shown(absent[0])} is missing")
+        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {printable(absent[0])} is missing")
     weights = cast(dict[str, mx.array], mx.load(str(adapter.folder / ADAPTER_WEIGHTS)))
     network.load_weights(list(weights.items()), strict=False)
     network.eval()

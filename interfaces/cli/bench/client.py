@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.client.running_server import content_of, decoded
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Timeline:
             raise ValueError(f"an event is not an object: {data[:80]!r}")
         event = cast("dict[str, Any]", chunk)
         if event.get("error"):
-            self.error = shown(json.dumps(event["error"]), MAX_ERROR_CHARS)
+            self.error = printable(json.dumps(event["error"]), MAX_ERROR_CHARS)
             return
         if isinstance(usage := event.get("usage"), dict):
             self.usage = cast("dict[str, Any]", usage)
@@ -136,7 +136,7 @@ class Target:
         if not models:
             raise BenchFailed("the server lists no model; name one with --model")
         if len(models) > 1:
-            raise BenchFailed(f"name one of the server's models with --model: {', '.join(map(shown, models[:20]))}")
+            raise BenchFailed(f"name one of the server's models with --model: {', '.join(map(printable, models[:20]))}")
         self.model = models[0]
 
     async def ask(self, messages: Sequence[Message], max_tokens: int, leave_after_s: float | None = None) -> Timeline:
@@ -216,7 +216,7 @@ async def stream(client: "httpx.AsyncClient", url: str, body: dict[str, Any], le
     except httpx.HTTPError as error:
         raise BenchFailed(_unreachable(url, error)) from None
     except (ValueError, AttributeError, TypeError) as error:
-        raise BenchFailed(f"{url} does not stream as OpenAI does: {shown(str(error))}") from None
+        raise BenchFailed(f"{url} does not stream as OpenAI does: {printable(str(error))}") from None
     finally:
         timeline.end_s = time.monotonic()
     return timeline
@@ -255,11 +255,11 @@ def _refusal(path: str, status: int, content: bytes) -> str:
     except (ValueError, TypeError, KeyError):
         pass
     hint = "; give the key in a file with --api-key-file" if status == 401 else ""
-    return f"{path} answered with status {status}: {shown(' '.join(text.split()), MAX_ERROR_CHARS)}{hint}"
+    return f"{path} answered with status {status}: {printable(' '.join(text.split()), MAX_ERROR_CHARS)}{hint}"
 
 
 def _unreachable(path: str, error: Exception) -> str:
-    return f"asking {path} failed: {shown(str(error)) or type(error).__name__}"
+    return f"asking {path} failed: {printable(str(error)) or type(error).__name__}"
 
 
 def _count(value: object) -> int | None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from application.settings import is_loopback
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, key_in
 
@@ -153,7 +153,7 @@ def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
-    console.print(f"{shown(report['model'])} at {report['url']}", highlight=False, markup=False)
+    console.print(f"{printable(report['model'])} at {report['url']}", highlight=False, markup=False)
     table = Table("scenario", box=None, pad_edge=False, header_style="bold")
     for name in ("TTFT ms", "of cold", "prompt", "reused", "tokens/s", "ITL ms", "p99"):
         table.add_column(name, justify="right")

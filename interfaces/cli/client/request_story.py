@@ -24,7 +24,7 @@ from domain.prefix.explanation import (
     StopReason,
     explanation_sentence,
 )
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.terminal.progress import format_latency
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ _ENDS = {
 def story_lines(story: RequestStory) -> Iterator[tuple[str, str]]:
     """The lines that `cairn logs explain` prints, as (label, text)."""
     by = [story.operation, f"key {story.key}" if story.key else "", story.priority]
-    yield "request", ", ".join(shown(part) for part in (story.id, f"model {story.model}", *by) if part)
+    yield "request", ", ".join(printable(part) for part in (story.id, f"model {story.model}", *by) if part)
     queued = "" if story.queued_at is None else f"{story.queued_at.astimezone():%Y-%m-%d %H:%M:%S}, "
     yield "queued", f"{queued}with a prompt of {story.prompt_tokens:,} tokens"
     if story.queue_s is not None:
@@ -257,19 +257,19 @@ def story_lines(story: RequestStory) -> Iterator[tuple[str, str]]:
     if (most := _most(story)) is not None:
         yield "most of it", most
     if story.trace_id:
-        yield "trace", shown(story.trace_id)
+        yield "trace", printable(story.trace_id)
 
 
 def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
     if story.prefill_s is None and not story.stopped:
         return
-    origins = ", ".join(f"{count:,} from {_TIERS.get(tier, shown(tier))}" for tier, count in story.reused.items())
+    origins = ", ".join(f"{count:,} from {_TIERS.get(tier, printable(tier))}" for tier, count in story.reused.items())
     num_reused = sum(story.reused.values())
     yield "reused", f"{num_reused:,} tokens{f': {origins}' if origins else ''}"
     if story.stopped:
-        yield "no more", f"{shown(story.stopped)}: {shown(story.sentence, 500)}"
+        yield "no more", f"{printable(story.stopped)}: {printable(story.sentence, 500)}"
     for side, text in story.break_text.items():
-        yield f"  {side}", shown(text, 500)
+        yield f"  {side}", printable(text, 500)
     if story.prefill_s is not None:
         whole = "" if story.done_tokens >= story.prompt_tokens else f" of {story.prompt_tokens - num_reused:,}"
         yield "computed", f"{story.computed_tokens:,}{whole} tokens, in {format_latency(story.prefill_s)}"
@@ -278,16 +278,16 @@ def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
 def _end(story: RequestStory) -> tuple[str, str]:
     after = f"after {format_latency(story.total_s)}"
     if story.stage:
-        return "open", f"{after}: in {shown(story.stage)}"
+        return "open", f"{after}: in {printable(story.stage)}"
     why = _ENDS.get(story.reason, "")
-    error = f": {shown(story.error_code)}: {shown(story.error_message, 500)}" if story.error_code else ""
-    return "ended", f"{after}: {shown(story.reason)}{f', {why}' if why else ''}{error}"
+    error = f": {printable(story.error_code)}: {printable(story.error_message, 500)}" if story.error_code else ""
+    return "ended", f"{after}: {printable(story.reason)}{f', {why}' if why else ''}{error}"
 
 
 def _why_it_waited(story: RequestStory) -> str:
-    reasons = [_WAITS.get(reason, shown(reason)) for reason in story.waited_for]
+    reasons = [_WAITS.get(reason, printable(reason)) for reason in story.waited_for]
     if story.followed:
-        reasons.append(f"{shown(story.followed)}, which was computing the beginning of the same prompt")
+        reasons.append(f"{printable(story.followed)}, which was computing the beginning of the same prompt")
     return f", for {' and for '.join(reasons)}" if reasons else ""
 
 
@@ -309,7 +309,7 @@ NOT_SHOWN = "not shown: cache.show_text is off (auto: shown only by a server on 
 
 
 def show_explanation(console: Console, explanation: "ExplanationBody") -> None:
-    model = shown(explanation.model)
+    model = printable(explanation.model)
     for number, prompt in enumerate(explanation.prompts, 1):
         name = f"{model}, prompt {number} of {len(explanation.prompts)}" if len(explanation.prompts) > 1 else model
         _show_prompt(console, name, prompt)
@@ -337,7 +337,7 @@ def _show_prompt(console: Console, name: str, prompt: "PromptExplanation") -> No
 
 
 def _shown(text: str) -> str:
-    return shown(text, MAX_TEXT_CHARS)
+    return printable(text, MAX_TEXT_CHARS)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -1,7 +1,7 @@
 """A running server as commands talk to it: one JSON request, one JSON answer, and a message when it fails.
 
 The server may be another program: an answer is read up to a bound, decoded as JSON or refused, and its text is shown
-only through `domain/shown.py`.
+only through `domain/printable.py`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
 from domain.byte_size import format_bytes
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.progress import Opener, Unit, progress
 
@@ -75,7 +75,7 @@ class RunningServer:
         try:
             return body_of(answer, body)
         except ValueError as error:
-            message = f"the server at {self.url} is not this version of Cairn: {shown(str(error))}"
+            message = f"the server at {self.url} is not this version of Cairn: {printable(str(error))}"
             raise NoAnswer(message) from None
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
@@ -100,12 +100,12 @@ class RunningServer:
         except TimeoutError:
             raise NoAnswer(f"{self.url} did not answer within {timeout_s:g} s") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
-            raise NoAnswer(f"{self.url} is not a valid server URL: {shown(str(error))}", USAGE) from None
+            raise NoAnswer(f"{self.url} is not a valid server URL: {printable(str(error))}", USAGE) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             message = f"no server answers at {self.url}; start one with cairn serve, or name another with --url"
             raise NoAnswer(message) from None
         except httpx.HTTPError as error:
-            raise NoAnswer(f"asking {self.url} failed: {shown(str(error)) or type(error).__name__}") from None
+            raise NoAnswer(f"asking {self.url} failed: {printable(str(error)) or type(error).__name__}") from None
 
     async def _answer(self, response: "httpx.Response") -> dict[str, object]:
         try:
@@ -119,7 +119,7 @@ class RunningServer:
     def _refusal(self, status: int, answer: object) -> str:
         match answer:
             case {"error": {"message": str(message)}}:
-                said = shown(message, MAX_REFUSAL_CHARS)
+                said = printable(message, MAX_REFUSAL_CHARS)
                 return f"{said}; give it in a file with --api-key-file" if status == 401 else said
             case _:
                 return f"{self.url} answered with status {status} and not as Cairn does"

@@ -9,7 +9,7 @@ import typer
 
 from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.commands.cache_requests import Url
 from interfaces.cli.terminal.ending import FAILED, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
@@ -203,7 +203,7 @@ def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, 
         "removed_bytes": cleared.bytes,
         "removed_documents": cleared.documents,
         "removed_from_memory": cleared.hot_records,
-        "problem": None if cleared.problem is None else shown(cleared.problem),
+        "problem": None if cleared.problem is None else printable(cleared.problem),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
@@ -66,7 +66,7 @@ def warm(
         stored = prompt.stored_tokens
         kept = f"{stored:,} stored" if stored is not None else "kept in memory only: the server has no store"
         typer.echo(
-            f"{shown(result.model)}: {prompt.prompt_tokens:,} prompt tokens,"
+            f"{printable(result.model)}: {prompt.prompt_tokens:,} prompt tokens,"
             f" {prompt.reused_tokens:,} reused, {prompt.computed_tokens:,} computed, {kept}"
         )
 

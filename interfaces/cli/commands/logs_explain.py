@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.commands.cache_requests import Url
 from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
@@ -77,7 +77,7 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
     try:
         return from_server(server.understood(answer, RequestBody))
     except (ValueError, OverflowError, OSError) as error:  # a time out of range
-        raise NoAnswer(f"the server at {server.url} is not this version of Cairn: {shown(str(error))}") from None
+        raise NoAnswer(f"the server at {server.url} is not this version of Cairn: {printable(str(error))}") from None
 
 
 def _look(id: str, log: str) -> "RequestStory | None":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domain.shown import plain
+from domain.printable import plain
 from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 

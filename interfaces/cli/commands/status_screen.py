@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from domain.byte_size import format_bytes
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.terminal.progress import format_latency, format_time
 from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody
@@ -51,7 +51,7 @@ def lines(found: Status, url: str, width: int) -> list[Text]:
 
 def _fitted(line: Text, width: int) -> Text:
     cut = line.copy()
-    cut.plain = shown(cut.plain, MAX_CHARS)
+    cut.plain = printable(cut.plain, MAX_CHARS)
     cut.truncate(max(1, width), overflow="ellipsis")
     return cut
 
@@ -62,8 +62,8 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
     is_ready = health.status == "ready"
     state = Text(health.status, "green" if is_ready else "bold red")
     if health.problem:
-        state.append(f" ({shown(health.problem)})")
-    models = ", ".join(shown(model) for model in health.models) or "no model loaded"
+        state.append(f" ({printable(health.problem)})")
+    models = ", ".join(printable(model) for model in health.models) or "no model loaded"
     up = f"  up {format_time(overview.uptime_s)}"
     yield Text.assemble((f"cairn {overview.version} ", "bold"), f"{url}  ", state, up)
     yield _line("models", models)
@@ -83,8 +83,8 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
 def _engine(engine: EngineBody) -> Text:
     if engine.status == "ok":
         return _line("engine", f"last step {format_latency(engine.last_step_age_s)} ago", engine.doing)
-    why = f" in {shown(engine.stuck_in)} for {format_time(engine.stuck_s)}" if engine.stuck_in else ""
-    whose = f": {', '.join(shown(id) for id in engine.requests)}" if engine.requests else ""
+    why = f" in {printable(engine.stuck_in)} for {format_time(engine.stuck_s)}" if engine.stuck_in else ""
+    whose = f": {', '.join(printable(id) for id in engine.requests)}" if engine.requests else ""
     return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))
 
 
@@ -149,7 +149,7 @@ def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
         gauge = _gauge(store.stored_bytes, store.quota_bytes)
         yield _line("store", gauge, _records(blocks, snapshots), problem, old)
     elif tiers.problem:
-        yield _line("store", shown(tiers.problem))
+        yield _line("store", printable(tiers.problem))
     if queue is not None and (queue.queued or queue.dropped):
         dropped = ", ".join(f"{count} {reason}" for reason, count in queue.dropped.items())
         yield _line(
@@ -186,8 +186,8 @@ def _requests_table(requests: RequestListBody) -> Iterator[Text]:
 def _row(id: str, stage: str, prompt: str, reused: str, output: str, ttft: str, age: str, model: str) -> str:
     """Ids of Cairn's own are 33 characters long."""
     return (
-        f"{shown(id, 33):<33}  {shown(stage, 17):<17} {prompt:>9} {reused:>9} {output:>7} {ttft:>8} {age:>8}  "
-        f"{shown(model, 40)}"
+        f"{printable(id, 33):<33}  {printable(stage, 17):<17} {prompt:>9} {reused:>9} {output:>7} {ttft:>8} {age:>8}  "
+        f"{printable(model, 40)}"
     ).rstrip()
 
 

@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from domain.shown import shown
+from domain.printable import printable
 
 MAX_CHARS = 10_000
 """The bound on one line."""
@@ -22,12 +22,12 @@ class PlainFormatter(logging.Formatter):
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        record.message = shown(record.message, MAX_CHARS)
+        record.message = printable(record.message, MAX_CHARS)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         lines = super().formatException(ei).splitlines()
-        return "\n".join(f"  {shown(line, MAX_CHARS)}" for line in lines)
+        return "\n".join(f"  {printable(line, MAX_CHARS)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):

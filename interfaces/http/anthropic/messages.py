@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
+from domain.printable import printable
 from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
-from domain.shown import shown
 from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
@@ -59,7 +59,7 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
     mode = _MODES.get(choice.type)
     if mode is None:
         raise InvalidRequest(
-            f"tool_choice.type {shown(choice.type)!r} is none of auto, any, tool and none", param="tool_choice.type"
+            f"tool_choice.type {printable(choice.type)!r} is none of auto, any, tool and none", param="tool_choice.type"
         )
     return ToolChoice(mode, one_call=choice.disable_parallel_tool_use is True)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from domain.errors import InvalidRequest
+from domain.printable import printable
 from domain.request.grammar import (
     MAX_GRAMMAR_BYTES,
     Grammar,
@@ -28,7 +29,6 @@ from domain.request.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from domain.shown import shown
 
 GRAMMAR_FIELDS = (
     "response_format",
@@ -107,7 +107,7 @@ def _json(value: object, field: str) -> Grammar:
         try:
             value = json.loads(value) if len(value) <= MAX_GRAMMAR_BYTES else value
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"{field} is no JSON: {shown(str(error))}", param=field) from error
+            raise InvalidRequest(f"{field} is no JSON: {printable(str(error))}", param=field) from error
     if not isinstance(value, dict | bool):
         raise InvalidRequest(f"{field} must be a JSON schema: an object or a boolean", param=field)
     return json_schema_grammar(cast("dict[str, Any] | bool", value), field)

@@ -21,12 +21,12 @@ from msgspec import Struct, field
 
 from domain.errors import InvalidRequest, require
 from domain.ids import ModelId, RequestId
+from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, Json, ToolChoice, named_tool
 from domain.request.grammar import Grammar
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
-from domain.shown import shown
 from interfaces.http.fields.parameters import supported
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
@@ -198,6 +198,6 @@ def _mode(name: str) -> CallMode:
 
 def _refuse(what: str) -> NoReturn:
     raise InvalidRequest(
-        f"tool_choice {shown(what)!r} is not supported; it can be auto, none, required, a function or allowed_tools",
+        f"tool_choice {printable(what)!r} is not supported; use auto, none, required, a function or allowed_tools",
         param="tool_choice",
     )

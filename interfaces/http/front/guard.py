@@ -23,7 +23,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import ANY, ServerSettings, is_loopback
 from domain.host_name import address_of, bare_host, host_of
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.errors import Problem
 from interfaces.http.incoming.request_context import is_health_check
@@ -148,7 +148,7 @@ class RequestGuard:
             return Problem(400, "invalid_request", "exactly one Host header is needed")
         if hosts[0] in self._hosts:
             return None
-        message = f"this server does not answer to the host '{shown(hosts[0])}'; server.allowed_hosts can list it"
+        message = f"this server does not answer to the host '{printable(hosts[0])}'; server.allowed_hosts can list it"
         return Problem(421, "host_not_allowed", message)
 
     def _origin_problem(self, origins: list[str], hosts: list[str]) -> Problem | None:
@@ -156,7 +156,7 @@ class RequestGuard:
         foreign = [origin for origin in origins if origin.lower() not in own | self._origins]
         if not foreign or ANY in self._origins:
             return None
-        page = shown(foreign[0])
+        page = printable(foreign[0])
         message = f"web pages of '{page}' may not send requests to this server; server.cors_origins can list them"
         return Problem(403, "origin_not_allowed", message)
 
@@ -175,7 +175,7 @@ class RequestGuard:
 def _type_problem(types: list[str], method: str) -> Problem | None:
     if method not in _WITH_BODY or (types and all(map(_is_allowed, types))):
         return None
-    sent = f"not '{shown(types[0])}'" if types else "but there is no Content-Type header"
+    sent = f"not '{printable(types[0])}'" if types else "but there is no Content-Type header"
     return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
 
 

@@ -18,8 +18,8 @@ from litestar.typing import FieldDefinition
 from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
+from domain.printable import printable
 from domain.request.chat import ChatMessage
-from domain.shown import shown
 
 T = TypeVar("T")
 StructT = TypeVar("StructT", bound=Struct)
@@ -100,7 +100,7 @@ def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
     if (missing := _MISSING.fullmatch(message)) is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return InvalidRequest(f"{param} is missing", param=param)
-    reason = shown(message.replace("`", "'"), MAX_REASON_CHARS)
+    reason = printable(message.replace("`", "'"), MAX_REASON_CHARS)
     return InvalidRequest(f"{param or 'the body'}: {reason}", param=param or None)
 
 

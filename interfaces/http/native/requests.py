@@ -16,9 +16,9 @@ from application.services.text_side.answers.open_requests import Preparation
 from application.use_cases.watch_requests import RequestsSeen
 from domain.ids import RequestId
 from domain.prefix.explanation import Explanation
+from domain.printable import printable
 from domain.request.document import Owner
 from domain.scheduling.queue_waits import WaitReason
-from domain.shown import shown
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import admins_only, context_of
 from interfaces.http.native.bodies import PromptExplanation, prompt_explanation
@@ -155,7 +155,7 @@ def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:
     request = preparation.request
     return PreparingBody(
         id=request.id,
-        model=shown(request.model),
+        model=printable(request.model),
         key=request.client,
         operation=request.operation,
         priority=request.priority.value,

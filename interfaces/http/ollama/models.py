@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from application.use_cases.models import ModelEntry
 from domain.errors import InvalidRequest, ModelNotFound
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.http.answering.answering import json_route, models_for
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import RequestContext, context_of
@@ -125,7 +125,7 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
         context.client.check_model(id)
         entry = await services.models.one(id)
         if entry is None:
-            raise ModelNotFound(f"model '{shown(id)}' not found")
+            raise ModelNotFound(f"model '{printable(id)}' not found")
         info: dict[str, Any] = {"general.description": entry.source.note} if entry.source.note else {}
         if (model := entry.description) is not None:
             info |= {

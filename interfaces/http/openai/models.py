@@ -12,7 +12,7 @@ from application.use_cases.models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription
-from domain.shown import shown
+from domain.printable import printable
 from interfaces.http.answering.answering import listing_models, models_for
 from interfaces.http.answering.documented import errors
 from interfaces.http.errors import ErrorBody
@@ -80,7 +80,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
         context.client.check_model(id)
         entry = await services.models.one(id)
         if entry is None:
-            raise await listing_models(context, ModelNotFound(f"no model named '{shown(id)}' is here"))
+            raise await listing_models(context, ModelNotFound(f"no model named '{printable(id)}' is here"))
         return _body(entry)
 
     return [list_models, retrieve_model]

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
+from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall
-from domain.shown import shown
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
 from interfaces.http.responses.tools import template_name
@@ -162,7 +162,7 @@ def kind_of(raw: Raw, path: str) -> type[Item] | None:
     if name in LEFT_OUT:
         return None
     if name not in ITEMS:
-        message = f"{path}.type: items of type '{shown(name, 100)}' are not known here; leave the item out"
+        message = f"{path}.type: items of type '{printable(name, 100)}' are not known here; leave the item out"
         raise InvalidRequest(message, param=f"{path}.type")
     return ITEMS[name]
 

@@ -31,9 +31,9 @@ from domain.errors import (
 )
 from domain.ids import RequestId
 from domain.prefix.explanation import Explanation
+from domain.printable import printable
 from domain.request.request import GenerationRequest, Usage
 from domain.request.stream import Admitted, Failed, Finished
-from domain.shown import shown
 
 STOPPING = "the server is stopping; try again once it is back"
 RETRY_AFTER_S = 10
@@ -148,7 +148,7 @@ class OpenRequests:
                 if choice.id == id:
                     self._engine.cancel(choice.request.id, choice.number)
                     return
-        raise RequestNotFound(f"no request '{shown(id)}' is open")
+        raise RequestNotFound(f"no request '{printable(id)}' is open")
 
     def cut_off(self) -> None:
         """The server stops and waits no longer: open, waiting and new requests get ServerUnavailable."""

@@ -17,8 +17,8 @@ from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import Residence
+from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
-from domain.shown import shown
 
 NUM_THREADS = 4
 MAX_PENDING = 64
@@ -154,7 +154,7 @@ class ModelFinder:
         if source is not None:
             return source
         if id != self._settings.default:  # a client must not be able to fill the disk with a name
-            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
+            raise ModelNotFound(f"no model '{printable(id)}' here", param="model")
         return self._repository.fetch(id, self._note_download)
 
     def _note_download(self, progress: DownloadProgress) -> None:

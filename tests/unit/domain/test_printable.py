@@ -1,21 +1,21 @@
-"""Text that somebody else chose, made short and harmless."""
+"""Foreign text made short and printable."""
 
 import pytest
 
 from domain.errors import MAX_MESSAGE_CHARS, InvalidRequest
 from domain.host_name import bare_host, host_of
-from domain.shown import SHOWN_CHARS, plain, shown
+from domain.printable import PRINTABLE_CHARS, plain, printable
 
 
-@pytest.mark.parametrize("text", ["", "cairn-demo", "org/name", "ä漢🌍", "x" * SHOWN_CHARS])
+@pytest.mark.parametrize("text", ["", "cairn-demo", "org/name", "ä漢🌍", "x" * PRINTABLE_CHARS])
 def test_plain_text_stays_as_it_is(text: str) -> None:
-    assert shown(text) == text
+    assert printable(text) == text
 
 
 def test_long_text_is_cut() -> None:
-    assert shown("x" * 2**21) == "x" * (SHOWN_CHARS - 3) + "..."
-    assert shown("abcdef", 5) == "ab..."
-    assert len(shown("\x00" * 2**21)) == SHOWN_CHARS
+    assert printable("x" * 2**21) == "x" * (PRINTABLE_CHARS - 3) + "..."
+    assert printable("abcdef", 5) == "ab..."
+    assert len(printable("\x00" * 2**21)) == PRINTABLE_CHARS
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_long_text_is_cut() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_escaped(text: str, expected: str) -> None:
-    assert shown(text) == expected
+    assert printable(text) == expected
 
 
 def test_no_error_is_longer_than_a_page() -> None:
     error = InvalidRequest("x" * 2**21, param="y" * 2**21)
     assert len(error.message) == MAX_MESSAGE_CHARS == len(str(error))
-    assert len(error.param or "") == SHOWN_CHARS
+    assert len(error.param or "") == PRINTABLE_CHARS
 
 
 @pytest.mark.parametrize(
