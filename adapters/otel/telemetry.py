@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from application.ports.content_sink import ContentSink
-from application.ports.event_sink import EventSink
+from application.ports.event_sink import ContentSink, EventSink
 from application.services.event_sinks import NullEvents
 from domain.ids import RequestId
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from application.events import RequestQueued, RequestRefused
-from application.ports.clock import Clock
-from application.ports.content_sink import ContentSink
+from application.ports.clock import Clock, IdSource
 from application.ports.engine import Engine, Submission
-from application.ports.event_sink import EventSink
-from application.ports.id_source import IdSource
+from application.ports.event_sink import ContentSink, EventSink
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.choice import Choice

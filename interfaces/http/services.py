@@ -4,10 +4,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from application.ports.cache_stats import CacheStats, Cleared
-from application.ports.clock import Clock
+from application.ports.clock import Clock, IdSource
 from application.ports.engine import EngineStatus
 from application.ports.event_sink import EventSink
-from application.ports.id_source import IdSource
 from application.ports.shown_setting import ShownSetting
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents

@@ -21,7 +21,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from application.ports.id_source import IdSource
+from application.ports.clock import IdSource
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable

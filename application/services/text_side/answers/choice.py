@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from application.events import Parsing
-from application.ports.content_sink import ContentSink
 from application.ports.engine import Ended, EngineItem, Tokens
+from application.ports.event_sink import ContentSink
 from application.ports.tokenizer import OutputParser
 from domain.errors import DomainError, ServerUnavailable
 from domain.output.schema_check import call_problems, joined_calls
