@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
-from typing import NamedTuple
 
 from domain.errors import InvalidKeys, InvalidRequest, LimitReached, NotAllowed
 from domain.printable import printable
@@ -35,17 +34,22 @@ _BUSY_RETRY_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The owner of a key and its limits; None for no limit. `name`: the key's, never the key; empty where there are no
-    keys. `salt`: empty shares prefixes with all other clients without one. `models`: names that its requests may use.
-    Admins see and clear what belongs to all clients. `priority`: the highest that its requests can have."""
+    """The owner of a key and its limits, with the fields of the key file; None for no limit.
+
+    `name`: the key's, never the key; empty where there are no keys. `sha256`: the key's `key_digest`; empty for a
+    client without a key. `salt`: empty shares prefixes with all other clients without one. `models`: names that its
+    requests may use. `priority`: the highest that its requests can have. `admin`: it may see and clear what belongs to
+    all clients.
+    """
 
     name: str = ""
+    sha256: str = ""
     salt: str = ""
-    is_admin: bool = False
-    models: frozenset[str] | None = None
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
+    models: frozenset[str] | None = None
     priority: Priority = Priority.INTERACTIVE
+    admin: bool = False
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -78,19 +82,11 @@ class Client:
         return _MARK + sha256(json.dumps([self.salt, cache_salt]).encode()).hexdigest()
 
 
-OPEN_CLIENT = Client(is_admin=True)
+OPEN_CLIENT = Client(admin=True)
 """The client of a server without keys."""
 
 ANONYMOUS = Client(models=frozenset())
 """A client without a key on a route that needs none."""
-
-
-class Allowance(NamedTuple):
-    """The limit of requests, those left now, and the time until all of them are back."""
-
-    limit: int
-    remaining: int
-    reset_ns: int
 
 
 class ClientMeter:
@@ -125,13 +121,13 @@ class ClientMeter:
             )
         self._full_at_ns = full_at_ns
 
-    def enter(self, num_generations: int, *, num_held: int = 0) -> None:
-        """Take this many places, less those held for the same request already, until `leave`. Raises as `charge`
-        does."""
+    def enter(self, num_generations: int, *, num_held: int = 0) -> int:
+        """Take this many places, less those held for the same request already, and return how many it holds until
+        `leave`. Raises as `charge` does."""
         limit = self.client.max_concurrent
         num_more = num_generations - num_held
         if num_more <= 0:
-            return
+            return num_held
         if limit is not None and num_generations > limit:
             raise InvalidRequest(f"the key '{self.client.name}' may have {limit} generations running at once")
         if limit is not None and self._num_running + num_more > limit:
@@ -141,73 +137,62 @@ class ClientMeter:
                 retry_after_s=_BUSY_RETRY_S,
             )
         self._num_running += num_more
+        return num_generations
 
     def leave(self, num_generations: int) -> None:
         self._num_running -= num_generations
 
-    def allowance(self, now_ns: int) -> Allowance | None:
-        """None for a client without a limit of requests."""
+    def allowance(self, now_ns: int) -> dict[str, str]:
+        """Returns the limit of requests, those left now, and the time until all of them are back, by the names that
+        OpenAI's headers give them; empty for a client without such a limit."""
         limit = self.client.requests_per_minute
         if limit is None:
-            return None
+            return {}
         interval_ns = _MINUTE_NS // limit
         used_ns = max(0, self._full_at_ns - now_ns)
-        return Allowance(limit, max(0, (limit * interval_ns - used_ns) // interval_ns), used_ns)
+        remaining = max(0, (limit * interval_ns - used_ns) // interval_ns)
+        return {"limit": str(limit), "remaining": str(remaining), "reset": f"{-(-used_ns // 1_000_000_000)}s"}
 
 
-def key_digest(key: bytes) -> bytes:
-    return sha256(key).digest()
+def key_digest(key: bytes) -> str:
+    """Returns the SHA-256 of a key in lower-case hexadecimal digits."""
+    return sha256(key).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key by its digest (`key_digest`), with its client."""
-
-    digest: bytes
-    client: Client
-
-
-def own_keys(api_key: str | None) -> list[Key]:
-    """The key in the server's settings, if there is one: an admin's, without limits."""
-    return [] if api_key is None else [Key(key_digest(api_key.encode()), Client(DEFAULT_NAME, is_admin=True))]
+def own_clients(api_key: str | None) -> list[Client]:
+    """Returns the client of the key in the server's settings, if there is one: an admin without limits."""
+    return [] if api_key is None else [Client(DEFAULT_NAME, key_digest(api_key.encode()), admin=True)]
 
 
 class KeyRing:
-    """All keys of a server. `is_open`: no key is needed and none is looked at. Not thread-safe."""
+    """The clients of a server, found by their keys. `is_open`: no key is needed and none is looked at. Not
+    thread-safe."""
 
-    def __init__(self, keys: Sequence[Key], *, is_open: bool = False) -> None:
+    def __init__(self, clients: Sequence[Client], *, is_open: bool = False) -> None:
         self._open_to = [ClientMeter(OPEN_CLIENT)] if is_open else []
-        self._keys: list[tuple[bytes, ClientMeter]] = []
-        self.replace(keys)
+        self._meters: list[ClientMeter] = []
+        self.replace(clients)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._meters)
 
-    def replace(self, keys: Sequence[Key]) -> None:
-        """Use these keys from now on. The use of each client is kept by its name. Raises InvalidKeys and keeps what was
-        there: for two keys of one name, or one key of two names."""
-        _check(keys)
-        meters = {meter.client.name: meter for _, meter in self._keys}
-        found: list[tuple[bytes, ClientMeter]] = []
-        for key in keys:
-            meter = meters.get(key.client.name) or ClientMeter(key.client)
-            meter.client = key.client
-            found.append((key.digest, meter))
-        self._keys = found
+    def replace(self, clients: Sequence[Client]) -> None:
+        """Use these clients from now on. The use of each is kept by its name. Raises InvalidKeys and changes nothing
+        where two clients have one name or one key."""
+        taken: set[tuple[str, str]] = set()
+        for client in clients:
+            own = {("name", client.name), ("sha256", client.sha256)}
+            if taken & own:
+                raise InvalidKeys(f"the key '{client.name}' has the name or the value of another key")
+            taken |= own
+        known = {meter.client.name: meter for meter in self._meters}
+        self._meters = [known.get(client.name) or ClientMeter(client) for client in clients]
+        for meter, client in zip(self._meters, clients, strict=True):
+            meter.client = client
 
     def find(self, offered: Iterable[bytes]) -> list[ClientMeter]:
-        """The clients of these keys: none, one, or several where they belong to different ones."""
+        """Returns the clients of these keys: none, one, or several where they belong to different clients."""
         if self._open_to:
             return self._open_to
         digests = [key_digest(key) for key in offered]
-        return [meter for digest, meter in self._keys if any([compare_digest(digest, sent) for sent in digests])]
-
-
-def _check(keys: Sequence[Key]) -> None:
-    names: set[str] = set()
-    digests: set[bytes] = set()
-    for key in keys:
-        if key.client.name in names or key.digest in digests:
-            raise InvalidKeys(f"the key '{key.client.name}' has the name or the value of another one")
-        names.add(key.client.name)
-        digests.add(key.digest)
+        return [one for one in self._meters if any([compare_digest(one.client.sha256, sent) for sent in digests])]

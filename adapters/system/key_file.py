@@ -1,6 +1,6 @@
-"""The file that holds a server's keys: its owner's alone, read whole or not at all, and changed in one step.
+"""The file that holds a server's keys, and the keys of a running server, which follow it.
 
-It is TOML, one table a key, with the key's SHA-256 and never the key.
+The file is TOML, one table a key, with the fields of `Client` and the key's SHA-256, never the key.
 
     [keys.ci]
     sha256 = "9f86d0..."             # 64 hexadecimal digits
@@ -13,45 +13,46 @@ It is TOML, one table a key, with the key's SHA-256 and never the key.
 
 Only `sha256` is needed. An unknown field is refused: a limit with a typing error would be no limit. Messages name keys
 and fields, and repeat no value: it may be a key that was written where its hash belongs.
+
+Invariant: a running server never uses a file in part. While the file cannot be used, the keys that were read before
+stay, and the problem is reported; only a server that has never read its file does not start.
 """
 
+import asyncio
 import fcntl
 import json
+import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import msgspec
-from msgspec import Struct
 
 from adapters.system.private_file import private_file, read_secret
-from domain.client import DEFAULT_NAME, Client, Key
+from application.events import FaultObserved
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.services.lane import Lane
+from application.settings import ServerSettings
+from domain.client import DEFAULT_NAME, Client, KeyRing, own_clients
 from domain.errors import InvalidKeys, InvalidRequest
 from domain.printable import printable
 from domain.priority import Priority, named_priority
 
 MAX_BYTES = 4 * 2**20
+LOOK_EVERY_S = 2.0
 
 Stamp: TypeAlias = tuple[int, ...]
 
+_DEFAULTS = {field.name: field.default for field in fields(Client) if field.name != "name"}
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _POSITION = re.compile(r"\(at .*\)$")
-
-
-class _Table(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One key in the file."""
-
-    sha256: str = ""
-    salt: str = ""
-    requests_per_minute: int | None = None
-    max_concurrent: int | None = None
-    models: list[str] | None = None
-    priority: str = Priority.INTERACTIVE.value
-    admin: bool = False
+_log = logging.getLogger("cairn.keys")
 
 
 class KeyFile:
@@ -61,65 +62,122 @@ class KeyFile:
         self.path = Path(path).expanduser()
 
     def stamp(self) -> Stamp | None:
-        """Another one when the file, its content or its mode has changed; None when there is none to be seen."""
+        """Returns another value when the file, its content or its mode has changed; None when no file is found."""
         try:
             found = self.path.stat()
         except OSError:
             return None
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
-    def read(self) -> tuple[Key, ...]:
-        """Raises InvalidKeys."""
-        text = self._text()
-        with self._named():
-            return parse_keys(text)
+    def read(self) -> list[Client]:
+        """Returns the clients of the keys. Raises InvalidKeys."""
+        with self._errors("read"):
+            if not self.path.exists():
+                raise InvalidKeys("does not exist; `cairn keys add NAME` makes one")
+            return parse_keys(self._text())
 
     def change(self, change: Callable[[str], str]) -> None:
-        """Write what `change` makes of the text, which is empty where there is no file. One such change at a time.
-        Raises InvalidKeys, and what `change` raises."""
-        try:
+        """Replace the text by `change(text)`; the text is empty where there is no file. One change at a time, written
+        in one step. Raises InvalidKeys, and what `change` raises."""
+        with self._errors("written"):
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise InvalidKeys(f"{self.path.parent}: {error.strerror}") from None
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            text = self._text() if self.path.exists() else ""
-            with self._named():
-                changed = change(text)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                changed = change(self._text() if self.path.exists() else "")
                 parse_keys(changed)
-            with private_file(self.path) as stream:
-                stream.write(changed.encode())
-        except OSError as error:
-            raise InvalidKeys(f"{self.path} cannot be written: {error.strerror}") from None
-        finally:
-            os.close(folder)
+                with private_file(self.path) as stream:
+                    stream.write(changed.encode())
+            finally:
+                os.close(folder)
 
     def _text(self) -> str:
-        try:
-            content = read_secret(self.path, MAX_BYTES + 1)
-            if len(content) > MAX_BYTES:
-                raise ValueError(f"is larger than {MAX_BYTES >> 20} MiB")
-            return content.decode()
-        except FileNotFoundError:
-            raise InvalidKeys(f"there is no key file {self.path}; `cairn keys add NAME` makes one") from None
-        except OSError as error:
-            raise InvalidKeys(f"{self.path} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise InvalidKeys(f"{self.path} is not UTF-8 text") from None
-        except ValueError as error:
-            raise InvalidKeys(f"{self.path} {error}") from None
+        content = read_secret(self.path, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InvalidKeys(f"is larger than {MAX_BYTES >> 20} MiB")
+        return content.decode()
 
     @contextmanager
-    def _named(self) -> Generator[None]:
-        """Errors inside name the file."""
+    def _errors(self, done: str) -> Generator[None]:
+        """Raises each error inside as an InvalidKeys that names the file."""
         try:
             yield
         except InvalidKeys as error:
-            raise InvalidKeys(f"{self.path} {error.message}") from None
+            problem = error.message
+        except OSError as error:
+            problem = f"cannot be {done}: {error.strerror}"
+        except UnicodeDecodeError:
+            problem = "is not UTF-8 text"
+        except ValueError as error:
+            problem = str(error)
+        else:
+            return
+        raise InvalidKeys(f"the key file {self.path} {problem}")
 
 
-def parse_keys(text: str) -> tuple[Key, ...]:
-    """Raises InvalidKeys."""
+class ServerKeys:
+    """The keys of a running server: that of its settings and those of its file. `ring` finds the client of a key. Made
+    in any thread, then event loop only. Raises InvalidKeys when the file cannot be used."""
+
+    def __init__(
+        self, settings: ServerSettings, events: EventSink, clock: Clock, look_every_s: float = LOOK_EVERY_S
+    ) -> None:
+        self._own = own_clients(settings.api_key)
+        self._file = KeyFile(settings.key_file) if settings.key_file is not None else None
+        self._events = events
+        self._clock = clock
+        self._look_every_s = look_every_s
+        self._seen = self._file and self._file.stamp()
+        self._is_wanted = asyncio.Event()
+        self.ring = KeyRing([*self._own, *(self._file.read() if self._file else ())], is_open=not settings.needs_key)
+
+    def look_now(self) -> None:
+        """Read the file again, changed or not."""
+        self._is_wanted.set()
+
+    @asynccontextmanager
+    async def watching(self, _app: object = None) -> AsyncGenerator[None]:
+        """Follow changes of the file inside the block."""
+        if self._file is None:
+            yield
+            return
+        task = asyncio.create_task(self._watch(self._file))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _watch(self, file: KeyFile) -> None:
+        lane = Lane("key file", 1)  # a volume that hangs holds this thread and nothing else
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_every_s):
+                        await self._is_wanted.wait()
+                try:
+                    await self._look(file, lane)
+                except Exception as error:
+                    problem = f"{type(error).__name__} while reading the key file"
+                    self._report(error.message if isinstance(error, InvalidKeys) else problem)
+        finally:
+            lane.close()
+
+    async def _look(self, file: KeyFile, lane: Lane) -> None:
+        is_wanted = self._is_wanted.is_set()
+        self._is_wanted.clear()
+        stamp = await lane.run(file.stamp)  # before the file is read: a change during the read gives another stamp
+        if is_wanted or stamp != self._seen:
+            self._seen = stamp
+            self.ring.replace([*self._own, *await lane.run(file.read)])
+            _log.info("the key file was read again: %d keys", len(self.ring))
+
+    def _report(self, problem: str) -> None:
+        _log.error("%s; the keys of before stay", problem)
+        self._events.emit(FaultObserved("keys.read", problem, self._clock.now_ns()))
+
+
+def parse_keys(text: str) -> list[Client]:
+    """Returns the clients in a file's text. Raises InvalidKeys."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -128,24 +186,25 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     tables = content.get("keys", {})
     if not isinstance(tables, dict) or content.keys() - {"keys"}:
         raise InvalidKeys("must hold tables [keys.NAME] and nothing else")
-    return tuple(_key(name, table) for name, table in cast("dict[str, Any]", tables).items())
+    return [_client(name, table) for name, table in cast("dict[str, object]", tables).items()]
 
 
-def with_key(text: str, key: Key) -> str:
+def key_fields(client: Client) -> dict[str, Any]:
+    """Returns the fields of a client as plain values, with the names that the file gives them."""
+    return cast("dict[str, Any]", msgspec.to_builtins(client, order="deterministic"))
+
+
+def with_key(text: str, client: Client) -> str:
     """Returns `text` with a further key. Raises InvalidKeys when there is one of its name."""
-    before, client = parse_keys(text), key.client
-    if any(known.client.name == client.name for known in before):
+    if any(known.name == client.name for known in parse_keys(text)):
         raise InvalidKeys(f"has a key named '{client.name}' already")
-    table = _Table(
-        sha256=key.digest.hex(),
-        salt=client.salt,
-        requests_per_minute=client.requests_per_minute,
-        max_concurrent=client.max_concurrent,
-        models=sorted(client.models) if client.models is not None else None,
-        priority=client.priority.value,
-        admin=client.is_admin,
-    )
-    lines = [f"{name} = {_toml(value)}" for name, value in msgspec.to_builtins(table).items()]
+    values = key_fields(client)
+    # Text, lists of it, whole numbers and truth values are written as in JSON, but for one character.
+    lines = [
+        f"{name} = {json.dumps(values[name], ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for name, default in _DEFAULTS.items()
+        if getattr(client, name) != default
+    ]
     gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
     return "\n".join([f"{text}{gap}[keys.{client.name}]", *lines, ""])
 
@@ -153,34 +212,30 @@ def with_key(text: str, key: Key) -> str:
 def without_key(text: str, name: str) -> str:
     """Returns `text` without a key's table, up to the next table or comment. Raises InvalidKeys when there is no such
     key, or its table is written in another way."""
-    left = [key for key in parse_keys(text) if key.client.name != name]
+    known = parse_keys(text)
+    left = [client for client in known if client.name != name]
     kept = re.sub(rf"(?m)^\[keys\.{re.escape(name)}\][^\n]*\n(?:(?![\[#])[^\n]*(?:\n|\Z))*", "", text)
-    if len(left) == len(parse_keys(text)):
+    if left == known:
         raise InvalidKeys(f"has no key named '{printable(name)}'")
-    if kept == text or list(parse_keys(kept)) != left:
+    if kept == text or parse_keys(kept) != left:
         raise InvalidKeys("is not written as `cairn keys` writes it: change it by hand")
     return kept
 
 
-def _key(name: str, content: object) -> Key:
+def _client(name: str, table: object) -> Client:
     where = f"keys.{printable(name)}"
-    if name == DEFAULT_NAME or not name:
+    if name in ("", DEFAULT_NAME):
         raise InvalidKeys(f"{where}: the name is taken by server.api_key")
     try:
-        table = msgspec.convert(content, _Table)
+        given = msgspec.convert(table, dict[str, Any])
+        for unknown in given.keys() - _DEFAULTS.keys():
+            raise InvalidKeys(f"{where}: unknown field `{printable(unknown)}`")
+        priority = named_priority(given.pop("priority", Priority.INTERACTIVE.value))
+        client = msgspec.convert({**given, "name": name, "priority": priority}, Client)
     except msgspec.ValidationError as error:
         raise InvalidKeys(f"{where}: {printable(str(error))}") from None
-    if not _HEX.fullmatch(table.sha256):
-        raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
-    models = None if table.models is None else frozenset(table.models)
-    limits = table.requests_per_minute, table.max_concurrent
-    try:
-        client = Client(name, table.salt, table.admin, models, *limits, named_priority(table.priority))
     except InvalidRequest as error:
         raise InvalidKeys(f"{where}: {error.message}") from None
-    return Key(bytes.fromhex(table.sha256), client)
-
-
-def _toml(value: Any) -> str:
-    """Text, lists of it, whole numbers and truth values are written as in JSON, but for one character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if not _HEX.fullmatch(client.sha256):
+        raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
+    return replace(client, sha256=client.sha256.lower())

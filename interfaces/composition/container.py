@@ -9,6 +9,7 @@ from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
 from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
+from adapters.system.key_file import ServerKeys
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
@@ -30,7 +31,6 @@ from application.use_cases.watch_requests import WatchRequests
 from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.engine_process import build_engine_process
-from interfaces.composition.keys import ServerKeys
 from interfaces.composition.store import build_documents
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
 from interfaces.composition.token_side import TokenSide

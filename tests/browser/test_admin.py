@@ -99,7 +99,7 @@ def test_settings_show_what_somebody_chose(service: FakeService, watch: Any) -> 
 
 
 def test_a_key_is_asked_for_kept_and_forgotten(serving: Serving, watch: Any) -> None:
-    service = serving(keyed_service(Client("ann"), Client("root", is_admin=True)))
+    service = serving(keyed_service(Client("ann"), Client("root", admin=True)))
     load(service, headers=headers("root"))
     profile = watch(service.base_url, allows=("401", "403"))
     page = profile.open(service.base_url + "/admin")

@@ -61,7 +61,7 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
         (["add", "default"], "taken by server.api_key"),
         (["add", "x", "--max-concurrent", "0"], "max_concurrent must be in"),
         (["remove", "x"], "has no key named 'x'"),
-        (["list"], "there is no key file"),
+        (["list"], "does not exist; `cairn keys add NAME` makes one"),
     ],
     ids=["name", "reserved", "limit", "absent", "none"],
 )

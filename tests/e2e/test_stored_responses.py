@@ -211,7 +211,7 @@ def test_a_response_that_was_left_is_not_kept(service: FakeService) -> None:
 
 
 def test_keys_keep_each_other_s_responses_apart() -> None:
-    clients = (Client("alice", is_admin=True), Client("bob"), Client("carol", salt="carol's"))
+    clients = (Client("alice", admin=True), Client("bob"), Client("carol", salt="carol's"))
     with keyed_service(*clients) as service:
 
         def status(name: str, id: str, **more: str) -> int:

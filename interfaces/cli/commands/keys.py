@@ -46,23 +46,17 @@ def add(
 ) -> None:
     """Make a key and show it, this once. A running server takes it within seconds."""
     from adapters.system.key_file import with_key
-    from domain.client import Client, Key, key_digest
+    from domain.client import Client, key_digest
     from domain.errors import DomainError
     from domain.priority import named_priority
 
     key = f"cairn_{secrets.token_urlsafe(32)}"
+    salt = secrets.token_urlsafe(16) if salt is None else salt
+    models = frozenset(model) if model else None
     try:
-        client = Client(
-            name,
-            secrets.token_urlsafe(16) if salt is None else salt,
-            admin,
-            frozenset(model) if model else None,
-            requests_per_minute,
-            max_concurrent,
-            named_priority(priority),
-        )
-        entry = Key(key_digest(key.encode()), client)
-        _file(file).change(lambda text: with_key(text, entry))
+        limits = requests_per_minute, max_concurrent, models, named_priority(priority)
+        client = Client(name, key_digest(key.encode()), salt, *limits, admin)
+        _file(file).change(lambda text: with_key(text, client))
     except DomainError as error:
         fail(error.message, USAGE)
     if as_json:
@@ -78,7 +72,7 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
     from domain.errors import InvalidKeys
 
     try:
-        clients = [key.client for key in _file(file).read()]
+        clients = _file(file).read()
     except InvalidKeys as error:
         fail(error.message)
     if as_json:
@@ -94,7 +88,7 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
         models = "all" if client.models is None else ", ".join(sorted(client.models)) or "none"
         limits = [str(limit or "no limit") for limit in (client.requests_per_minute, client.max_concurrent)]
         shared = "by salt" if client.salt else "shared"
-        table.add_row(client.name, shared, *limits, client.priority.value, "yes" if client.is_admin else "no", models)
+        table.add_row(client.name, shared, *limits, client.priority.value, "yes" if client.admin else "no", models)
     Console().print(table)
 
 
@@ -120,13 +114,9 @@ def _file(given: str | None) -> "KeyFile":
 
 
 def _shown(client: "Client") -> dict[str, Any]:
-    """A client without its salt, which is a secret: with it, the tenant's prefixes can be looked for."""
-    return {
-        "name": client.name,
-        "has_salt": bool(client.salt),
-        "requests_per_minute": client.requests_per_minute,
-        "max_concurrent": client.max_concurrent,
-        "models": sorted(client.models) if client.models is not None else None,
-        "priority": client.priority.value,
-        "admin": client.is_admin,
-    }
+    """A client's fields without its hash and its salt, a secret: with it, the tenant's prefixes can be looked for."""
+    from adapters.system.key_file import key_fields
+
+    values = key_fields(client)
+    del values["sha256"]
+    return {"name": client.name, "has_salt": bool(values.pop("salt"))} | values

@@ -10,6 +10,7 @@ and takes a place, when it is known. `RequestContext.end` releases whatever was 
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -75,28 +76,25 @@ class BodyBudget:
     def __init__(self, max_body_bytes: int) -> None:
         self.max_bytes = max(MIN_BUDGET_BYTES, BODIES_AT_ONCE * max_body_bytes)
         self.held_bytes = 0
-        self._held_by: dict[str, int] = {}
+        self._held_by: Counter[str] = Counter()
 
     def take(self, owner: str, num_bytes: int) -> None:
         """Raises BodiesFull."""
-        held_bytes = self._held_by.get(owner, 0) + num_bytes
-        if held_bytes > self.max_bytes // 2:
-            self._refuse("your requests that are being answered already hold bodies of", self.max_bytes // 2)
-        if self.held_bytes + num_bytes > self.max_bytes:
-            self._refuse("the requests that are being answered already hold bodies of", self.max_bytes)
+        for whose, held_bytes, max_bytes in (
+            ("your", self._held_by[owner], self.max_bytes // 2),
+            ("the", self.held_bytes, self.max_bytes),
+        ):
+            if held_bytes + num_bytes > max_bytes:
+                problem = f"{whose} requests that are being answered already hold bodies of {format_bytes(max_bytes)}"
+                raise BodiesFull(f"{problem}; try again later")
         self.held_bytes += num_bytes
-        self._held_by[owner] = held_bytes
+        self._held_by[owner] += num_bytes
 
     def release(self, owner: str, num_bytes: int) -> None:
         self.held_bytes -= num_bytes
-        left_bytes = self._held_by.get(owner, 0) - num_bytes
-        if left_bytes:
-            self._held_by[owner] = left_bytes
-        else:
-            self._held_by.pop(owner, None)
-
-    def _refuse(self, why: str, num_bytes: int) -> None:
-        raise BodiesFull(f"{why} {format_bytes(num_bytes)}; try again later")
+        self._held_by[owner] -= num_bytes
+        if not self._held_by[owner]:
+            del self._held_by[owner]
 
 
 class RequestContext:
@@ -128,8 +126,7 @@ class RequestContext:
     def arrive(self, *, generates: bool) -> None:
         """Charge the request. Raises LimitReached."""
         self._meter.charge(1, self.arrived_ns)
-        if generates:
-            self._enter(1)
+        self._num_places = self._meter.enter(int(generates))
 
     def reading(self, receive: Receive) -> Receive:
         """Returns `receive`, counting the body against the budget. It raises BodiesFull."""
@@ -175,7 +172,8 @@ class RequestContext:
         more than the client may ever have."""
         owned = [self.client.own(request) for request in await self.services.models.resolved(requests)]
         num_generations = sum(request.num_choices for request in owned)
-        self._enter(num_generations if num_at_once is None else num_at_once)
+        num_places = num_generations if num_at_once is None else num_at_once
+        self._num_places = self._meter.enter(num_places, num_held=self._num_places)
         self._meter.charge(num_generations, self.services.clock.now_ns(), num_paid=1)
         return owned
 
@@ -198,16 +196,7 @@ class RequestContext:
     def limit_headers(self) -> list[tuple[bytes, bytes]]:
         """The rest of the client's limit of requests, in OpenAI's headers."""
         allowance = self._meter.allowance(self.services.clock.now_ns())
-        if allowance is None:
-            return []
-        reset_s = -(-allowance.reset_ns // 1_000_000_000)
-        values = {"limit": allowance.limit, "remaining": allowance.remaining, "reset": f"{reset_s}s"}
-        return [(f"x-ratelimit-{name}-requests".encode(), str(value).encode()) for name, value in values.items()]
-
-    def _enter(self, num_places: int) -> None:
-        """Take places until the request has this many."""
-        self._meter.enter(num_places, num_held=self._num_places)
-        self._num_places = max(num_places, self._num_places)
+        return [(f"x-ratelimit-{name}-requests".encode(), value.encode()) for name, value in allowance.items()]
 
 
 class Authentication(ASGIMiddleware):
@@ -276,7 +265,7 @@ def is_health_check(path: str) -> bool:
 def admins_only(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
     """A guard of routes that report or change what belongs to all clients. Raises NotAllowed."""
     client = context_of(connection.scope).client
-    if not client.is_admin:
+    if not client.admin:
         raise NotAllowed(f"the key '{client.name}' may not do this: it needs a key with admin = true")
 
 

@@ -54,7 +54,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
     )
     def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
         health = check_health()
-        is_admin = context_of(request.scope).client.is_admin
+        is_admin = context_of(request.scope).client.admin
         body = ReadyBody(
             "ready" if health.is_ready else "not ready",
             health.problem if is_admin else health.problem.partition(":")[0],
@@ -71,7 +71,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
     )
     def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
-        body = engine_body(check_health(), is_admin=context_of(request.scope).client.is_admin)
+        body = engine_body(check_health(), is_admin=context_of(request.scope).client.admin)
         return Response(body, status_code=200 if body.status == "ok" else 503)
 
     @get("/version", sync_to_thread=False)

@@ -116,7 +116,7 @@ class TestText:
             assert not listed["shows_text"]
 
     def test_with_keys_there_is_none_by_default(self) -> None:
-        with keyed_service(Client("root", is_admin=True), reuses=True) as service:
+        with keyed_service(Client("root", admin=True), reuses=True) as service:
             asked = {"headers": headers("root")}
             complete(service, SECRET, **asked)
             id = complete(service, CHANGED, **asked)
@@ -127,7 +127,7 @@ class TestText:
             assert read(service, f"requests/{id}", **asked)["explanation"]["divergence"]["position"] == 300
 
     def test_another_keys_and_another_salts_text_is_never_shown(self) -> None:
-        clients = (Client("root", is_admin=True), Client("other", is_admin=True), Client("tenant", salt="s"))
+        clients = (Client("root", admin=True), Client("other", admin=True), Client("tenant", salt="s"))
         settings = CacheSettings(show_text="on")
         with keyed_service(*clients, cache_settings=settings, reuses=True) as service:
             ids = {}
@@ -143,7 +143,7 @@ class TestText:
                 assert shown == {asker: asker == ("root", salt) for asker in ids}
 
     def test_what_was_stored_is_what_the_same_key_may_have_explained(self) -> None:
-        clients = (Client("root", is_admin=True), Client("other"), Client("tenant", salt="s"))
+        clients = (Client("root", admin=True), Client("other"), Client("tenant", salt="s"))
         settings = CacheSettings(show_text="on")
         with keyed_service(*clients, cache_settings=settings, reuses=True) as service:
             asked, stored = headers("root"), dict[str, str | None]()

@@ -13,7 +13,7 @@ from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
-from domain.client import Client, Key, KeyRing, key_digest
+from domain.client import Client, KeyRing, key_digest
 from interfaces.http.front.connection_limits import ConnectionLimits
 from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S
@@ -147,7 +147,7 @@ class TestBytes:
     def test_the_bodies_of_one_client_take_half_of_the_budget_at_most(self) -> None:
         """Counted until they are answered; a refusal has the shape of its dialect, and says when to come back."""
         gate, padding = Gate("decode", 1), b" " * 60_000
-        keys = KeyRing([Key(key_digest(name), Client(name.decode())) for name in (b"k", b"other")])
+        keys = KeyRing([Client(name.decode(), key_digest(name)) for name in (b"k", b"other")])
         with fake_service(FakeOptions(reply=reply_with("ok"), hook=gate), keys=keys) as service:
             bodies = service.app.state.bodies
             bodies.max_bytes, whole = 200_000, bodies.max_bytes

@@ -42,7 +42,7 @@ from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
-from domain.client import KeyRing, own_keys
+from domain.client import KeyRing, own_clients
 from domain.ids import ModelId
 from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
@@ -235,7 +235,7 @@ def fake_service(
         trace_context,
     )
     if keys is None:
-        keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
+        keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)
     server = HttpServer(settings, connections)
     with lent_app(services, settings, dialects, keys) as app:
         started = threading.Event()

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from application.settings import ServerSettings
-from domain.client import Client, Key, KeyRing, key_digest, own_keys
+from domain.client import Client, KeyRing, key_digest, own_clients
 from tests.support.http.fake_service import FakeService, fake_service
 
 KEY = "-s3cret-key"
@@ -17,8 +18,8 @@ def headers(name: str) -> dict[str, str]:
 
 
 def ring(*clients: Client) -> KeyRing:
-    keys = [Key(key_digest(f"{client.name}{KEY}".encode()), client) for client in clients]
-    return KeyRing([*own_keys(SETTINGS.api_key), *keys])
+    keyed = [replace(client, sha256=key_digest(f"{client.name}{KEY}".encode())) for client in clients]
+    return KeyRing([*own_clients(SETTINGS.api_key), *keyed])
 
 
 @contextmanager

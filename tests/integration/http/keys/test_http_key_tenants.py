@@ -18,7 +18,7 @@ CLIENTS = (
     Client("alice", salt="a"),
     Client("bob", salt="b"),
     Client("team-1", salt="team"),
-    Client("team-2", salt="team", is_admin=True),
+    Client("team-2", salt="team", admin=True),
     Client("plain"),
     Client("other"),
 )

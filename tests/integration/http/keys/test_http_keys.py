@@ -21,7 +21,7 @@ OPTIONS = FakeOptions(reply=reply_with("ok"))
 CLIENTS = (
     Client("alice"),
     Client("bob", models=frozenset({"fake-hybrid"})),
-    Client("root", is_admin=True),
+    Client("root", admin=True),
     Client("locked", models=frozenset()),
 )
 ADMIN_ROUTES = (("POST", "/v1/cache/clear"), ("GET", "/v1/cache/stats"), ("GET", "/v1/cache/stats/"))
