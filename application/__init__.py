@@ -1,1 +1,1 @@
-"""Ports, services and use cases: what Cairn does, without knowing any framework or library it is done with."""
+"""Ports, services and use cases: Cairn's behaviour, independent of any framework or library."""

@@ -15,7 +15,7 @@ FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
 
 ANY = "*"
-"""Stands for every host or every origin where a list of them is set."""
+"""A value that stands for every host or every origin in a list of them."""
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
@@ -34,12 +34,12 @@ def is_loopback(host: str) -> bool:
 class ServerSettings:
     """The HTTP side. A non-loopback `host` needs an `api_key` or a `key_file`.
 
-    `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits.
-    `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
-    may send requests, as `https://host:port`; none by default. `max_body`: the bound on the body of one request.
-    `aliases`: names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a
-    name stand for anything. What is served answers to its own name, and other names are refused. By default only
-    Claude's: Claude Code's subagents request them whatever model is configured.
+    `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits. `allowed_hosts`:
+    names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that may send
+    requests, as `https://host:port`; none by default. `max_body`: the bound on the body of one request. `aliases`:
+    names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a name stand
+    for anything. Served models answer to their own names, and other names are refused. By default only Claude's: Claude
+    Code's subagents request them whatever model is configured.
     """
 
     host: str = "127.0.0.1"

@@ -36,7 +36,7 @@ class RequestQueued:
 
 @dataclass(frozen=True, slots=True)
 class RequestWaits:
-    """The request waits in the queue for another reason. `reason`: a WaitReason value."""
+    """The reason for which the request waits in the queue changed. `reason`: a WaitReason value."""
 
     id: RequestId
     reason: str
@@ -83,7 +83,7 @@ class DecodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first output token was handed over."""
+    """The engine reported the first output token."""
 
     id: RequestId
     at_ns: int
@@ -132,7 +132,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class TokensReceived:
-    """Tokens that the engine handed over together, one event a step: counts by choice."""
+    """Tokens that the engine reported together, one event a step: counts by choice."""
 
     counts: tuple[tuple[RequestId, int], ...]
     at_ns: int

@@ -81,7 +81,7 @@ class EngineStuck:
 
 @dataclass(frozen=True, slots=True)
 class EngineRecovered:
-    """The engine or event loop that was stuck in `stuck_in` moves again after `stuck_ns`."""
+    """The engine or event loop that was stuck in `stuck_in` makes progress again after `stuck_ns`."""
 
     stuck_in: str
     stuck_ns: int
@@ -90,7 +90,8 @@ class EngineRecovered:
 
 @dataclass(frozen=True, slots=True)
 class ReadinessMeasured:
-    """The answer of `/health/ready`: True if a model is served and the engine moves. Emitted every few seconds."""
+    """The answer of `/health/ready`: True if a model is served and the engine makes progress. Emitted every few
+    seconds."""
 
     is_ready: bool
     at_ns: int

@@ -1,1 +1,1 @@
-"""What the application needs from outside, as Protocols. One port a file; the docstring is the contract."""
+"""The interfaces that adapters implement, as Protocols. One port a file; the docstring is the contract."""

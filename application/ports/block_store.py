@@ -1,11 +1,11 @@
-"""A local store: records kept on this machine within a quota. Which records it has is known to the prefix index
-(`domain/prefix/index`).
+"""A local store: records on this machine within a quota. The prefix index (`domain/prefix/index`) knows which records
+it has.
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are decoded
   inside `get` and encoded inside `put`, or from `prepare` on, with the GIL released where the library allows.
-* Truth: what is returned is what was put, bit for bit, or a miss. A record that fails its checksum is a miss, and so
-  is everything that cannot be read now (volume gone, foreign format, closed): nothing raises.
+* Truth: a read returns the bytes that were put, bit for bit, or a miss. A record that fails its checksum is a miss, and
+  so is everything that cannot be read now (volume gone, foreign format, closed): nothing raises.
 * Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
   not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
   transactions, so that every state in between holds whole chains.
@@ -79,7 +79,7 @@ class IntegrityReport:
 
 
 class OpenFailure(Enum):
-    """BUSY: another process writes to it. FOREIGN: not a store of ours. NEWER: of a later format. DAMAGED: cannot be
+    """BUSY: another process writes to it. FOREIGN: not a store of Cairn's. NEWER: of a later format. DAMAGED: cannot be
     read (and was opened read-only, so it was not replaced). VOLUME: missing, not permitted, full, or on a network."""
 
     BUSY = "busy"
@@ -134,77 +134,77 @@ class StoreAdministration(Protocol):
     """The part of a store that lists, measures, checks, empties and compacts it. Any thread."""
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
-        """Keys of all records of a namespace at one moment, in no order: what an index of it begins with. Reads no
+        """Returns the keys of all records of a namespace at one moment, in no order, to build an index from. Reads no
         state: microseconds a record."""
         ...
 
     def watch(self, note_gone: NoteGone) -> None:
-        """Call `note_gone` from now on with what leaves the store; it replaces the one before. What `put` stores its
-        caller knows."""
+        """Registers `note_gone`, which is called with the records that leave the store; it replaces the previous
+        callback. Records that `put` stores are not reported."""
         ...
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
-        """Remove everything of the namespaces that `includes` says (None: of all), for good: no file of the store holds
-        any of it afterwards, nor do freed pages. What is put meanwhile may go as well. May take as long as copying what
-        stays."""
+        """Removes everything of the namespaces that `includes` accepts (None: of all) for good: afterwards no file of
+        the store holds any of it, nor do freed pages. Records that are put during the call may be removed as well. May
+        take as long as copying the remaining records."""
         ...
 
     def usage(self) -> StoreUsage: ...
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
-        """Recount everything against the accounting and check all links; with `payloads`, every checksum too. The
+        """Recounts everything against the accounting and checks all links; with `payloads`, every checksum too. The
         bytes that `advance` counts are those of `usage().stored_bytes`, about."""
         ...
 
     def compact(self, advance: Advance = no_progress) -> CompactReport:
-        """Rewrite the store's file without free space. Needs room for a second copy of what is live while it runs;
-        writes wait, and reads miss while the files are swapped. The bytes that `advance` counts are those of
-        `usage().stored_bytes`, about. Interrupted (KeyboardInterrupt), the store is as before.
-        Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
+        """Rewrites the store's file without free space. Needs disk space for a second copy of the live records while it
+        runs; writes wait, and reads miss while the files are swapped. The bytes that `advance` counts are those of
+        `usage().stored_bytes`, about. Interrupted (KeyboardInterrupt), the store is as before. Raises
+        StoreOpenError(VOLUME) when the disk space is missing; the store is then as before."""
         ...
 
     def close(self) -> None:
-        """Flush and release. Repeating it does nothing."""
+        """Flushes and closes the store. Idempotent."""
         ...
 
 
 class BlockStore(StoreAdministration, Protocol):
-    """All of a local store: its records as well."""
+    """A local store: its records and their administration."""
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
-        """Read records, None for a miss. `groups` limits each key to those state groups (None: all of them)."""
+        """Returns records, None for a miss. `groups` limits each key to those state groups (None: all of them)."""
         ...
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Note a use; of absent records nothing. Cheap: recency may be written later, with the next write."""
+        """Notes a use of the records that are present. Cheap: recency may be written later, with the next write."""
         ...
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
-        """Token ids of up to `limit` blocks and up to `limit` snapshots that follow a block (or the namespace's root),
-        for explaining where a prompt leaves what is stored. Does not count as use."""
+        """Returns token ids of up to `limit` blocks and up to `limit` snapshots that follow a block (or the namespace's
+        root), for explaining where a prompt leaves what is stored. Does not count as use."""
         ...
 
     def open_namespace(self, info: NamespaceInfo) -> None:
-        """Name a namespace for listings, before its first record or again later. Cheap: the name is written with the
-        next record of that namespace."""
+        """Sets the name of a namespace for listings, before its first record or again later. Cheap: the name is written
+        with the next record of that namespace."""
         ...
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
-        """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
+        """Stores a batch in one transaction. Parents are in the store already or earlier in the batch."""
         ...
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
-        made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
+        """Begins to put a batch on threads of the store: the slow work that needs no transaction. One batch is prepared
+        while another one, which may hold its parents, is written. Returns at once and never raises.
         """
         ...
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
-        """Remove records with everything that follows them; returns how many records went."""
+        """Removes records with everything that follows them; returns the number of removed records."""
         ...
 
     def flush(self) -> None:
-        """Write out what is held back (recency) and make everything STORED so far durable."""
+        """Writes deferred recency and makes everything STORED so far durable."""
         ...

@@ -1,4 +1,4 @@
-"""Readings of the prefix cache: how full its tiers are, and what a clearing removed. Plain values."""
+"""Readings of the prefix cache: the use of its tiers, and the records that a clearing removed. Plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,10 +31,10 @@ class LiveUsage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
-    `lag_s`: how long the oldest of what is queued has waited.
+    `lag_s`: the age of the oldest queued record.
 
-    At every reading, enqueued = persisted + queued + everything dropped after it was enqueued. What was refused at the
-    door (queue_full, and shutdown once closed) was never enqueued.
+    At every reading, enqueued = persisted + queued + everything dropped after it was enqueued. Records that were
+    refused on arrival (queue_full, and shutdown once closed) were never enqueued.
     """
 
     enqueued: int = 0
@@ -70,8 +70,8 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one.
-    `live`: None where it is not reported."""
+    """`store` and `queue` are None when nothing is persisted. `problem`: the reason why `store` is None although a
+    store is configured. `live`: None where it is not reported."""
 
     hot: HotUsage
     store: StoreStats | None
@@ -82,8 +82,8 @@ class CacheStats:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
-    `problem`: why something may be left in its files; empty when nothing is."""
+    """Counts of removed records: of the hot tier; of the store, including queued ones, and their bytes in the store.
+    `problem`: the reason why data may be left in its files; empty when none is."""
 
     num_hot: int = 0
     num_stored: int = 0
@@ -91,7 +91,7 @@ class Cleared:
     problem: str = ""
 
     def plus(self, other: "Cleared") -> "Cleared":
-        """Both together."""
+        """Returns the sum of both."""
         problems = "; ".join(dict.fromkeys(filter(None, (self.problem, other.problem))))
         return Cleared(
             self.num_hot + other.num_hot,

@@ -2,11 +2,11 @@
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller for its own I/O: never call it on an event loop.
-* Atomicity: one `put` is one transaction, also after kill -9. A document that is there already is replaced, and is the
-  youngest again.
+* Atomicity: one `put` is one transaction, also after kill -9. A document that is present already is replaced, and is
+  the youngest again.
 * Sharing: two processes may have one store open, as in a rolling restart; each finds what the other has put.
-* Quota: usage never exceeds it. The oldest documents make room; what was put last is never evicted by its own `put`.
-* Files: a fleeting document reaches none.
+* Quota: usage never exceeds it. The oldest documents are evicted first; a `put` never evicts its own documents.
+* Files: a fleeting document is never written to one.
 * Age: a document older than the maximum age is a miss from that moment, and goes with one of the next puts.
 * Clearing: a document whose request began before an `erase` that covers it is not stored after it, by any process.
 * Trouble (full disk, vanished volume, corruption) is contained: reads answer None, writes False unless memory can take
@@ -57,7 +57,7 @@ class DocumentStore(Protocol):
         ...
 
     def delete(self, keys: Sequence[DocumentKey]) -> int:
-        """Removes documents; returns how many were there."""
+        """Removes documents; returns the number that were present."""
         ...
 
     def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:

@@ -241,13 +241,13 @@ class EngineCache(Protocol):
         ...
 
     async def stats(self) -> CacheStats:
-        """Returns figures of each tier. Tiers are read one after the other, so a moving record may count twice."""
+        """Returns figures of each tier. Tiers are read in turn, so a record that moves between them may count twice."""
         ...
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Removes all that is kept of one model and one `cache_salt`, or of any (None). Raises StoreUnresponsive.
 
-        A request that runs meanwhile ends normally, and leaves nothing behind."""
+        A request that runs during the call ends normally, and none of its state is kept."""
         ...
 
 

@@ -20,12 +20,12 @@ class ModelPreview:
 
 
 ModelCheck: TypeAlias = Callable[[ModelSource, LoadOptions], ModelPreview]
-"""Raises ModelLoadFailed for what keeps a model from being loaded and can be told without reading its weights, so that
-nothing is evicted for it. Any thread; blocking."""
+"""Checks a model without reading its weights. Raises ModelLoadFailed for a defect that would prevent loading, so that
+nothing is evicted for such a model. Any thread; blocking."""
 
 
 ModelPlanner: TypeAlias = Callable[[ModelSource, LoadOptions], PlannedModel]
-"""What a model would need of memory, from its configuration and, where they are here, its files' headers. Raises
+"""The memory that a model would need, from its configuration and, where they are present, its files' headers. Raises
 ModelLoadFailed. Any thread; blocking, for up to some seconds."""
 
 
@@ -41,11 +41,11 @@ class ModelRepository(Protocol):
     """Names to local folders."""
 
     def list(self) -> Sequence[ModelSource]:
-        """Every model that could be served without a download, ordered by id."""
+        """Returns every model that can be served without a download, ordered by id."""
         ...
 
     def find(self, id: ModelId) -> ModelSource | None:
-        """A model that is here already; None otherwise. Never downloads."""
+        """Returns a local model; None if it is absent. Never downloads."""
         ...
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:

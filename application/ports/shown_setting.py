@@ -1,11 +1,11 @@
-"""A setting as people are shown it: what it is and what decided it, a secret only as set or unset."""
+"""A setting as it is displayed: its value and the source that decided it; a secret only as set or unset."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Origin(Enum):
-    """CODE: whoever embeds Cairn chose the value."""
+    """CODE: the program that embeds Cairn chose the value."""
 
     DEFAULT = "default"
     FILE = "file"

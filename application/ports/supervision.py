@@ -11,16 +11,16 @@ class Supervisor(Protocol):
     become `ready`."""
 
     def ready(self) -> None:
-        """The default model is served."""
+        """Reports that the default model is served."""
         ...
 
     def moving(self) -> None:
-        """Nothing is stuck. Told every second or so; a supervisor that misses it for long enough restarts the
-        process."""
+        """Reports that nothing is stuck. Called about once a second; a supervisor that misses it for long enough
+        restarts the process."""
         ...
 
     def stopping(self) -> None:
-        """It was asked to end, and is about to."""
+        """Reports that the process is shutting down."""
         ...
 
 
@@ -28,7 +28,8 @@ class ThreadStacks(Protocol):
     """The stacks of the engine's threads, read without stopping them. Any thread."""
 
     def read(self) -> str:
-        """Lines of Python by thread, those of idle workers left out; no value of any variable. Bounded in length."""
+        """Returns the stack of each thread as lines of Python, without idle workers and without values of variables.
+        Bounded in length."""
         ...
 
 

@@ -33,7 +33,7 @@ class AllowedTokens:
 
 
 class TokenConstraint(Protocol):
-    """One sequence's place in its grammar. All methods from one thread, the compute thread."""
+    """The position of one sequence in its grammar. Compute thread only."""
 
     def poll(self) -> bool:
         """Return True once `allowed` would return or raise without waiting."""
@@ -55,22 +55,22 @@ class ConstraintCompiler(Protocol):
     """Compiles grammars on the token side. Any thread; nothing blocks."""
 
     def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
-        """Register a model that is being loaded: its sequences may be constrained from now on. A worker prepares its
-        `vocabulary` meanwhile, once a model. Without a vocabulary every compilation fails."""
+        """Registers a model that is being loaded: its sequences may be constrained from now on. A worker prepares its
+        `vocabulary`, once a model. Without a vocabulary every compilation fails."""
         ...
 
     def detach(self, id: ModelId) -> None:
-        """Forget it. Constraints that exist go on."""
+        """Unregisters a model. Existing constraints continue to work."""
         ...
 
     def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
-        """Begin to compile. `eos_token_ids`: all that end this answer. Compiled grammars are shared by requests of one
-        `salt` only, so that no timing reveals another tenant's. Raises ComputeFailed for a model that is not attached,
-        and when no token could end the answer."""
+        """Begins to compile a grammar. `eos_token_ids`: all tokens that end this answer. Compiled grammars are shared
+        by requests of one `salt` only, so that no timing reveals another tenant's. Raises ComputeFailed for a model
+        that is not attached, and when no token could end the answer."""
         ...
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, on any thread, whenever a constraint has become ready for the first time."""
+        """Registers `wake`, which is called on any thread whenever a constraint has become ready for the first time."""
         ...
 
 

@@ -32,11 +32,11 @@ class OutputParser(Protocol):
     """
 
     def feed(self, token_id: int) -> Sequence[ContentDelta]:
-        """Add a token, as sampled: special ones are marks to a parser. Return what became certain."""
+        """Adds a sampled token, special ones included. Returns the deltas that became certain."""
         ...
 
     def finish(self) -> Sequence[ContentDelta]:
-        """End of the answer: return what was held back. Nothing may be fed afterwards."""
+        """Ends the answer and returns the deltas that were held back. `feed` must not be called afterwards."""
         ...
 
 
@@ -61,14 +61,14 @@ class TemplateFeatures:
 
 
 class Detokenizer(Protocol):
-    """Incremental, UTF-8 safe: a character split over tokens appears once, when it is complete."""
+    """An incremental, UTF-8 safe detokenizer: a character split over tokens appears once, when it is complete."""
 
     def feed(self, token_id: int) -> str:
-        """Add a token; return the text that became certain."""
+        """Adds a token; returns the text that became certain."""
         ...
 
     def flush(self) -> str:
-        """End of stream: the rest, with U+FFFD for bytes that never became a character."""
+        """Ends the stream and returns the rest, with U+FFFD for bytes that never became a character."""
         ...
 
 

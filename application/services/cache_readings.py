@@ -1,4 +1,4 @@
-"""Readings of how full the tiers are: for a page that asks every second, and emitted with readiness as events.
+"""Readings of the use of the tiers: for a page that polls every second, and emitted with readiness as events.
 
 Tiers are asked through the engine, so that the compute thread never waits for the store. A page gets the last reading
 with its age while the store does not answer; a failed report is a fault, and repeated after the usual interval.
@@ -47,7 +47,7 @@ class CacheReadings:
         self._reading: asyncio.Task[None] | None = None
 
     async def latest(self) -> CacheReading | None:
-        """None while the first reading has not come."""
+        """The last reading; None before the first."""
         if self._last is not None and self._clock.now_ns() - self._last.at_ns < FRESH_S * 1e9:
             return self._last
         if self._reading is None:

@@ -1,7 +1,6 @@
-"""Documents for an event loop: their store is opened, read and written in a lane of its own.
-
-The lane runs one call after the other, so every later call finds a document that was kept, and no answer waits for the
-write. While the store hangs, reads are refused, at once after the first, and documents to keep are dropped and counted.
+"""The documents of a server: their store is opened, read and written in a lane. The lane runs one call at a time, so
+every later call finds a document that was kept, and no answer waits for the write. While the store hangs, reads are
+refused, at once after the first, and documents to keep are dropped and counted.
 """
 
 import asyncio
@@ -117,7 +116,7 @@ class Documents:
             self._note("documents.store", "the documents' volume hangs: unfinished writes are left behind")
 
     def _store(self) -> DocumentStore:
-        """The store, opened at the first call; lane only."""
+        """Returns the store, opened at the first call; lane only."""
         if self._opened is None:
             self._opened = self._opens()
         return self._opened

@@ -61,7 +61,7 @@ class Call(Generic[T]):
                 future.set_result(result)
 
     def ended(self, error: BaseException | None) -> None:
-        """It has ended; called before the future is resolved."""
+        """Called when the call has ended, before the future is resolved."""
         self.count_down()
 
 
@@ -136,7 +136,7 @@ class Lane:
             return self._changed.wait_for(lambda: not self._num_threads_live, timeout_s)
 
     def _wake(self) -> None:
-        """A call waits. Called with the lock held."""
+        """Wakes or starts a thread for a waiting call. Called with the lock held."""
         self._changed.notify()
         if self._num_threads_live < self._num_threads:
             name = f"cairn-{self.name}-{self._num_threads_live}"

@@ -35,7 +35,7 @@ _FETCHED = (Purpose.FETCHES, Purpose.AHEAD)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused reservation. `room_bytes`: the room there was for it. `is_final`: no sequence runs whose end would make
+    """A refused reservation. `room_bytes`: the available room. `is_final`: no sequence runs whose end would make
     more."""
 
     room_bytes: int
@@ -88,8 +88,8 @@ class MemoryLedger:
         self._make_room: Callable[[int], int | None] = lambda _: None
 
     def make_room_with(self, make_room: Callable[[int], int | None]) -> None:
-        """Registers who makes room for weights: the callable evicts kept state where that is enough for so many bytes,
-        and returns the room; None: any amount."""
+        """Registers the callable that makes room for weights: it evicts kept state where that frees enough for so many
+        bytes, and returns the room; None: any amount."""
         self._make_room = make_room
 
     def open(

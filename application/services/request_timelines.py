@@ -98,7 +98,7 @@ class RequestTimeline:
         return {} if self.matched is None else self.matched.reused
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
-        """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
+        """Returns the seconds that a request ended at `ended_ns` spent in a stage; None if it never reached it."""
         bounds = {
             Stage.WAITING: (self.queued.at_ns, self.admitted_ns),
             Stage.PREFILLING: (self.admitted_ns, self.decode_started_ns),
@@ -123,11 +123,11 @@ class RequestTimeline:
         return self.matched is event and not self.queued.choice
 
     def tokens_for(self, viewer: Owner) -> Explanation | None:
-        """The explanation; with token ids only for their owner."""
+        """Returns the explanation, with token ids only for their owner."""
         return self.explanation if self.owner == viewer else self.without_tokens()
 
     def without_tokens(self) -> Explanation | None:
-        """The explanation without token ids."""
+        """Returns the explanation without token ids."""
         return None if self.explanation is None else self.explanation.without_tokens()
 
 
@@ -170,7 +170,7 @@ class RequestTimelines(EventRouter):
         )
 
     def explained(self, id: RequestId, request: GenerationRequest, explanation: Explanation) -> None:
-        """Note the explanation of a choice's lookup. Like `emit`, it never blocks and never raises."""
+        """Notes the explanation of a choice's lookup. Like `emit`, it never blocks and never raises."""
         self.emit(_Explained(id, request, explanation))
 
     def of(self, id: RequestId) -> RequestTimeline | None:
@@ -182,15 +182,15 @@ class RequestTimelines(EventRouter):
         return len(self._open)
 
     def get(self, id: RequestId) -> RequestTimeline | None:
-        """A copy, open or ended."""
+        """Returns a copy of a timeline, open or ended."""
         return self.between(lambda: None if (found := self.of(id)) is None else replace(found))
 
     def open(self, most: int | None = None) -> Sequence[RequestTimeline]:
-        """Copies, the longest open first, at most `most`."""
+        """Returns copies of open timelines, the longest open first, at most `most`."""
         return self.between(lambda: [replace(one) for one in islice(self._open.values(), most)])
 
     def ended(self, most: int | None = None) -> Sequence[RequestTimeline]:
-        """Copies, the last that ended first, at most `most`."""
+        """Returns copies of ended timelines, the last that ended first, at most `most`."""
         return self.between(lambda: [replace(one) for one in islice(reversed(self._ended.values()), most)])
 
     def oldest_queued_ns(self) -> int | None:

@@ -83,8 +83,8 @@ class CachedPrompts:
                 return ExplainedPrompt(served.source.id, with_text)
 
     async def warm(self, request: GenerationRequest) -> WarmedPrompt:
-        """Compute and store the prompt. Raises any DomainError: InvalidRequest for a model whose state cannot be kept,
-        StoreUnresponsive when the store does not answer."""
+        """Computes and stores the prompt. Raises any DomainError: InvalidRequest for a model whose state cannot be
+        kept, StoreUnresponsive when the store does not answer."""
         with self._requests.prepare(request, self._clock.now_ns()):
             served = await self._pool.acquire(request.model)
         try:

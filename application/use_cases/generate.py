@@ -64,7 +64,7 @@ class Generate:
         self._content = content
 
     async def start(self, requests: Sequence[GenerationRequest], lease: ServedModel | None = None) -> Answer:
-        """Check and submit the prompts of one client request, in order, all for one model. Raises any DomainError;
+        """Checks and submits the prompts of one client request, in order, all for one model. Raises any DomainError;
         nothing is held afterwards if it does.
 
         `lease`: a model that the caller has leased. A lease on the same model is then shared at once: a caller that
@@ -83,7 +83,7 @@ class Generate:
         return answer
 
     async def _start(self, request: GenerationRequest, answer: Answer | None, lease: ServedModel | None) -> Answer:
-        """Submit one prompt. Returns the answer that it belongs to, a new one for the first prompt."""
+        """Submits one prompt. Returns the answer that it belongs to, a new one for the first prompt."""
         started_ns = self._clock.now_ns()
         if request.asked_ns is None:
             request = replace(request, asked_ns=started_ns)
@@ -122,7 +122,7 @@ class Generate:
         return Answer(self._engine, served, partial(self._pool.release, served))
 
     async def _submit(self, request: GenerationRequest, answer: Answer) -> None:
-        """From here on the engine holds the request's places in the queue."""
+        """Submits an encoded prompt. From here on the engine holds the request's places in the queue."""
         served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
@@ -192,7 +192,7 @@ class Generate:
 
 
 def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:
-    """Bound the prompt log probabilities of one answer. Raises InvalidRequest."""
+    """Raises InvalidRequest if an answer would hold too many prompt log probabilities."""
     if request.num_prompt_logprobs is None:
         return
     num_tokens = sum(map(len, answer.prompts)) + num_prompt

@@ -1,4 +1,4 @@
-"""The models of a server: which can be served, where each stands, loading and pinning by hand, and their aliases."""
+"""The models of a server: listed with their state, loaded and pinned by hand, and their aliases."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class Models:
         return self._pool.room
 
     async def all(self) -> list[ModelEntry]:
-        """Ordered by id."""
+        """Returns all models, ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}
         sources = {source.id: source for source in await self._pool.workers.run(self._repository.list)}
         sources.update({id: served.source for id, served in loaded.items()})
@@ -60,30 +60,31 @@ class Models:
         return next((entry for entry in await self.all() if entry.source.id == id), None)
 
     async def resolved(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-        """The same requests with aliases replaced by the models that answer them. Other names stay, known or not."""
+        """Returns the names with aliases replaced by the models that answer them. Other names stay, known or not."""
         models = {name: await self._resolved(name) for name in {request.model for request in requests}}
         return [replace(request, model=models[request.model]) for request in requests]
 
     async def load(self, id: ModelId) -> ModelStanding:
-        """Returns once it is loaded."""
+        """Loads a model. Returns once it is loaded."""
         self._pool.release(await self._pool.acquire(id))
         return self._pool.standing(id)
 
     def unload(self, id: ModelId) -> ModelStanding:
-        """Begin to unload it, pinned or not; it leaves when its last lease is given back. Raises ModelNotFound for a
-        model that is not loaded."""
+        """Begins to unload a model, pinned or not; it is unloaded when its last lease is given back. Raises
+        ModelNotFound for a model that is not loaded."""
         if not self._is_loaded(id):
             raise ModelNotFound(f"model '{printable(id)}' is not loaded", param="model")
         self._pool.unload_when_idle(id)
         return self._pool.standing(id)
 
     async def pin(self, id: ModelId) -> ModelStanding:
-        """Load it and keep it loaded. Returns once it is loaded."""
+        """Loads a model and keeps it loaded. Returns once it is loaded."""
         await self._pool.pin(id)
         return self._pool.standing(id)
 
     async def unpin(self, id: ModelId) -> ModelStanding:
-        """Allow it to be unloaded, to make room or after its idle time. Raises ModelNotFound for an unknown name."""
+        """Allows a model to be unloaded, to make room or after its idle time. Raises ModelNotFound for an unknown
+        name."""
         standing = self._pool.standing(id)
         is_known = standing.is_pinned or standing.residence is not Residence.ABSENT
         if not is_known and not await self._is_here(id):

@@ -31,8 +31,8 @@ class Tokenize:
         self._encoder = encoder
 
     async def count(self, request: GenerationRequest) -> int:
-        """Tokens of the prompt as the model's template renders it. A prompt that exceeds the context is counted too:
-        exactly, or the lower bound that the length of its text proves."""
+        """Counts the tokens of the prompt as the model's template renders it. A prompt that exceeds the context is
+        counted too: exactly, or the lower bound that the length of its text proves."""
         try:
             async with self._pool.leased(request.model) as served:
                 return len(await self._ids(request, served))
@@ -51,12 +51,13 @@ class Tokenize:
             return Tokenized(ids, texts, served.description.context_length)
 
     async def text(self, model: ModelId, token_ids: Sequence[int]) -> str:
-        """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
+        """Returns the text of tokens, special tokens included. Raises InvalidRequest and ContextOverflow, naming
+        `tokens`."""
         async with self._pool.leased(model) as served:
             return await self._encoder.decode(token_ids, served.tokenizer, served.description)
 
     async def prompt_text(self, request: GenerationRequest) -> str:
-        """The text of the tokens that the model would be given."""
+        """Returns the text of the tokens that the model would be given."""
         async with self._pool.leased(request.model) as served:
             ids = await self._ids(request, served)
             return await self._encoder.decode(ids, served.tokenizer, served.description)
@@ -66,7 +67,7 @@ class Tokenize:
 
 
 def _without_specials(ids: IdRow, tokenizer: Tokenizer) -> IdRow:
-    """The ids without those that encoding an empty text yields, which stand around every text."""
+    """Returns the ids without those that encoding an empty text yields, which stand around every text."""
     around = tokenizer.encode("").token_ids
     for num_before in range(len(around), -1, -1):
         before, after = around[:num_before], around[num_before:]

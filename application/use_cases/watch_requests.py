@@ -82,5 +82,5 @@ class WatchRequests:
         return RequestShown(timeline, await asyncio.to_thread(found.with_text, model.tokenizer.decode), shows_text=True)
 
     def cancel(self, id: RequestId) -> None:
-        """Cancel as `OpenRequests.cancel` does."""
+        """Cancels a request, as `OpenRequests.cancel` does."""
         self._requests.cancel(id)

@@ -176,7 +176,7 @@ class RecordTree:
         return self.used_bytes + needed_bytes <= limit_bytes
 
     def problems(self) -> list[str]:
-        """Recount everything; one line for each problem, empty when sound."""
+        """Recounts everything; returns one line for each problem, empty when sound."""
         records = [node.record for node in self.nodes.values()]
         found = self.links.problems(records)
         found += [f"{record.key} has no parent here" for record in records if not self.has_parent(record)]

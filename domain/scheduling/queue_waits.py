@@ -41,8 +41,8 @@ class Waits:
 
 class QueueWaits:
     """The reasons for which queued sequences wait, and for how long. Waiting for a place ends when a running sequence
-    ends. A stream may hold memory for as long as it goes on, so that waiting for memory is bounded; waiting for a place
-    in between counts too.
+    ends. A stream may hold memory until it ends, so the wait for memory is bounded; waiting for a place in between
+    counts too.
 
     `counts`: number of sequences by the value of their reason, without zeros. Any thread."""
 

@@ -1,1 +1,1 @@
-"""The prefix cache: what was computed once for a prompt is kept, found, restored and explained."""
+"""The prefix cache: keeps, finds, restores and explains the state computed for prompts."""

@@ -119,7 +119,7 @@ class CachedSequence(Lookup):
         self._tiers.live.take_over(resume.live, self.id, resume.live_position)
 
     def _continue(self, resume: Resume) -> int:
-        """A live state was taken over: go on from there."""
+        """Continues from the live state that was taken over."""
         live, position = resume.live, resume.live_position
         assert live is not None
         match = match_with_live(resume.match, position, resume.chain, self._rules.grid)
@@ -133,13 +133,13 @@ class CachedSequence(Lookup):
         )
 
     def _put_back(self, model: StateAccess, fetch: PrefixFetch) -> bool:
-        """False when the state does not fit the model: it never will, so the records are dropped."""
+        """Restores the state from records. Returns False, and drops the records, when they do not fit the model."""
         fetched_ns = self._tiers.clock.now_ns()
         states = fetch.block_states, fetch.snapshot_state
         if not self._attempt(model, "cache.restore", lambda: model.restore(self.id, fetch.position, *states)):
             keys = [record.key for record in reversed(fetch.records)]
             self._release()
-            self._tiers.indexes.remove(keys, PERSISTED)  # at once; a worker deletes them from the store
+            self._tiers.indexes.remove(keys, PERSISTED)  # from memory at once; a worker deletes them from the store
             self._tiers.discard(keys)
             return False
         self._tiers.events.emit(
@@ -156,7 +156,7 @@ class CachedSequence(Lookup):
         return True
 
     def _attempt(self, model: StateAccess, where: str, act: Callable[[], None]) -> bool:
-        """False when it failed and the sequence is still open and empty, so that its prompt can be computed."""
+        """Returns False when it failed and the sequence is still open and empty, so that its prompt can be computed."""
         try:
             act()
         except ComputeFailed as error:
@@ -197,8 +197,7 @@ class CachedSequence(Lookup):
         return start
 
     def _leave(self, model: StateAccess, capture: StateCapture) -> bool:
-        """Leave the state in the live tier. False when it is still open: nothing was computed since it was restored, so
-        whatever is kept of it is where it came from."""
+        """Leaves the state in the live tier. Returns False when the sequence is still open."""
         if capture.position == capture.start:
             return False
         before = {fork.position for fork in self._forks if fork.kind in BEFORE_ANSWER}

@@ -101,7 +101,7 @@ class StateCapture:
         return tuple(sorted(position for position in self._due if position > self.position))
 
     def expect(self, position: int) -> None:
-        """Another sequence will resume at `position` of the prompt: take a snapshot there, if it is still ahead."""
+        """Plans a snapshot at `position` of the prompt, where another sequence will resume, if it is still ahead."""
         if position > self.position:
             self._due.add(position)
 
@@ -115,7 +115,7 @@ class StateCapture:
         return self._capture(model, id, position, due)
 
     def after_decode(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
-        """Tokens were decoded; `output_ids` are all of them so far. Cheap while no block has filled up."""
+        """Captures decoded blocks. `output_ids`: all output tokens so far. Cheap while no block has filled up."""
         num_tokens = self.chain.num_prompt + len(output_ids)
         if self._is_broken or num_tokens // self._rules.grid.block_size <= self._next_block:
             return []
@@ -123,12 +123,12 @@ class StateCapture:
         return self._capture(model, id, min(model.position(id), self.chain.num_tokens), ())
 
     def at_end(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
-        """The sequence ends, done or cancelled; its state is still there."""
+        """Captures the end of a sequence, finished or cancelled, whose state is still open."""
         self._take_output(output_ids)
         reached = model.position(id)
         position = min(reached, self.chain.num_tokens)
         last = max((at for at in self._mine | self._snapshots.keys() if at <= position), default=0)
-        # Of a state that has run ahead of the tokens known here slices can be cut, but no snapshot taken.
+        # A state that has run ahead of the known tokens allows slices, but no snapshot.
         is_possible = reached == position or not self._rules.needs_snapshots
         is_wanted = is_possible and is_end_worthwhile(position, last, self._rules)
         captured = self._capture(model, id, position, [position] if is_wanted else ())
@@ -136,7 +136,7 @@ class StateCapture:
         return captured
 
     def at_pause(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
-        """The sequence loses its state and goes on later: it is to be resumed right here, if that can be."""
+        """Captures a sequence that is preempted, so that it can be resumed at this position."""
         self._take_output(output_ids)
         reached = model.position(id)
         position = min(reached, self.chain.num_tokens)
@@ -156,14 +156,14 @@ class StateCapture:
         records = self._due_blocks(model, id, position // self._rules.grid.block_size)
         if self._rules.needs_snapshots:
             records += [self._snapshot_here(model, id)] if position in wanted else []
-        else:  # none behind blocks that are still to be caught up with
+        else:  # none after blocks that are not captured yet
             size = self._rules.grid.block_size
             records += self._tails(model, id, [at for at in wanted if at // size <= self._next_block])
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
     def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:
-        """Full blocks up to index `end` that are not kept everywhere yet. Where many are missing, no more at once than
-        chunks give, so that their copies take no more memory."""
+        """Returns full blocks up to index `end` that are not kept in all tiers yet. At most CATCH_UP chunks' worth at
+        once, which bounds the memory of their copies."""
         end = min(end, self._next_block + CATCH_UP * max(1, self._rules.grid.step // self._rules.grid.block_size))
         blocks = [at for at in range(self._next_block, end) if not self._has_block(at)]
         self._next_block = end
@@ -188,7 +188,7 @@ class StateCapture:
         return model.capture_blocks(id, spans)
 
     def _hand_over(self, records: list[Record]) -> list[Record]:
-        """Keep records, parents first, up to the first block that lacks a group."""
+        """Keeps records, parents first, up to the first block that lacks a group."""
         whole: list[Record] = []
         for record in records:
             if isinstance(record.key, BlockKey):
@@ -224,7 +224,7 @@ class StateCapture:
         return Provenance.PREFILL if self._is_canonical else Provenance.DECODE
 
     def _thin(self) -> None:
-        """Drop snapshots that this chain has too many of; those that this sequence took itself stay.
+        """Drops surplus snapshots of this chain, except those that this sequence took.
 
         Tails too: inside a block that has filled up since, a tail saves a later branch less than a block. Without
         `persist` nothing of it was stored, and what is stored stays.

@@ -1,7 +1,8 @@
-"""Explanations of lookups: where a prompt parts from what is kept, and whether another fingerprint holds it.
+"""Explanations of lookups: the position at which a prompt diverges from kept records, and whether another fingerprint
+has them.
 
-What is kept where is read from the index, as by every lookup. The store is read only for the tokens at which a prompt
-parts from what is stored, and for the prompt's first block in other namespaces.
+The places of records are read from the index, as by every lookup. The store is read only for the tokens at which a
+prompt diverges from stored records, and for the prompt's first block in other namespaces.
 """
 
 import json
@@ -37,7 +38,7 @@ def explained(
     forks: Sequence[ForkPoint],
     store: BlockStore | None = None,
 ) -> Explanation:
-    """Explain what was reused and why no more, from memory. With a `store` that is read too, which blocks."""
+    """Explains from memory what was reused and why no more. With a `store`, the store is read too, which blocks."""
     found = Explanation(chain.num_prompt, match.reason, reused, num_known=match.num_known)
     if match.reason is not StopReason.LAST_TOKEN:
         parent, limit = chain.parent(match.num_known // chain.block_size), MAX_FOLLOWERS if store else NUM_NEIGHBOURS
@@ -83,8 +84,8 @@ def explain(
 
 
 def match_with_live(match: PrefixMatch, position: int, chain: BlockChain, grid: BlockGrid) -> PrefixMatch:
-    """The match of records as an explanation shows it where a live state reaches `position`, at least as far: the
-    prompt is known up to there at least, and reuse ends where the two token streams part."""
+    """Returns the match of records as an explanation shows it for a live state that reaches `position`, at least as
+    far: the prompt is known at least up to there, and reuse ends where the two token streams diverge."""
     size = chain.block_size
     reason = match.reason if position == match.position else StopReason.NEVER_SEEN
     if position == grid.furthest(chain.num_prompt):
@@ -93,7 +94,7 @@ def match_with_live(match: PrefixMatch, position: int, chain: BlockChain, grid: 
 
 
 def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
-    """The reason for which the next block was computed lately and did not get into the store; empty for none."""
+    """Returns the reason why the next block was computed recently and is not in the store; empty for none."""
     index = num_known // chain.block_size
     if tiers.store.writer is None or (index + 1) * chain.block_size > chain.num_prompt:
         return ""

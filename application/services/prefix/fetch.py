@@ -28,7 +28,7 @@ class PrefixFetch:
     """The records of one match. Compute thread only. It pins hot records until `close`.
 
     `position`: where the sequence resumes with them. `records`: its blocks from the start, then its snapshot if it has
-    one; `missing`: the keys of those that could not be had; both are final once `finish` returned.
+    one; `missing`: the keys of those that could not be read; both are final once `finish` returned.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class PrefixFetch:
 
     @property
     def is_answered(self) -> bool:
-        """True when the store has answered for all that is not hot; False when it was stuck, or is."""
+        """True when the store has answered for all records that are not hot; False when it was or is stuck."""
         return self._is_begun and all(read.is_done for _, read in self._reads)
 
     def settle(self) -> bool:
-        """True when everything has arrived, or will not in time. Where this thread has to upload, it does so for one
-        read a call: others compute in between."""
+        """Returns True when every read has arrived or timed out. Where this thread has to upload, it uploads one read a
+        call, so that other sequences compute in between."""
         store = self._tiers.store
         if store.uploads_on_compute_thread:
             done = [pair for pair in self._reads if pair[1].is_done]
@@ -117,7 +117,8 @@ class PrefixFetch:
         return not self._is_begun or self.is_answered or store.is_stuck
 
     def finish(self) -> bool:
-        """Once settled: take what arrived. False when `missing` names what could not be had in time."""
+        """Takes the reads that arrived, once settled. Returns False when `missing` names records that did not arrive in
+        time."""
         for pair in list(self._reads):
             if pair[1].is_done:
                 self._take(pair)
@@ -134,14 +135,14 @@ class PrefixFetch:
         return not self.missing
 
     def close(self) -> None:
-        """Abandon what is still to be read, and unpin. Idempotent."""
+        """Abandons outstanding reads and unpins. Idempotent."""
         for _, read in self._reads:
             read.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
     def _begin_reads(self) -> bool:
-        """False while the store is stuck."""
+        """Begins to read missing records. Returns False while the store is stuck."""
         if self._tiers.store.writer is None:
             return True
         for at in range(0, len(self._cold), RECORDS_PER_READ):
@@ -154,7 +155,7 @@ class PrefixFetch:
         return True
 
     def _take(self, pair: _Read) -> None:
-        """Put a read's records in their places."""
+        """Puts a read's records in their places."""
         self._reads.remove(pair)
         indices, read = pair
         found, store = read.answer or (), self._tiers.store
@@ -170,7 +171,7 @@ class PrefixFetch:
         return groups <= record.groups.keys() and record.key_ids == own_ids and (is_canonical or not self._is_exact)
 
     def _promote(self) -> None:
-        """Keep in the hot tier what was read, parents first, and pinned like the rest."""
+        """Keeps the records that were read in the hot tier, parents first, pinned like the others."""
         fresh = [
             record
             for index in self._cold

@@ -61,16 +61,14 @@ class HotTier:
             return self._tree.used_bytes - (0 if with_host else self._tree.host_bytes)
 
     def put(self, kept: Sequence[Record]) -> int:
-        """Keep records, in order; returns how many of them are in the tier afterwards.
-
-        A record whose parent is not here, or for which no room can be made, is refused. A record that is here already
-        gains the groups that it lacked.
+        """Keeps records, in order; returns how many of them are in the tier afterwards. A record whose parent is
+        absent, or for which no room can be made, is refused. A present record gains the groups that it lacked.
         """
         with self._lock:
             return sum(self._put(record) for record in kept)
 
     def get(self, keys: Sequence[RecordKey]) -> list[Record | None]:
-        """The records that are here, None for the others. Neither pins them nor counts as use."""
+        """Returns the present records, None for the others. Neither pins them nor counts as use."""
         with self._lock:
             nodes = [self._tree.nodes.get(key) for key in keys]
             return [node.record if node is not None else None for node in nodes]
@@ -83,7 +81,7 @@ class HotTier:
             return [node is not None and need.groups <= node.record.groups.keys() for need, node in pairs]
 
     def acquire(self, keys: Sequence[RecordKey], groups: Sequence[GroupSet | None]) -> list[Record | None]:
-        """Pin and return the records that are here with all of their `groups` (None: any); None for the others.
+        """Pins and returns the present records that have all of their `groups` (None: any); None for the others.
 
         Counts as use. Each record returned must be released once.
         """
@@ -128,7 +126,7 @@ class HotTier:
             return [node.record.key_ids for node in latest]
 
     def drop(self, keys: Sequence[RecordKey]) -> None:
-        """Drop, in this order, records that are leaves by then and not pinned; others stay."""
+        """Drops records in this order, if each is by then an unpinned leaf; others stay."""
         with self._lock:
             for key in keys:
                 node = self._tree.nodes.get(key)
@@ -136,7 +134,7 @@ class HotTier:
                     self._tree.remove_leaf(key)
 
     def resize(self, budget_bytes: int) -> int:
-        """Change the budget, evicting what no longer fits; returns how many bytes that freed."""
+        """Changes the budget, evicting what no longer fits; returns the freed bytes."""
         with self._lock:
             before = self._tree.used_bytes
             self._budget_bytes = budget_bytes
@@ -144,7 +142,7 @@ class HotTier:
             return before - self._tree.used_bytes
 
     def usage(self) -> HotUsage:
-        """Cheap."""
+        """Returns the usage. Cheap."""
         with self._lock:
             tree = self._tree
             return HotUsage(
@@ -157,7 +155,7 @@ class HotTier:
             )
 
     def check_integrity(self) -> list[str]:
-        """Recount everything; one line for each problem, empty when sound."""
+        """Recounts everything; returns one line for each problem, empty when sound."""
         with self._lock:
             tree = self._tree
             problems = tree.problems()

@@ -68,7 +68,7 @@ class Indexes:
             return epoch
 
     def load(self, epoch: Epoch) -> None:
-        """Read the keys of all stored records of the namespace. Blocks for the store."""
+        """Reads the keys of all stored records of the namespace. Blocks for the store."""
         if epoch.is_known or epoch.is_over or self._read_keys is None:
             return
         number = self._num_renewed
@@ -93,11 +93,11 @@ class Indexes:
         with self._lock:
             for epoch, own in self._by_epoch(keys):
                 epoch.index.add(own, place)
-                self._recent.setdefault(epoch.index.namespace, epoch)  # its place may have gone while a sequence ran
+                self._recent.setdefault(epoch.index.namespace, epoch)  # a sequence may outlive its place
 
     @contextmanager
     def removals(self) -> Generator[Collection[RecordKey]]:
-        """The keys of records that leave the store until the block ends: a set that grows, and is kept no longer."""
+        """Yields a growing set of the keys of records that leave the store until the block ends."""
         gone: set[RecordKey] = set()
         with self._lock:
             self._removals.append(gone)
@@ -141,7 +141,7 @@ class Indexes:
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
     ) -> PrefixMatch:
-        """Match one namespace, as `PrefixIndex.match`."""
+        """Matches a prompt in one namespace, as `PrefixIndex.match`."""
         with self._lock:
             return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known)
 

@@ -116,7 +116,7 @@ class LiveTier:
             )
 
     def put(self, kept: Sequence[LiveState]) -> int:
-        """Keep these as the most recently used; returns how many fit into the budget."""
+        """Keeps these as the most recently used; returns how many fit into the budget."""
         with self._lock:
             for state in kept:
                 self._add(state)
@@ -125,7 +125,7 @@ class LiveTier:
         return sum(state.id in self._states for state in kept)
 
     def get(self, keys: Sequence[SequenceId]) -> list[LiveState | None]:
-        """The states that these sequences left, where no sequence has claimed them."""
+        """Returns the states that these sequences left and that no sequence has claimed."""
         with self._lock:
             return [self._states.get(id) for id in keys]
 
@@ -140,23 +140,23 @@ class LiveTier:
                 self._free(state.model, id)
 
     def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
-        """From now on no prompt finds a state of the `ended` namespaces; the next `sweep` frees them."""
+        """Hides the states of the `ended` namespaces from lookups; the next `sweep` frees them."""
         self._has_cleared |= bool(ended)
         return Cleared()
 
     def sweep(self) -> None:
-        """Free what was cleared. Cheap while nothing was."""
+        """Frees the cleared states. Cheap while there are none."""
         if self._has_cleared:
             self._has_cleared = False
             self._drop_all(lambda state: state.epoch.is_over)
 
     def drop_model(self, model: str) -> None:
-        """The model is about to be unloaded: free its states."""
+        """Frees the states of a model that is about to be unloaded."""
         self._drop_all(lambda state: state.model_name == model)
 
     def find(self, chain: BlockChain, model: str, grid: BlockGrid) -> tuple[LiveState, int] | None:
-        """The state of this model (by name) that brings the prompt furthest, and its position there; of equal ones the
-        most recently used."""
+        """Returns the state of this model (by name) that covers most of the prompt, and the position to continue at; of
+        equal ones the most recently used."""
         best: tuple[LiveState, int] | None = None
         with self._lock:
             ends = frozenset(chain.ends()) if self._states else frozenset[BlockHash]()
@@ -173,7 +173,7 @@ class LiveTier:
         return is_there and not state.epoch.is_over
 
     def touch(self, state: LiveState) -> None:
-        """A queued sequence wants the state: evict it last."""
+        """Marks the state as wanted by a queued sequence, so that it is evicted last."""
         with self._lock:
             if state.id in self._states:
                 self._states.move_to_end(state.id)
@@ -186,7 +186,7 @@ class LiveTier:
                 self._claims[taker] = state
 
     def unclaim(self, taker: SequenceId) -> None:
-        """Give back what the sequence claimed and did not take over."""
+        """Gives back the state that the sequence claimed and did not take over."""
         with self._lock:
             if (state := self._claims.pop(taker, None)) is not None:
                 self._add(state)
@@ -213,7 +213,7 @@ class LiveTier:
         if left is None:
             return True
         least = max(left.first, min(next_turn, (left.position + 1) // 2), 1)
-        if least > chain.num_tokens:  # it ran ahead of the tokens known here, and cannot be cut back
+        if least > chain.num_tokens:  # it ran ahead of the known tokens, and cannot be cut back
             self._free(model, id)
         else:
             self.put((LiveState(id, model, chain, epoch, model_name, left, least, num_canonical),))
@@ -233,7 +233,7 @@ class LiveTier:
             raise
 
     def shrink(self, size_bytes: int, spared: SequenceId | None = None) -> int:
-        """Evict down to `size_bytes`; returns how many bytes that freed. The state that `spared` left goes last."""
+        """Evicts down to `size_bytes`; returns the freed bytes. The state that `spared` left is evicted last."""
         before = self._used_bytes
         while self._states and (self._used_bytes > size_bytes or len(self._states) > MAX_STATES):
             self._num_evicted += 1
@@ -242,7 +242,7 @@ class LiveTier:
         return before - self._used_bytes
 
     def check_integrity(self) -> list[str]:
-        """Recount everything; one line for each problem, empty when sound."""
+        """Recounts everything; returns one line for each problem, empty when sound."""
         with self._lock:
             states = list(self._states.values())
             kept = [*states, *self._claims.values()]

@@ -44,7 +44,7 @@ MAX_FAILED_FETCHES = 3
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A way to resume a sequence: by records (`match`), or by a `live` state that reaches at least as far. `reach`:
-    tokens that can be had at once; after them something has to be fetched or computed."""
+    tokens that are available at once; those after them have to be fetched or computed."""
 
     chain: BlockChain
     match: PrefixMatch
@@ -58,7 +58,7 @@ class Resume:
 
 
 class Lookup(SequenceCache):
-    """The part of a CachedSequence that comes before its state is restored.
+    """The part of a CachedSequence before its state is restored.
 
     `started_ns`: when the state was first wanted, until then when the lookup began. `epoch`: what was found is valid
     until the namespace is cleared; then the lookup starts over in a new epoch.
@@ -152,7 +152,7 @@ class Lookup(SequenceCache):
         return is_kept and self._is_admitted and not self.is_waiting and not self.epoch.is_over
 
     def expect(self, position: int) -> None:
-        """A later sequence waits for this one to pass `position` and will resume there."""
+        """Notes that a later sequence waits for this one to pass `position` and will resume there."""
         self._expected.add(position)
 
     def look(self) -> None:
@@ -185,7 +185,7 @@ class Lookup(SequenceCache):
         return self._is_ready
 
     def end_lookup(self) -> None:
-        """The sequence is restored, or not wanted any more. Idempotent."""
+        """Ends the lookup: the sequence was restored or abandoned. Idempotent."""
         self._release()
         self._owner, self._resume, self._is_over = None, None, True
 
@@ -194,7 +194,7 @@ class Lookup(SequenceCache):
         return self._resume is not None and self._fetch is None and not self._is_ready
 
     def _release(self) -> None:
-        """Release what the present phase holds; the lookup is at `found` again, or still at `hashing`."""
+        """Releases what the present phase holds; the lookup is at `found` again, or still at `hashing`."""
         if self._lease is not None:
             self._lease.end()
             self._lease = None
@@ -215,7 +215,7 @@ class Lookup(SequenceCache):
             self._tiers.live.claim(self._resume.live, self.id)
 
     def _start_over(self) -> None:
-        """The cache was cleared: what was found and fetched before must not come back."""
+        """Starts over after the cache was cleared: earlier results must not be used."""
         chain = self.chain
         if chain is not None:
             self._release()
@@ -225,7 +225,7 @@ class Lookup(SequenceCache):
         self._load, self._resume = self._tiers.load(self.epoch), None
 
     def _moves_on(self) -> bool:
-        """Take one step towards being ready; False when there is none, or it has to wait."""
+        """Takes one step towards being ready; returns False when there is none, or it has to wait."""
         resume, live = self._resume, self._tiers.live
         if resume is None:
             is_known = self.epoch.is_known or self._load is None or self._load.is_done or self._load.is_hopeless
@@ -246,8 +246,8 @@ class Lookup(SequenceCache):
         return not self._is_ready and self._is_wanted and self._owner is None and self._begin_fetch(resume)
 
     def _find(self, chain: BlockChain) -> Resume:
-        """Find what brings the prompt furthest. A live state goes before records that reach no further, because taking
-        it over copies nothing. After a store was late only memory is used."""
+        """Finds the furthest position to resume at. A live state is preferred to records that reach no further, because
+        taking it over copies nothing. After a store was late only memory is used."""
         tiers, grid, place = self._tiers, self._rules.grid, HOT if self._is_late else ANYWHERE
         match = tiers.match(self.epoch, chain, self._rules, self._absent, place)
         if self._is_late and match.position < grid.furthest(chain.num_prompt):
@@ -258,8 +258,8 @@ class Lookup(SequenceCache):
         return Resume(chain, match, found[1], *found)
 
     def _look_again(self) -> None:
-        """More may be kept by now. What is fetched already is used unless a block more is there. A sequence that was
-        charged for taking a state over, and nothing else, takes it over in any case."""
+        """Repeats the lookup, because more may be kept by now. A completed fetch is used unless another block was
+        found. A sequence that was charged only for taking a state over takes it over in any case."""
         if self._resume is None or not self._restores:
             return
         is_charged = self._is_admitted and self.takes_over is not None
@@ -270,7 +270,7 @@ class Lookup(SequenceCache):
             self._resume = now
 
     def _find_owner(self) -> "tuple[Lookup, int] | None":
-        """The running sequence that will compute most of this prompt, and up to where."""
+        """Returns the running sequence that will compute most of this prompt, and the end position."""
         resume = self._resume
         if resume is None:
             return None
@@ -299,7 +299,7 @@ class Lookup(SequenceCache):
             self._tiers.events.emit(PrefixAwaited(self.request_id, owner.request_id, until, at_ns))
 
     def _begin_fetch(self, resume: Resume) -> bool:
-        """Begin to fetch once memory was reserved; where there will never be room, compute everything."""
+        """Begins to fetch once memory was reserved; if there will never be room, the prompt is computed."""
         tiers, position = self._tiers, resume.match.position
         if not self._restores or not position or self._num_failed > MAX_FAILED_FETCHES:
             self._is_ready = True
@@ -320,7 +320,8 @@ class Lookup(SequenceCache):
         return lease.is_final
 
     def _num_hot(self, match: PrefixMatch) -> int:
-        """Leading tokens of the match that need not be read; all of them where memory could not keep what is read."""
+        """Returns the leading tokens of the match that need not be read; all of them where memory could not keep the
+        records."""
         are_hot = self._tiers.hot.holds(match.needs)
         if all(are_hot) or self._shape.state_bytes(match.position) > self._tiers.hot.budget_bytes:
             return match.position

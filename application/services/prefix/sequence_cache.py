@@ -17,8 +17,8 @@ from domain.scheduling.step_values import TakeOver
 
 
 class SequenceCache:
-    """The face, and its form for a sequence that reuses nothing and keeps nothing: the layout is unsupported, or reuse
-    is off. `explanation`: what was reused and why no more; final once restored."""
+    """The interface, and its implementation for a sequence that reuses and keeps nothing: its layout is unsupported, or
+    reuse is off. `explanation`: what was reused and why no more; final once restored."""
 
     def __init__(self, explanation: Explanation) -> None:
         self.explanation = explanation
@@ -31,7 +31,7 @@ class SequenceCache:
 
     @property
     def is_looked_up(self) -> bool:
-        """True when it is known where the sequence resumes; that may still have to be fetched."""
+        """True when the position to resume at is known; the records may still have to be fetched."""
         return True
 
     @property
@@ -41,12 +41,12 @@ class SequenceCache:
 
     @property
     def follows(self) -> SequenceId | None:
-        """In the queue: the running sequence that computes more of this prompt than there is yet."""
+        """In the queue: the running sequence that computes more of this prompt than is kept yet."""
         return None
 
     @property
     def next_block(self) -> BlockHash | None:
-        """In the queue: the first block that the sequence would compute; of two with the same one the second waits."""
+        """In the queue: the first block that the sequence would compute; if two have the same one, the second waits."""
         return None
 
     @property
@@ -56,18 +56,20 @@ class SequenceCache:
         return None
 
     def look(self) -> None:
-        """In the queue, before each step is planned: find out where to resume and which sequence to follow. Cheap."""
+        """Finds out where to resume and which sequence to follow; called for queued sequences before each step is
+        planned. Cheap."""
 
     def prepare(self, *, ahead: bool = False) -> None:
-        """The sequence is admitted, or will be soon (`ahead`): look once more, and fetch if there is room. Cheap;
-        repeating it moves on, as `poll` does."""
+        """Looks once more and fetches if there is room, because the sequence is admitted or will be soon (`ahead`).
+        Cheap; repeated calls make progress, as `poll` does."""
 
     def poll(self) -> bool:
-        """Move on, once prepared; True when `restore` may be called. Cheap, called once a step while not ready."""
+        """Makes progress, once prepared; returns True when `restore` may be called. Cheap, called once a step while not
+        ready."""
         return True
 
     def restore(self, model: StateAccess) -> int:
-        """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
+        """Restores the (open, empty) sequence at the furthest available position; returns the position."""
         return 0
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "SequenceCache":
@@ -79,20 +81,20 @@ class SequenceCache:
         return twin
 
     def prefilled(self, model: StateAccess, position: int) -> None:
-        """A chunk up to `position` has been computed."""
+        """Notes that a chunk up to `position` has been computed."""
         self._position = position
 
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
-        """A token was decoded; `output_ids` are all so far."""
+        """Notes that a token was decoded; `output_ids` are all so far."""
 
     def end(self, model: StateAccess, output_ids: Sequence[int]) -> bool:
-        """The sequence finished or was cancelled; its state is still open. Keeps what there is of it. True when the
-        model's sequence ended with it, and need not be closed."""
+        """Keeps the state of a sequence that finished or was cancelled; its state is still open. Returns True when the
+        model's sequence was ended by this, and need not be closed."""
         return False
 
     def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
-        """The sequence is about to lose its state and will continue later: keep all that resuming here takes. It may
+        """Keeps all records that resuming at this position takes, because the sequence is about to be preempted. It may
         still decode before it is abandoned; a new cache begins then."""
 
     def abandon(self) -> None:
-        """The sequence failed, or never had a state. Idempotent, also after `end`."""
+        """Abandons a sequence that failed or never had a state. Idempotent, also after `end`."""

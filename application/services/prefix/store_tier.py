@@ -1,9 +1,9 @@
-"""The store tier: the store behind its write queue, read by workers that can be given up on.
+"""The store tier: the store behind its write queue, read by workers whose reads can be abandoned.
 
 Reads and upkeep (deletes, notes of use) have threads of their own, so no read waits for a write. A call that hangs on
 its volume cannot be stopped. While a read is late the store counts as stuck: no read is started, waiting reads are
-given up, and requests use what is in memory, until the late read returns. There are no timers: lateness is noticed when
-a caller looks at a read.
+abandoned, and requests use what is in memory, until the late read returns. There are no timers: lateness is noticed
+when a caller looks at a read.
 
 Records that were read are uploaded to the device by the worker that read them or, where only that thread may, by the
 compute thread. A read that cannot be uploaded is used as it is: restoring it takes longer.
@@ -42,14 +42,14 @@ MAX_UPKEEP = 1024
 """Deletes and notes of use that may wait; more are left undone, which costs room or recency."""
 
 Upload: TypeAlias = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
-"""Returns the same states in the compute backend's memory, or as they are where that is as good. Any thread."""
+"""Returns the same states in the compute backend's memory, or unchanged where an upload gains nothing. Any thread."""
 
 
 class StoreRead(Call[T]):
     """One read of the store, made by a worker and polled by its caller."""
 
     def __init__(self, tier: "StoreTier", work: Callable[[], T], on_done: Callable[[], None]) -> None:
-        """`on_done` is called by the worker when there is an answer, or will be none."""
+        """`on_done` is called by the worker when the read has ended, with or without an answer."""
         super().__init__(work)
         self._tier = tier
         self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
@@ -60,7 +60,7 @@ class StoreRead(Call[T]):
 
     @property
     def is_hopeless(self) -> bool:
-        """True when no answer will come in time: the read is late itself, or waits behind a late one."""
+        """True when no answer can arrive in time: the read is late itself, or waits behind a late one."""
         return not self.is_done and self._tier.is_stuck
 
     @property
@@ -70,7 +70,7 @@ class StoreRead(Call[T]):
         return None if has_failed else self.future.result()
 
     def abandon(self) -> None:
-        """The answer is not wanted any more: work that has not begun never does. Idempotent."""
+        """Abandons the read: work that has not begun never does. Idempotent."""
         if self.future.cancel():
             self._tier.read_ended(self)
 
@@ -119,7 +119,7 @@ class StoreTier:
         self._late: set[Hashable] = set()
 
     def report_to(self, indexes: Indexes) -> None:
-        """Keep `indexes` informed of what is queued and stored. Call it before the first put."""
+        """Reports queued and stored records to `indexes` from now on. Call it before the first put."""
         self._indexes = indexes
         if self.writer is not None:
             self.writer.report_to(indexes)
@@ -149,12 +149,12 @@ class StoreTier:
         return self.read(partial(self._fetch, keys, groups), on_done)
 
     def drop(self, keys: Sequence[RecordKey]) -> None:
-        """Have a worker delete records with all that follows them."""
+        """Lets a worker delete records with all that follows them."""
         if keys and self.writer is not None:
             self._keep_up(partial(self.writer.delete, keys))
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Have a worker note a use."""
+        """Lets a worker note a use."""
         if keys and self.writer is not None:
             self._keep_up(partial(self.writer.store.touch, keys))
 
@@ -193,7 +193,7 @@ class StoreTier:
         return bool(late)
 
     def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
-        """Have a worker do `work`, which reads the store; None while the store is stuck."""
+        """Runs `work`, which reads the store, in a worker; returns None while the store is stuck."""
         read = StoreRead(self, work, on_done)
         if self.is_stuck:
             return None
@@ -204,8 +204,8 @@ class StoreTier:
         return read
 
     async def answer(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which reads the store, for a caller on an event loop. Raises StoreUnresponsive after
-        the read timeout, by the loop's clock, and at once while the store is stuck."""
+        """Returns the result of `work`, which reads the store, for a caller on an event loop. Raises StoreUnresponsive
+        after the read timeout, by the loop's clock, and at once while the store is stuck."""
         read = self.read(work)
         if read is None:
             raise _unresponsive(self._timeout_s)
@@ -215,7 +215,7 @@ class StoreTier:
             read.abandon()
 
     async def await_upkeep(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
-        """The result of blocking `work` on the one upkeep thread, for a caller on an event loop.
+        """Returns the result of blocking `work` on the one upkeep thread, for a caller on an event loop.
 
         Raises StoreUnresponsive after `timeout_s` (None: the read timeout), by the loop's clock, and at once while the
         store is stuck. Work that has begun continues then.
@@ -230,12 +230,12 @@ class StoreTier:
         return await _within(timeout_s, future)
 
     def close(self) -> None:
-        """Start nothing more. What runs is not waited for; the writer is closed by its owner."""
+        """Refuses further work. Running work is not waited for; the writer is closed by its owner."""
         for lane in (self._readers, self._upkeep):
             lane.close()
 
     def join(self, timeout_s: float) -> bool:
-        """After `close`: wait for what runs, at most `timeout_s` in all. False when something still runs."""
+        """Waits for running work, after `close`, at most `timeout_s` in all. Returns False when some still runs."""
         until_ns = self.clock.now_ns() + int(timeout_s * 1e9)
         lanes = (self._readers, self._upkeep)
         return all([lane.join(max(0.0, (until_ns - self.clock.now_ns()) / 1e9)) for lane in lanes])

@@ -1,4 +1,4 @@
-"""The tiers of the prefix cache with their common index, and what all sequences of one cache share.
+"""The tiers of the prefix cache, with the index and the state that all sequences of one cache share.
 
     tier    keeps                                        a sequence takes it by          blocks
     live    whole states of ended sequences              moving the state (`take_over`)  never
@@ -39,20 +39,20 @@ class Tier(Protocol[Key, Kept]):
         ...
 
     def put(self, kept: Sequence[Kept]) -> int:
-        """Keep these, in order, as far as there is room; returns how many are there afterwards."""
+        """Keeps these, in order, while room permits; returns how many are present afterwards."""
         ...
 
     def get(self, keys: Sequence[Key]) -> Sequence[Kept | None]:
-        """Returns what is there, None for the others. Does not count as use."""
+        """Returns the present entries, None for the others. Does not count as use."""
         ...
 
     def drop(self, keys: Sequence[Key]) -> None:
-        """Keep these no longer, at once or soon. Absent keys are ignored."""
+        """Drops these, at once or soon. Absent keys are ignored."""
         ...
 
     def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
-        """Keep nothing of these namespaces any longer, and report what went. `ended`: those of the choice that this
-        process has used. Called after their epochs ended, so nothing of them is put again."""
+        """Drops everything of these namespaces and returns the counts. `ended`: those of the choice that this process
+        has used. Called after their epochs ended, so nothing of them is put again."""
         ...
 
 
@@ -81,7 +81,7 @@ class PrefixTiers:
 
     @property
     def keeps_records(self) -> bool:
-        """True when captured records can be had at once: from memory, or from the write queue."""
+        """True when captured records are available at once: from memory, or from the write queue."""
         return bool(self.hot.budget_bytes) or self.store.writer is not None
 
     def wake(self) -> None:
@@ -92,8 +92,8 @@ class PrefixTiers:
         return self.indexes.epoch(info)
 
     def load(self, epoch: Epoch) -> StoreRead[None] | None:
-        """Have a worker read the keys that the store has of the namespace, once for all sequences that wait for it.
-        None: there is nothing to wait for."""
+        """Lets a worker read the keys that the store has of the namespace, once for all sequences that wait for it.
+        Returns None when there is nothing to wait for."""
         if epoch.is_known:
             return None
         load = self._loads.get(epoch)
@@ -111,11 +111,11 @@ class PrefixTiers:
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
     ) -> PrefixMatch:
-        """The furthest position that records can restore; as `PrefixIndex.match`, without I/O."""
+        """Returns the furthest position that records can restore; as `PrefixIndex.match`, without I/O."""
         return self.indexes.match(epoch, chain, rules, absent, place)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
-        """Drop records from memory and, with all that follows them, from the store."""
+        """Drops records from memory and, with all that follows them, from the store."""
         self.hot.drop(keys)
         self.store.drop(keys)
 

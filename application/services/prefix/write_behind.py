@@ -1,4 +1,4 @@
-"""The write queue in front of the store: records wait here until a thread of its own has written them.
+"""The write queue in front of the store: records wait here until the writer thread has written them.
 
     offered ──► waiting ──► prepared, written ──► persisted | dropped
        │           └──► withdrawn
@@ -90,7 +90,7 @@ class WriteBehind:
         self._changed = Condition()
         self._waiting: deque[Offer] = deque()
         self._ahead: deque[_Batch] = deque()
-        self._writing: list[Offer] = []  # taken and not settled: prepared, or being put
+        self._writing: list[Offer] = []  # accepted and not settled: prepared, or being put
         # A record that waits more than once is here until its last copy goes; copies are alike, as their key says all.
         self._records: dict[RecordKey, Record] = {}
         self._copies: Counter[RecordKey] = Counter()
@@ -103,14 +103,14 @@ class WriteBehind:
         self._start()
 
     def report_to(self, indexes: Indexes) -> None:
-        """Keep `indexes` informed of what is queued and what is stored. Call it before the first offer."""
+        """Reports queued and stored records to `indexes` from now on. Call it before the first offer."""
         self._indexes = indexes
         self.store.watch(indexes.note_gone)
 
     def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
-        """Queue records of one namespace, parents first, or refuse them all; after a refusal nothing that follows them
-        should be offered. A batch larger than the whole queue is taken when the queue is empty. Never blocks on the
-        store."""
+        """Queues records of one namespace, parents first, or refuses them all; after a refusal nothing that follows
+        them should be offered. A batch larger than the whole queue is taken when the queue is empty. Never blocks on
+        the store."""
         at_ns, raw_bytes = self._clock.now_ns(), _raw_bytes(records)
         with self._changed:
             reason = self._refusal(records, raw_bytes)
@@ -156,8 +156,8 @@ class WriteBehind:
             return list({record.key: None for offer in offers for record in offer.records})
 
     def delete(self, keys: Sequence[RecordKey]) -> None:
-        """Remove records with all that follows them, queued or stored. Blocks while one of them is being written. What
-        is queued and follows what only the store had is dropped as an orphan when it is written."""
+        """Remove records with all that follows them, queued or stored. Blocks while one of them is being written. A
+        queued record that follows a record only the store had is dropped as an orphan when it is written."""
         self._withdraw(keys)
         self.store.delete(keys)
 
@@ -174,7 +174,7 @@ class WriteBehind:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory held for the store, at most: the queued payload and what was prepared of it."""
+        """An upper bound on the memory held for the store, in bytes: the queued payload and its prepared form."""
         return self._queued_bytes + self._prepared_bytes
 
     def loss_reason(self, key: RecordKey) -> str | None:
@@ -231,14 +231,15 @@ class WriteBehind:
                 self._guarded(self.store.flush)
 
     def _next_offers(self) -> list[Offer] | None:
-        """Offers to prepare. Empty when enough is prepared, or nothing waits; None when nothing will any more."""
+        """Returns the offers to prepare; empty when enough is prepared or none waits, None after the queue was
+        closed."""
         if len(self._ahead) > 1 and self._prepared_bytes >= self._ahead_bytes:
             return []
         return self._take(self._batch_bytes, 0.0 if self._ahead else self._idle_s)
 
     def _take(self, batch_bytes: int, timeout_s: float = 0.0) -> list[Offer] | None:
-        """The next offers, about `batch_bytes` of payload, each to be settled. Waits for the first one; empty when
-        none came in time, None when the queue is closed and empty."""
+        """Returns the next offers, about `batch_bytes` of payload, each to be settled. Waits for the first one; returns
+        an empty list when none arrived in time, None when the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed, timeout_s)
             taken: list[Offer] = []
@@ -270,18 +271,19 @@ class WriteBehind:
             reason = self._put(put) if put is not None else FAILED
             self._written_ns = self._clock.now_ns()
             self._prepared_bytes -= sum(offer.raw_bytes for offer in offers)
-            for offer in offers:  # alone once more where the batch failed: one bad offer must not fail the others
+            for offer in offers:  # alone again after a failed batch: one bad offer fails no other
                 is_retried = reason is not None and len(offers) > 1
                 own = self._put(partial(self.store.put, offer.records)) if is_retried else reason
                 self._settle(offer, own, gone, started_ns)
 
     def _put(self, put: PreparedPut) -> str | None:
-        """None when stored, or else the reason."""
+        """Stores a batch. Returns the reason for a failure; None when it was stored."""
         outcome = self._guarded(put)
         return None if outcome is PutOutcome.STORED else outcome.value if outcome is not None else FAILED
 
     def _guarded(self, call: Callable[[], _Result]) -> _Result | None:
-        """None when it raised: a store that breaks its contract must not end the thread, and is reported."""
+        """Returns None when the call raised: a store that breaks its contract is reported and must not end the
+        thread."""
         try:
             return call()
         except Exception as failure:
@@ -290,8 +292,8 @@ class WriteBehind:
             return None
 
     def _settle(self, offer: Offer, reason: str | None, gone: Collection[RecordKey] = (), started_ns: int = 0) -> None:
-        """End an offer that was taken, once. `reason` None: it was stored. `gone`: what has left the store since its
-        put began."""
+        """Settles an accepted offer, once. `reason` None: it was stored. `gone`: keys that have left the store since
+        its put began."""
         num_records, raw_bytes = len(offer.records), offer.raw_bytes
         if reason is not None:
             self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns(), offer.id))
@@ -328,8 +330,8 @@ class WriteBehind:
         return [key for key, record in zip(keys, found, strict=True) if record is None]
 
     def _withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Take what waits of these records, and everything queued that follows them, out of the queue; returns their
-        keys. Afterwards none of them is being written either. Counted and not reported: a caller wanted it."""
+        """Removes the queued ones of these records, and everything queued that follows them; returns their keys.
+        Afterwards none of them is being written either. Counted and not reported, because a caller requested it."""
         with self._changed:
             doomed = self._below(keys)
             waiting, self._waiting = self._waiting, deque()
@@ -353,9 +355,9 @@ class WriteBehind:
         return not self._below(keys).isdisjoint(record.key for offer in self._writing for record in offer.records)
 
     def _below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Keys of those of these records, and of all that follows them, that are queued."""
+        """Returns the keys of queued records among these and all that follow them."""
         found, num_before = set(keys), -1
-        while len(found) != num_before:  # records mostly come after their parents: the second pass finds no more
+        while len(found) != num_before:  # parents mostly precede their records: the second pass finds no more
             num_before = len(found)
             found.update(key for key, record in self._records.items() if parent_of(record) in found)
         return found & self._records.keys()

@@ -1,15 +1,15 @@
 """The engine's loop over its sequences: each call of `step` plans one step and runs it.
 
     restore     put back the state of every sequence whose prefix has arrived
-    plan        `domain.scheduling.plan_step`: whom to admit, preempt, decode and prefill within the memory budget
+    plan        `domain.scheduling.plan_step`: sequences to admit, preempt, decode and prefill within the memory budget
     admit       open a state for each admitted sequence and begin to fetch its prefix
     decode      one forward pass a model; sequences that are preempted decode once more, and then release their state
     deliver     the tokens leave before any prompt's chunk begins
     prefill     one turn of chunks; before a prompt's last chunk its further choices are forked from its state
     look ahead  fetch prefixes for the head of the queue
 
-A failure belongs to the sequence it happened to: that one ends with an error, and the others go on, whichever
-neighbour raised. Compute thread only, except where a property says otherwise.
+A failure ends the sequence in which it happened with an error; the others continue. Compute thread only, except where a
+property says otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -116,7 +116,7 @@ class EngineLoop:
         if not plan.is_empty:
             self._report_step(started_ns, num_prefilled, num_decoded)
         self.batcher.deliver()
-        has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may go on
+        has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may continue
         return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
 
     # ---- calls between two steps ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
 
 class LoadedModels(Mapping[ModelId, LoadedModel]):
     """The loaded models by id. `memory`: bytes by purpose, as the backend reported them after the last load or unload.
-    `loading`: the load under way. `wake`: called when a load that waits for a worker may go on."""
+    `loading`: the load under way. `wake`: called when a load that waits for a worker may continue."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         return len(self._queue)
 
     def add(self, source: ModelSource, options: LoadOptions, result: "Future[EngineModel]") -> None:
-        """Queues a load. From now on `result` cannot be cancelled: the load goes on."""
+        """Queues a load. From now on `result` cannot be cancelled: the load continues."""
         if result.set_running_or_notify_cancel():
             self._queue.append((self.load(source, options), result))
 

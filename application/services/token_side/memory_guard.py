@@ -28,7 +28,7 @@ from domain.scheduling.sequence import WAITING, Phase
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 
 AHEAD_SHARE = 16
-"""Prefixes that are fetched for queued sequences may take one part in so many of all memory."""
+"""Prefixes that are fetched for queued sequences may take this fraction (one divided by it) of all memory."""
 
 LASTING_STEPS = 8
 """The number of further steps for which a budget stands while all sequences decode, below the high mark."""
@@ -108,7 +108,7 @@ class MemoryGuard:
         return room
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
-        """Returns what a sequence holds at its longest. Asked when it arrives and after each preemption, when its
+        """Returns what a sequence holds at its longest. Called when it arrives and after each preemption, when its
         output so far is part of its prompt."""
         return charge_bytes(shape, num_prompt, num_new, self._chunk)
 

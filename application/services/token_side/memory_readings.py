@@ -5,8 +5,8 @@ sequence, and again once the engine has rested. Clearing takes milliseconds, so 
 repeated in every step, unless a sequence would be preempted.
 
 While no sequence is active, memory that was read beyond all known purposes becomes a purpose of its own, within a
-bound: the process does grow a little, but freed memory that an allocator keeps from the system must not refuse every
-request for ever. Compute thread only. What cannot be read raises nothing.
+bound: the process does grow a little, but freed memory that an allocator keeps must not cause every later request to be
+refused. Compute thread only. What cannot be read raises nothing.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ READ_EVERY_STEPS = 16
 """A reading stands for so many steps below the low mark: it takes 0.2 ms on a CPU, of steps of 3 ms."""
 
 SMALL_SHARE = 128
-"""One part in so many of all memory is small: a reading stands until more was reserved or released, and fewer freed
+"""One part in so many of all memory is small: a reading is valid until more was reserved or released, and fewer freed
 buffers are not cleared."""
 
 MAX_GROWN_SHARE = 8

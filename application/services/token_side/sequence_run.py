@@ -1,4 +1,4 @@
-"""One choice of a submission on its way through the engine: the work of each phase, and the items it sends.
+"""One choice of a submission in the engine: the work of each phase, and the items it sends.
 
     waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or with its prompt)
        │ ▲             (prefix cache at work)     ▲                      │

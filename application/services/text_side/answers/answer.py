@@ -47,26 +47,26 @@ class Answer:
     # ---- the engine's side -------------------------------------------------------------------------------------
 
     def add(self, prompt_ids: IdRow, choices: Sequence[Choice]) -> None:
-        """One more prompt was submitted."""
+        """Adds the choices of a submitted prompt."""
         self.prompts.append(prompt_ids)
         self.choices += choices
         self._num_unread += len(choices)
 
     def complete(self) -> None:
-        """All prompts were submitted."""
+        """Notes that all prompts were submitted."""
         self._is_whole = True
         self._give_back_if_over()
 
     def receive(self, choice: Choice, item: EngineItem) -> None:
-        """Add the engine's next report of a choice; the engine is asked to stop where the choice ends by it. May raise
-        what its parser raises: see `fail`."""
+        """Adds the engine's next report of a choice, and asks the engine to stop if the choice ends by it. Raises what
+        its parser raises: see `fail`."""
         if choice.outcome is not None:
             return
         choice.receive(item)
         self._changed(choice, is_reported=isinstance(item, Ended))
 
     def fail(self, choice: Choice, error: DomainError) -> None:
-        """End a choice that cannot continue here, unless it has ended."""
+        """Ends a choice that cannot continue here, unless it has ended."""
         if choice.outcome is None:
             choice.fail(error)
             self._changed(choice, is_reported=False)
@@ -120,7 +120,7 @@ class Answer:
         return Progress("working")
 
     async def admitted(self, timeout_s: float) -> None:
-        """Wait until every choice was admitted, one has begun, or `timeout_s` has passed. Raises the error of a choice
+        """Waits until every choice was admitted, one has begun, or `timeout_s` has passed. Raises the error of a choice
         that failed before. Reads nothing."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -156,7 +156,7 @@ class Answer:
         return unread
 
     def close(self) -> None:
-        """Cancel what has not ended, within one engine step. Idempotent."""
+        """Cancels the choices that have not ended, within one engine step. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,5 @@
-"""The grammar that constrains a request's answer: the client's wish in the call format of the model's family, checked.
+"""The grammar that constrains a request's answer: the client's constraint in the call format of the model's family,
+checked.
 
     tool_choice   asks for a grammar      constrained to
     none          yes                     the grammar
@@ -48,7 +49,8 @@ class GrammarCheck:
         self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
     ) -> GenerationRequest:
         """Returns the request with the grammar of its answer (`with_answer_grammar`), checked. Tools' own grammars are
-        left out where they make that impossible; the model still reads them in its prompt. Raises as both do."""
+        left out where they make that impossible; the model still reads them in its prompt. Raises as
+        `with_answer_grammar` and `check` do."""
         try:
             return await self._constrained(request, tokenizer, model, prompt_ids)
         except (InvalidRequest, ServerUnavailable):

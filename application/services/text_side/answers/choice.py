@@ -112,7 +112,7 @@ class Choice:
         self._held_bytes = 0
 
     def receive(self, item: EngineItem) -> None:
-        """Add the engine's next report. May raise what the parser raises: see `fail`."""
+        """Adds the engine's next report. Raises what the parser raises: see `fail`."""
         if self.outcome is not None:
             return
         if isinstance(item, Ended):
@@ -125,7 +125,7 @@ class Choice:
             self._add(item)
 
     def fail(self, error: DomainError) -> None:
-        """End it with an error, unless it has ended."""
+        """Ends the choice with an error, unless it has ended."""
         if self.outcome is None:
             self._end(Failed(error, self._counted))
 
@@ -136,12 +136,12 @@ class Choice:
         return taken
 
     def close(self) -> None:
-        """Drop what is unread, now and later: its reader has left."""
+        """Drops unread items, now and later: the reader has left."""
         self._is_closed = True
         self._clear()
 
     def note_parsing(self, item: EngineItem, from_ns: int, to_ns: int, *, has_failed: bool) -> None:
-        """Count the event loop's time for an item. An end without tokens before it is not parsing."""
+        """Counts the event loop's time for an item. An end without tokens before it is not parsing."""
         if isinstance(item, Tokens) or (isinstance(item, Ended) and (has_failed or self._parsed_from_ns is not None)):
             self._parsed_from_ns = from_ns if self._parsed_from_ns is None else self._parsed_from_ns
             self._parse_ns += to_ns - from_ns
@@ -202,7 +202,7 @@ class Choice:
         self._end(Finished(reason, usage, stop_text, call_problems(calls, tools)))
 
     def _up_to_stop(self, deltas: Iterable[ContentDelta]) -> tuple[list[ContentDelta], str | None]:
-        """The deltas that may be shown now, and the stop string that ends the choice behind them."""
+        """Returns the deltas that may be reported now, and the stop string that ends the choice after them."""
         shown: list[ContentDelta] = []
         for delta in deltas:
             step = self._matched(delta.text) if isinstance(delta, TextDelta) else self._stop.flush()
@@ -226,7 +226,7 @@ class Choice:
         return replace(self._usage, completion_tokens=self.num_tokens)
 
     def _add(self, *items: StreamItem) -> None:
-        """Keep items for the reader; too many bytes fail the choice, for an answer with a gap would be wrong."""
+        """Keeps items for the reader; too many bytes fail the choice, because an answer with a gap would be wrong."""
         for item in items:
             if self.outcome is not None:
                 return

@@ -1,4 +1,4 @@
-"""All requests that are in work: prepared, waiting in the queue, or computed; the engine's batches go through here.
+"""The table of open requests: prepared, waiting in the queue, or computed. It receives the engine's batches.
 
     enter ──► model ──► prompt ──► submitted ──► queue ──► computed ──► the engine has ended all choices
       └── Preparation: cancelled by asyncio ──┘     └── Answer: cancelled in the engine ──┘
@@ -95,7 +95,7 @@ class OpenRequests:
     # ---- before the submission ---------------------------------------------------------------------------------
 
     def reserve(self, num_choices: int) -> None:
-        """Take places in the queue before preparing a prompt. Raises QueueFull or ServerUnavailable."""
+        """Reserves places in the queue before a prompt is prepared. Raises QueueFull or ServerUnavailable."""
         if self._is_cut_off:
             raise ServerUnavailable(STOPPING)
         status = self._engine.status()
@@ -106,11 +106,11 @@ class OpenRequests:
         self.num_waiting += num_choices
 
     def release(self, num_choices: int) -> None:
-        """Give back the places of choices that were never submitted."""
+        """Gives back the places of choices that were never submitted."""
         self.num_waiting -= num_choices
 
     def preparations(self) -> Sequence[Preparation]:
-        """The longest waiting first."""
+        """Returns the preparations under way, the longest waiting first."""
         return [one.preparation for one in self._preparing.values()]
 
     @contextmanager
@@ -125,18 +125,18 @@ class OpenRequests:
         except asyncio.CancelledError:
             if one.cancelled_for is not None and task.uncancel() <= one.num_cancelled:
                 raise one.cancelled_for from None
-            raise  # its client left too
+            raise  # its client disconnected as well
         finally:
             del self._preparing[request.id]
 
     # ---- submitted ---------------------------------------------------------------------------------------------
 
     def add(self, answer: Answer, choices: Sequence[Choice]) -> None:
-        """The choices of one prompt have just been submitted."""
+        """Adds the choices of a prompt that was just submitted."""
         self._open[choices[0].request.id] = answer, choices
 
     def cancel(self, id: RequestId) -> None:
-        """End a request with all its choices, or one choice by its own id, within one engine step. Its client gets
+        """Ends a request with all its choices, or one choice by its own id, within one engine step. Its client gets
         RequestCancelled. Raises RequestNotFound for an id that is not open."""
         if self._stop_preparing(id, RequestCancelled()):
             return
@@ -151,7 +151,8 @@ class OpenRequests:
         raise RequestNotFound(f"no request '{printable(id)}' is open")
 
     def cut_off(self) -> None:
-        """The server stops and waits no longer: open, waiting and new requests get ServerUnavailable."""
+        """Ends open and waiting requests with ServerUnavailable, and refuses new ones: the server stops and waits no
+        longer."""
         self._is_cut_off = True
         for id in tuple(self._preparing):
             self._stop_preparing(id, ServerUnavailable(STOPPING))
@@ -160,7 +161,7 @@ class OpenRequests:
                 answer.fail(choice, ServerUnavailable(STOPPING))
 
     def receive(self, batch: StepBatch) -> None:
-        """Give each item of the engine's batch to its choice, and emit the batch's events and the ends."""
+        """Passes each item of the engine's batch to its choice, and emits the batch's events and the ends."""
         self.num_waiting -= batch.num_left_queue
         ended: list[Event] = []
         counts: list[tuple[RequestId, int]] = []

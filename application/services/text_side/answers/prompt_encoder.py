@@ -62,7 +62,7 @@ class PromptEncoder:
         return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
 
     def close(self) -> None:
-        """Stop the lanes without waiting; a prompt that is being encoded is dropped."""
+        """Stops the lanes without waiting; a prompt that is being encoded is dropped."""
         self._lane.close()
         self._long_lane.close()
 
@@ -83,7 +83,8 @@ class PromptEncoder:
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
-    """The length of all texts plus a constant for each message; the rendered length is not known before rendering."""
+    """Returns the length of all texts plus a constant for each message; the rendered length is not known before
+    rendering."""
     if isinstance(prompt, TextPrompt):
         return len(prompt.text)
     return len(prompt.messages) * MESSAGE_CHARS + sum(

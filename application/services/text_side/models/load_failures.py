@@ -57,7 +57,7 @@ class LoadFailures:
         )
 
     def forget(self, id: ModelId) -> None:
-        """It was loaded."""
+        """Forgets the failure of a model that was loaded."""
         self._failures.pop(id, None)
 
 
@@ -72,11 +72,11 @@ class BlamedLoads:
         self._blamed: dict[object, str] = {}
 
     def begin(self) -> None:
-        """Another engine has started, which loads nothing yet."""
+        """Starts anew for another engine, which loads nothing yet."""
         self._open.clear()
 
     async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]], max_losses: int = 1) -> T:
-        """Run `work`, which loads or checks a model. Raises ModelLoadFailed when it ends the engine `max_losses` times
+        """Runs `work`, which loads or checks a model. Raises ModelLoadFailed when it ends the engine `max_losses` times
         in a row, and where it did so recently."""
         if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
             raise ModelLoadFailed(reason, param="model")
@@ -95,7 +95,7 @@ class BlamedLoads:
             self._blamed.pop(key, None)
 
     def blame(self, why: str) -> bool:
-        """The engine was lost. Returns True if a load or check was under way."""
+        """Notes that the engine was lost. Returns True if a load or check was under way."""
         for key, (source, max_losses) in self._open.items():
             self._num_losses[source.id] = self._num_losses.get(source.id, 0) + 1
             if self._num_losses[source.id] >= max_losses:

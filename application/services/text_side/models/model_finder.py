@@ -89,8 +89,8 @@ class ModelFinder:
         self.download: DownloadProgress | None = None
 
     async def find(self, id: ModelId) -> FoundModel:
-        """Concurrent callers share one search, which the cancellation of one of them does not end. Raises ModelNotFound
-        and ModelLoadFailed."""
+        """Returns a model by name. Concurrent callers share one search, which the cancellation of one of them does not
+        end. Raises ModelNotFound and ModelLoadFailed."""
         task = self._finding.get(id)
         if task is None:
             task = asyncio.create_task(self._find(id))
@@ -99,19 +99,19 @@ class ModelFinder:
         return await asyncio.shield(task)
 
     def found_again(self, served: ServedModel) -> FoundModel:
-        """The same for a model that was served a moment ago."""
+        """As `find`, for a model that was served a moment ago."""
         weight_bytes = served.description.weight_bytes
         return FoundModel(
             served.source, served.tokenizer, self._options(served.source.id), weight_bytes, served.sampling
         )
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
-        """Remember a failed load, but not one for lack of memory: that may be tried again at any time."""
+        """Remembers a failed load, except for lack of memory: that may be tried again at any time."""
         if isinstance(error, ModelLoadFailed) and not isinstance(error, ModelExceedsMemory):
             self._failures.note(source, error.message, self._now_s())
 
     def forget_failure(self, id: ModelId) -> None:
-        """It was loaded."""
+        """Forgets the failure of a model that was loaded."""
         self._failures.forget(id)
 
     def _end_finding(self, id: ModelId, task: asyncio.Task[FoundModel]) -> None:
@@ -126,8 +126,8 @@ class ModelFinder:
         return await self._prepare(source)
 
     async def _prepare(self, source: ModelSource) -> FoundModel:
-        """Check the files and load the tokenizer at once: both have much to import at a server's start. An error in the
-        files is raised first."""
+        """Checks the files and loads the tokenizer in parallel: both import large libraries at a server's start. An
+        error in the files is raised first."""
         options = self._options(source.id)
         preview, tokenizer = await asyncio.gather(
             self.workers.run(self._check, source, options),

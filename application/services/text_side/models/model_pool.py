@@ -91,7 +91,7 @@ class ModelPool:
         return self._finder.download
 
     def loaded(self) -> tuple[ServedModel, ...]:
-        """Least recently used first."""
+        """Returns the loaded models, the least recently used first."""
         return tuple(self._served.values())
 
     def standing(self, id: ModelId) -> ModelStanding:
@@ -105,18 +105,18 @@ class ModelPool:
         return self._room()
 
     async def pin(self, id: ModelId) -> None:
-        """Load it and keep it loaded. Raises as `acquire`, without pinning it."""
+        """Loads a model and keeps it loaded. Raises as `acquire`; the model is not pinned then."""
         served = await self.acquire(id)
         self._residency.pin(id)
         self.release(served)
 
     def unpin(self, id: ModelId) -> None:
-        """Allow it to be unloaded to make room, from now on."""
+        """Allows a model to be unloaded to make room, from now on."""
         self._residency.unpin(id)
         self._move()
 
     def unload_when_idle(self, id: ModelId) -> None:
-        """Unload it when its last lease is given back, pinned or not. A later `acquire` loads it again."""
+        """Unloads a model when its last lease is given back, pinned or not. A later `acquire` loads it again."""
         self._residency.unload_when_idle(id)
         self._move()
 
@@ -125,7 +125,7 @@ class ModelPool:
         return self._residency.fixed_bytes(id, with_leased=with_leased)
 
     async def make_room(self, most_bytes: int) -> None:
-        """Unload idle models until the remaining weights are at most `most_bytes`, or no idle model is left."""
+        """Unloads idle models until the remaining weights are at most `most_bytes`, or no idle model is left."""
         going = self._residency.make_room(most_bytes)
         self._move()
         while any(map(self._residency.is_unloading, going)):
@@ -133,9 +133,9 @@ class ModelPool:
             await self._moved.wait()
 
     async def acquire(self, id: ModelId) -> ServedModel:
-        """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
+        """Leases a model, loading it if necessary. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
         ModelExceedsMemory for a model that can never be loaded, and ModelsBusy when no room was found for it in time.
-        Cancelled or failed, nothing is held."""
+        After cancellation or failure nothing is held."""
         loop = asyncio.get_running_loop()
         ticket, granted = next(self._tickets), loop.create_future()
         self._waiting[ticket] = id, granted
@@ -150,7 +150,7 @@ class ModelPool:
                 patience.cancel()
         except BaseException:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self._residency.release(id)  # cancelled in the moment it was served
+                self._residency.release(id)  # cancelled at the moment in which its lease was granted
             self._residency.withdraw(id, ticket)
             self._move()
             raise
@@ -161,7 +161,7 @@ class ModelPool:
 
     @asynccontextmanager
     async def leased(self, id: ModelId) -> AsyncGenerator[ServedModel]:
-        """A lease for the length of a block. Raises as `acquire`."""
+        """Holds a lease for the duration of a block. Raises as `acquire`."""
         served = await self.acquire(id)
         try:
             yield served
@@ -169,12 +169,12 @@ class ModelPool:
             self.release(served)
 
     def share(self, served: ServedModel) -> bool:
-        """Take one more lease on a leased model, without waiting. Returns False if it is no longer leased."""
+        """Takes one more lease on a leased model, without waiting. Returns False if it is no longer leased."""
         id = served.source.id
         return self._served.get(id) is served and self._residency.add_lease(id)
 
     def release(self, served: ServedModel) -> None:
-        """Give a lease back, once."""
+        """Gives a lease back, once."""
         self._residency.release(served.source.id)
         self._move()
 
@@ -184,7 +184,7 @@ class ModelPool:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Stop the timers and workers; a download under way is not waited for."""
+        """Stops the timers and workers; a download under way is not waited for."""
         for timer in self._idle_timers.values():
             timer.cancel()
         self._idle_timers.clear()
@@ -203,7 +203,7 @@ class ModelPool:
     # ---- room --------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        """After any change: hand out granted leases and begin the next load or unload."""
+        """Hands out granted leases and begins the next load or unload; called after every change."""
         self._moved.set()
         self._look()
         for ticket in self._residency.take_granted():
@@ -250,7 +250,7 @@ class ModelPool:
         )
 
     def _time_idle(self) -> None:
-        """One timer for each idle model that has a time to live; a model that stays idle keeps its timer."""
+        """Sets one timer for each idle model that has a time to live; a model that stays idle keeps its timer."""
         idle = {id for id in self._served if not self._residency.num_leases(id)}
         for id in self._idle_timers.keys() - idle:
             self._idle_timers.pop(id).cancel()
@@ -311,7 +311,7 @@ class ModelPool:
                 granted.set_exception(error)
 
     def _refuse(self, id: ModelId, ticket: int) -> None:
-        """Refuse a request that has waited too long for room, unless its model is being loaded by now."""
+        """Refuses a request that has waited too long for room, unless its model is being loaded by now."""
         if not self._residency.waits_for_room(id, ticket):
             return
         self._residency.withdraw(id, ticket)
@@ -325,7 +325,7 @@ class ModelPool:
             )
 
     def _why_no_room(self, id: ModelId) -> str:
-        """Names no other model: the client may not be allowed to know of it."""
+        """Returns the reason. It names no other model, because the client may not be allowed to know of it."""
         num_loaded = len(self.loaded())
         busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
         room, reasons = self._residency.room, list[str]()

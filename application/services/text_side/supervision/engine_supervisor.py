@@ -97,7 +97,7 @@ class EngineSupervisor:
         self._missing: set[ModelId] = set()  # wanted models that the present engine could not load
         self._loads = BlamedLoads(clock)  # checks of models included
         self._tasks: set[asyncio.Task[object]] = set()
-        self._answers = asyncio.Event()  # there is an engine, or waiting is over
+        self._answers = asyncio.Event()  # set while an engine is present, and once waiting is over
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_time = True
 
@@ -148,7 +148,7 @@ class EngineSupervisor:
 
     @property
     def cache(self) -> EngineCache:
-        """The present engine's. Raises ServerUnavailable while another one is started: a statistic can wait."""
+        """The prefix cache of the present engine. Raises ServerUnavailable while another engine is started."""
         if self._state is _State.RESTARTING:
             raise self._unavailable()
         return self._engine.cache
@@ -212,14 +212,14 @@ class EngineSupervisor:
         return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
     def abandon(self) -> None:
-        """End the present engine, if there is one, because it hangs: another one takes over."""
+        """Ends the present engine, if any, because it hangs: another one takes over."""
         if self._state is not _State.ENDED and self._has_engine:
             self._engine.abandon()
 
     # ---- the present engine ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Start the engine instance that was made."""
+        """Starts the engine instance that was made."""
         self._life += 1
         self._num_attempts += 1
         self._missing.clear()
@@ -235,7 +235,7 @@ class EngineSupervisor:
             self._is_made = self._was_ever_made = True
 
     def _begin_to_serve(self) -> None:
-        """The engine has its models and takes work."""
+        """Begins to send work to the engine, which has its models."""
         self._state, self._since_ns = _State.RUNNING, self._clock.now_ns()
         self._is_overdue = self._has_given_up = False
         if self._deadline is not None:
@@ -254,8 +254,8 @@ class EngineSupervisor:
         return self._engine
 
     async def _ask(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
-        """Returns the engine's answer about a model. An engine that is lost before it was made has not seen the
-        question, which then goes to the next one."""
+        """Returns the engine's answer about a model. A question that was sent to an engine that is lost before it was
+        made goes to the next one."""
         while True:
             engine, life = await self._next(), self._life
             try:
@@ -307,7 +307,7 @@ class EngineSupervisor:
         self._run(self._restart(0.0 if self._is_first_loss else min(MAX_DELAY_S, 2.0 ** (self._num_short_lived - 1))))
 
     def _finish(self, why: str) -> None:
-        """The lost engine was the last one."""
+        """Ends all open work: the lost engine was the last one."""
         self._state, self._why = _State.ENDED, why
         for task in tuple(self._tasks):
             task.cancel()
@@ -316,7 +316,7 @@ class EngineSupervisor:
         self._outdated(why)
 
     async def _give_up_later(self) -> None:
-        """Give up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last chance."""
+        """Gives up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last attempt."""
         await self._sleep(GIVE_UP_S)
         self._is_overdue = True
         if not (self._has_engine and self._is_made):
@@ -350,7 +350,7 @@ class EngineSupervisor:
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
-        """Load a model in the present engine. If that fails, the model's open work ends with the reason."""
+        """Loads a model in the present engine. If that fails, the model's open work ends with the reason."""
         engine = self._engine
         if (wanted := self._wanted.get(id)) is None:
             return  # it was unloaded while another one was loaded
@@ -373,7 +373,7 @@ class EngineSupervisor:
             self._send_all()
 
     def _send_all(self) -> None:
-        """Submit all work that the present engine may have now."""
+        """Submits all work that the present engine may have now."""
         self._report(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
 
     def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:

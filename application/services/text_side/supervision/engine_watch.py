@@ -100,7 +100,7 @@ class EngineWatch:
         return self._lag.lag_s
 
     def connect(self, call_soon: CallSoon) -> None:
-        """Watch an event loop from now on."""
+        """Watches an event loop from now on."""
         self._call_soon = call_soon
         self._lag = LoopLag(self._clock, call_soon)
 
@@ -110,7 +110,7 @@ class EngineWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; reports under way are not waited for. Idempotent."""
+        """Ends the thread; reports under way are not waited for. Idempotent."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -147,7 +147,7 @@ class EngineWatch:
         return health
 
     def _watch_start(self, doing: Activity | None, now_ns: int, after_s: float) -> None:
-        """Replace an engine that hangs before it has taken over; its loss reports it."""
+        """Replaces an engine that hangs before it has taken over; its loss reports it."""
         was_stuck = self._is_coming_stuck
         self._is_coming_stuck = doing is not None and now_ns - doing.since_ns >= after_s * 1e9
         if self._is_coming_stuck and not was_stuck:
@@ -200,7 +200,7 @@ class LoopLag:
         self._answered_s = 0.0
 
     def look(self) -> None:
-        """Schedule a callback, unless one is waiting."""
+        """Schedules a callback, unless one is waiting."""
         if self._asked_ns is None:
             self._asked_ns = self._clock.now_ns()
             try:

@@ -63,7 +63,7 @@ class Work:
         return any(choice.has_left_queue for choice in self.choices.values())
 
     def received(self, number: int, item: EngineItem) -> None:
-        """Note the engine's report of a choice that has not ended."""
+        """Notes the engine's report of a choice that has not ended."""
         choice, self._is_untouched = self.choices[number], False
         if isinstance(item, Admitted):
             choice.explanation = item.explanation
@@ -82,18 +82,18 @@ class Work:
             self.choices[number].has_left_queue = True
 
     def suspected(self) -> bool:
-        """It was computed at a loss. Returns False if it must end."""
+        """Notes that the work was computed when an engine was lost. Returns False if it must end."""
         self.num_suspicions += 1
         was_suspect, self.is_suspect = self.is_suspect, True
         return not was_suspect and self.num_suspicions < MAX_SUSPICIONS
 
     def num_computed(self, number: int) -> int:
-        """Returns the tokens of prompt and output that were reported and are not reported again."""
+        """Returns the number of prompt and output tokens that were reported, which are not reported again."""
         choice = self.choices[number]
         return choice.num_prompt_done + len(choice.output_ids)
 
     def cancel(self, number: int | None, reason: FinishReason, num_tokens: int | None) -> None:
-        """Cancel one choice or all (None). Only the first call counts."""
+        """Cancels one choice or all (None). Only the first call counts."""
         for at in self.choices if number is None else (number,):
             choice = self.choices.get(at)
             if choice is not None and choice.cancelled is None:
@@ -162,7 +162,7 @@ class OpenWork:
         return work
 
     def forget(self, work: Work) -> None:
-        """Remove work that the engine refused."""
+        """Removes work that the engine refused."""
         for number in work.choices:
             del self._choices[choice_id(work.submission.id, number)]
         del self._open[work.submission.id]
@@ -177,12 +177,12 @@ class OpenWork:
         return first + [work for work in others if work.was_admitted or not has_waiting]
 
     def send(self, work: Work, engine: Engine) -> None:
-        """Submit it. Raises DomainError."""
+        """Submits the work. Raises DomainError."""
         engine.submit(work.resumed())
         work.is_sent = True
 
     def send_all(self, engine: Engine, missing: Collection[ModelId], at_ns: int) -> StepBatch | None:
-        """Submit all sendable work, except for models in `missing`. Returns the ends of refused work."""
+        """Submits all sendable work, except for models in `missing`. Returns the ends of refused work."""
         refused = list[tuple[Work, int, Ended]]()
         for work in self.sendable():
             if work.submission.model not in missing:
@@ -193,7 +193,7 @@ class OpenWork:
         return self._ended(refused, at_ns)
 
     def received(self, batch: StepBatch) -> None:
-        """Note a batch of the present engine."""
+        """Notes a batch of the present engine."""
         if batch.computing is not None:
             self._computing = batch.computing
         for event in batch.events:
@@ -205,8 +205,8 @@ class OpenWork:
                 self._note(work, number, item)
 
     def lost(self, why: str, at_ns: int, *, is_explained: bool) -> StepBatch | None:
-        """The present engine was lost. Returns the ends of cancelled work and of work that was computed at too many
-        losses; the rest is reported as preempted. `is_explained`: a load is blamed, and no work is suspect."""
+        """Notes that the present engine was lost. Returns the ends of cancelled work and of work that was computed at
+        too many losses; the rest is reported as preempted. `is_explained`: a load is blamed, and no work is suspect."""
         computed = [] if is_explained else [found[0] for id in self._computing if (found := self._choices.get(id))]
         condemned = [work for work in dict.fromkeys(computed) if work.is_sent and not work.suspected()]
         ended, events = list[tuple[Work, int, Ended]](), list[Event]()
