@@ -1,14 +1,12 @@
 """The texts that explain a request to an operator: its story, and the explanation of its lookup.
 
-The story comes from the server that remembers the request, or from a line of its log (plain or JSON, with or without
-the prefix of a journal). Every figure may be unknown: a log line holds less than the server does. The texts hold no
-control codes.
+A request is the body of `GET /admin/api/requests/{id}`: as the server that remembers it gives it, or read from a line
+of its log (plain or JSON, with or without the prefix of a journal), which holds less. The texts hold no control codes.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,6 @@ from domain.prefix.explanation import (
     Divergence,
     Explanation,
     StopReason,
-    explanation_sentence,
 )
 from domain.printable import printable
 from interfaces.cli.terminal.progress import format_latency
@@ -33,48 +30,16 @@ if TYPE_CHECKING:
     from interfaces.http.native.requests import RequestBody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestStory:
-    """A request in figures. Times are in seconds; None if unknown or not reached. `reused`: tokens by tier. `stopped`:
-    a StopReason value, and `sentence` its explanation; `break_text`: the text of both sides, if it may be read.
-    `waited_for`: WaitReason values. `followed`: the request whose prefill of the same prefix it waited for. `stage`:
-    empty if it has ended. `reason`: of the end. `trace_id`: of its trace, if it was traced."""
-
-    id: str
-    model: str
-    key: str = ""
-    operation: str = ""
-    priority: str = ""
-    ended_at: datetime | None = None
-    prompt_tokens: int = 0
-    done_tokens: int = 0
-    computed_tokens: int = 0
-    reused: Mapping[str, int] = field(default_factory=dict[str, int])
-    stopped: str = ""
-    sentence: str = ""
-    break_text: Mapping[str, str] = field(default_factory=dict[str, str])
-    output_tokens: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    ttft_s: float | None = None
-    total_s: float = 0.0
-    waited_for: tuple[str, ...] = ()
-    followed: str = ""
-    preemptions: int = 0
-    stage: str = ""
-    reason: str = ""
-    error_code: str = ""
-    error_message: str = ""
-    trace_id: str = ""
-
-    @property
-    def queued_at(self) -> datetime | None:
-        return None if self.ended_at is None else self.ended_at - timedelta(seconds=self.total_s)
+def queued_at(body: "RequestBody") -> datetime:
+    """The local time at which a request was queued. Raises ValueError, OverflowError or OSError out of range."""
+    return datetime.fromtimestamp(body.queued_unix_s, UTC).astimezone()
 
 
-def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> RequestStory:
-    """The story in the pairs of `read_summary`. Raises ValueError for malformed numbers."""
+def from_log(id: str, pairs: Mapping[str, str], ended_at: datetime) -> "RequestBody":
+    """The pairs of `read_summary` as the body that the server gave while it remembered the request; what a log line
+    lacks is empty. Raises ValueError, OverflowError or OSError for malformed numbers."""
+    from interfaces.http.native.bodies import prompt_explanation
+    from interfaces.http.native.requests import EndBody, RequestBody, StageTimesBody
 
     def number(name: str) -> int:
         return int(pairs.get(name, "0"))
@@ -82,143 +47,80 @@ def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> 
     def seconds(name: str) -> float | None:
         if name not in pairs:
             return None
-        value = float(pairs[name].removesuffix("s"))
-        timedelta(seconds=value)
-        return value
+        return timedelta(seconds=float(pairs[name].removesuffix("s"))).total_seconds()
 
-    reused = {tier: number(tier) for tier in TIER_NAMES if tier in pairs}
-    return RequestStory(
+    times = StageTimesBody(seconds("queue"), seconds("prefill"), seconds("decode"), seconds("ttft"))
+    explanation, age_s, ended_s = _explanation(pairs), seconds("total") or 0.0, ended_at.timestamp()
+    body = RequestBody(
         id=id,
         model=pairs.get("model", ""),
+        requested_model="",
         key=pairs.get("key", ""),
-        ended_at=written_at,
+        operation="",
+        priority="",
+        stage="decode" if "decode" in pairs else "prefill" if "prefill" in pairs else "queue",
+        waits_for=None,
+        waited_for=pairs["waited"].split(",") if pairs.get("waited") else [],
+        followed=pairs.get("followed"),
+        preempted=False,
+        preemptions=number("preempted"),
+        queued_unix_s=ended_s - age_s,
+        age_s=age_s,
+        times=times,
         prompt_tokens=number("prompt"),
         done_tokens=number("reused") + number("computed"),
         computed_tokens=number("computed"),
-        reused=reused,
-        stopped=pairs.get("stopped", ""),
-        sentence=_sentence(pairs, reused),
+        reused={tier: number(tier) for tier in TIER_NAMES if tier in pairs},
         output_tokens=number("output"),
-        queue_s=seconds("queue"),
-        prefill_s=seconds("prefill"),
-        decode_s=seconds("decode"),
-        ttft_s=seconds("ttft"),
-        total_s=seconds("total") or 0.0,
-        waited_for=_listed(pairs, "waited"),
-        followed=pairs.get("followed", ""),
-        preemptions=number("preempted"),
-        reason=pairs.get("reason", "error" if "error" in pairs else ""),
-        error_code=pairs.get("error", ""),
-        error_message=pairs.get("message", ""),
-        trace_id=pairs.get("trace", ""),
+        end=EndBody(ended_s, pairs.get("reason", ""), pairs.get("error"), pairs.get("message", "")),
+        explanation=prompt_explanation(explanation) if explanation is not None else None,
     )
+    queued_at(body)
+    return body
 
 
-def from_server(body: "RequestBody") -> RequestStory:
-    end, found = body.end, body.explanation
-    return RequestStory(
-        id=body.id,
-        model=body.model,
-        key=body.key,
-        operation=body.operation,
-        priority=body.priority,
-        ended_at=datetime.fromtimestamp(body.queued_unix_s + body.age_s, UTC),
-        prompt_tokens=body.prompt_tokens,
-        done_tokens=body.done_tokens,
-        computed_tokens=body.computed_tokens,
-        reused={tier: count for tier, count in body.reused.items() if count},
-        stopped=found.reason.value if found is not None else "",
-        sentence=found.sentence if found is not None else "",
-        break_text=_break_text(found) if body.shows_text and found is not None else {},
-        output_tokens=body.output_tokens,
-        queue_s=body.times.queue_s,
-        prefill_s=body.times.prefill_s,
-        decode_s=body.times.decode_s,
-        ttft_s=body.times.ttft_s,
-        total_s=body.age_s,
-        waited_for=tuple(body.waited_for),
-        followed=body.followed or "",
-        preemptions=body.preemptions,
-        stage="" if end is not None else body.stage,
-        reason="" if end is None else end.reason,
-        error_code=(end.error_code or "") if end is not None else "",
-        error_message=end.error_message if end is not None else "",
-    )
-
-
-def _break_text(explanation: "PromptExplanation") -> dict[str, str]:
-    found = explanation.divergence
-    if found is None:
-        return {}
-    sides = {"both": found.before, "prompt": found.prompt, "stored": found.stored}
-    return {side: text for side, text in sides.items() if text}
-
-
-def _sentence(pairs: Mapping[str, str], reused: Mapping[str, int]) -> str:
-    """The sentence for the stop reason of a log line; empty for a reason that this version does not know."""
+def _explanation(pairs: Mapping[str, str]) -> Explanation | None:
+    """The explanation of the lookup in a log line; None without a lookup, and for a reason of another version."""
     try:
         reason = StopReason(pairs["stopped"])
     except (KeyError, ValueError):
-        return ""
-    diverged = pairs.get("diverged")
-    divergence = None if diverged is None else Divergence(int(diverged), (), (), None)
-    known, num_prompt = int(pairs.get("known", "0")), int(pairs.get("prompt", "0"))
-    return explanation_sentence(Explanation(num_prompt, reason, reused, known, divergence))
-
-
-def _listed(pairs: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(pairs[name].split(",")) if pairs.get(name) else ()
+        return None
+    reused = {tier: int(pairs[tier]) for tier in TIER_NAMES if tier in pairs}
+    divergence = Divergence(int(pairs["diverged"]), (), (), None) if "diverged" in pairs else None
+    return Explanation(int(pairs.get("prompt", "0")), reason, reused, int(pairs.get("known", "0")), divergence)
 
 
 LOGGER = "cairn.requests"
 _PLAIN = re.compile(rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}}) \w+ {re.escape(LOGGER)}: (.*)")
 
 
-def find_story(lines: Iterable[str], id: str) -> RequestStory | None:
-    """The story in the last line about the end of this request; None without one."""
-    found: RequestStory | None = None
+def find_story(lines: Iterable[str], id: str) -> "tuple[RequestBody, str] | None":
+    """The request in the last line about its end, and its trace id (empty if it was not traced); None without one."""
+    found: tuple[RequestBody, str] | None = None
     for line in lines:
         if id not in line:
             continue
         try:
-            found = _story(line, id) or found
-        except (ValueError, OverflowError):  # a line that another program wrote
+            found = _story(line.rstrip("\r\n"), id) or found
+        except (ValueError, OverflowError, OSError, RecursionError):  # a line that another program wrote
             continue
     return found
 
 
-def _story(line: str, id: str) -> RequestStory | None:
-    """The story in a line; None for a line that is not about the request. Raises ValueError and OverflowError."""
-    if (entry := _entry(line.rstrip("\r\n"))) is None:
-        return None
-    message, written_at = entry
-    summary = read_summary(message)
-    return from_log(id, summary[1], written_at) if summary is not None and summary[0] == id else None
-
-
-def _entry(line: str) -> tuple[str, datetime | None] | None:
-    """The message of a line of the request log and its time; None for a line of another logger."""
+def _story(line: str, id: str) -> "tuple[RequestBody, str] | None":
+    """The request in a line; None for a line that is not about it. Raises as `from_log` and `json.loads` do."""
     if (plain := _PLAIN.search(line)) is not None:
-        return plain[2], datetime.strptime(plain[1], "%Y-%m-%d %H:%M:%S.%f").astimezone()
-    at = line.find("{")
-    if at < 0:
+        message, ended_at = plain[2], datetime.strptime(plain[1], "%Y-%m-%d %H:%M:%S.%f").astimezone()
+    else:
+        match json.loads(line[max(0, line.find("{")) :]):
+            case {"logger": logger, "message": str(message), "time": str(time)} if logger == LOGGER:
+                ended_at = datetime.fromisoformat(time)
+            case _:
+                return None
+    summary = read_summary(message)
+    if summary is None or summary[0] != id:
         return None
-    try:
-        fields = json.loads(line[at:])
-    except (ValueError, RecursionError):
-        return None
-    match fields:
-        case {"logger": logger, "message": str(message), "time": str(time)} if logger == LOGGER:
-            return message, _parsed(time)
-        case _:
-            return None
-
-
-def _parsed(time: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(time)
-    except ValueError:
-        return None
+    return from_log(id, summary[1], ended_at), summary[1].get("trace", "")
 
 
 _TIERS = {"live": "the turn before", "hot": "memory", "store": "the store"}
@@ -237,63 +139,66 @@ _ENDS = {
 }
 
 
-def story_lines(story: RequestStory) -> Iterator[tuple[str, str]]:
+def story_lines(body: "RequestBody", trace_id: str = "") -> Iterator[tuple[str, str]]:
     """The lines that `cairn logs explain` prints, as (label, text)."""
-    by = [story.operation, f"key {story.key}" if story.key else "", story.priority]
-    yield "request", ", ".join(printable(part) for part in (story.id, f"model {story.model}", *by) if part)
-    queued = "" if story.queued_at is None else f"{story.queued_at.astimezone():%Y-%m-%d %H:%M:%S}, "
-    yield "queued", f"{queued}with a prompt of {story.prompt_tokens:,} tokens"
-    if story.queue_s is not None:
-        yield "waited", format_latency(story.queue_s) + _why_it_waited(story)
-    yield from _prompt(story)
-    if story.preemptions:
-        yield "preempted", f"{story.preemptions} times: others needed its memory (engine.memory); it went on afterwards"
-    if story.ttft_s is not None:
-        yield "first token", f"after {format_latency(story.ttft_s)}"
-    if story.decode_s is not None:
-        rate = f", {story.output_tokens / story.decode_s:,.1f} a second" if story.decode_s else ""
-        yield "answer", f"{story.output_tokens:,} tokens in {format_latency(story.decode_s)}{rate}"
-    yield _end(story)
-    if (most := _most(story)) is not None:
+    times = body.times
+    by = [body.operation, f"key {body.key}" if body.key else "", body.priority]
+    yield "request", ", ".join(printable(part) for part in (body.id, f"model {body.model}", *by) if part)
+    yield "queued", f"{queued_at(body):%Y-%m-%d %H:%M:%S}, with a prompt of {body.prompt_tokens:,} tokens"
+    if times.queue_s is not None:
+        yield "waited", format_latency(times.queue_s) + _why_it_waited(body)
+    yield from _prompt(body)
+    if body.preemptions:
+        yield "preempted", f"{body.preemptions} times: others needed its memory (engine.memory); it went on afterwards"
+    if times.ttft_s is not None:
+        yield "first token", f"after {format_latency(times.ttft_s)}"
+    if times.decode_s is not None:
+        rate = f", {body.output_tokens / times.decode_s:,.1f} a second" if times.decode_s else ""
+        yield "answer", f"{body.output_tokens:,} tokens in {format_latency(times.decode_s)}{rate}"
+    yield _end(body)
+    if (most := _most(body)) is not None:
         yield "most of it", most
-    if story.trace_id:
-        yield "trace", printable(story.trace_id)
+    if trace_id:
+        yield "trace", printable(trace_id)
 
 
-def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
-    if story.prefill_s is None and not story.stopped:
+def _prompt(body: "RequestBody") -> Iterator[tuple[str, str]]:
+    found, prefill_s = body.explanation, body.times.prefill_s
+    if prefill_s is None and found is None:
         return
-    origins = ", ".join(f"{count:,} from {_TIERS.get(tier, printable(tier))}" for tier, count in story.reused.items())
-    num_reused = sum(story.reused.values())
+    reused = {tier: count for tier, count in body.reused.items() if count}
+    origins = ", ".join(f"{count:,} from {_TIERS.get(tier, printable(tier))}" for tier, count in reused.items())
+    num_reused = sum(reused.values())
     yield "reused", f"{num_reused:,} tokens{f': {origins}' if origins else ''}"
-    if story.stopped:
-        yield "no more", f"{printable(story.stopped)}: {printable(story.sentence, 500)}"
-    for side, text in story.break_text.items():
-        yield f"  {side}", printable(text, 500)
-    if story.prefill_s is not None:
-        whole = "" if story.done_tokens >= story.prompt_tokens else f" of {story.prompt_tokens - num_reused:,}"
-        yield "computed", f"{story.computed_tokens:,}{whole} tokens, in {format_latency(story.prefill_s)}"
+    if found is not None:
+        yield "no more", f"{found.reason.value}: {printable(found.sentence, 500)}"
+        if body.shows_text and (split := found.divergence) is not None:
+            sides = {"both": split.before, "prompt": split.prompt, "stored": split.stored}
+            yield from ((f"  {side}", printable(text, 500)) for side, text in sides.items() if text)
+    if prefill_s is not None:
+        whole = "" if body.done_tokens >= body.prompt_tokens else f" of {body.prompt_tokens - num_reused:,}"
+        yield "computed", f"{body.computed_tokens:,}{whole} tokens, in {format_latency(prefill_s)}"
 
 
-def _end(story: RequestStory) -> tuple[str, str]:
-    after = f"after {format_latency(story.total_s)}"
-    if story.stage:
-        return "open", f"{after}: in {printable(story.stage)}"
-    why = _ENDS.get(story.reason, "")
-    error = f": {printable(story.error_code)}: {printable(story.error_message, 500)}" if story.error_code else ""
-    return "ended", f"{after}: {printable(story.reason)}{f', {why}' if why else ''}{error}"
+def _end(body: "RequestBody") -> tuple[str, str]:
+    after, end = f"after {format_latency(body.age_s)}", body.end
+    if end is None:
+        return "open", f"{after}: in {body.stage}"
+    why = f", {_ENDS[end.reason]}" if end.reason in _ENDS else ""
+    error = f": {printable(end.error_code)}: {printable(end.error_message, 500)}" if end.error_code else ""
+    return "ended", f"{after}: {printable(end.reason)}{why}{error}"
 
 
-def _why_it_waited(story: RequestStory) -> str:
-    reasons = [_WAITS.get(reason, printable(reason)) for reason in story.waited_for]
-    if story.followed:
-        reasons.append(f"{printable(story.followed)}, which was computing the beginning of the same prompt")
+def _why_it_waited(body: "RequestBody") -> str:
+    reasons = [_WAITS.get(reason, printable(reason)) for reason in body.waited_for]
+    if body.followed:
+        reasons.append(f"{printable(body.followed)}, which was computing the beginning of the same prompt")
     return f", for {' and for '.join(reasons)}" if reasons else ""
 
 
-def _most(story: RequestStory) -> str | None:
+def _most(body: "RequestBody") -> str | None:
     """The stage that took most of the time; None if fewer than two are known."""
-    stages = {"waiting": story.queue_s, "prefill": story.prefill_s, "decode": story.decode_s}
+    stages = {"waiting": body.times.queue_s, "prefill": body.times.prefill_s, "decode": body.times.decode_s}
     known = {name: value for name, value in stages.items() if value is not None}
     total = sum(known.values())
     if len(known) < 2 or not total:

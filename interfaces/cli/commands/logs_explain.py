@@ -2,9 +2,8 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,7 +13,7 @@ from interfaces.cli.terminal.ending import fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:
-    from interfaces.cli.client.request_story import RequestStory
+    from interfaces.http.native.requests import RequestBody
 
 LABEL_WIDTH = 12
 TIMEOUT_S = 10.0
@@ -44,43 +43,49 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
     """
     from interfaces.cli.client.request_story import story_lines
     from interfaces.cli.client.running_server import NoAnswer
+    from interfaces.http.native.bodies import data_of
 
-    story, problem = None, ""
+    found, problem = None, ""
     try:
-        story = _ask(id, url, api_key)
+        found = _ask(id, url, api_key), ""
     except NoAnswer as why:
         problem = str(why)
-    if story is None and log is not None:
-        story = _look(id, log)
+    if found is None and log is not None:
+        found = _look(id, log)
         problem = f"{log} has no line about {id!r}; {problem}"
-    if story is None:
+    if found is None:
         hint = "" if log is not None else "; older ones are in its log: give it with --log FILE"
         fail(f"{problem}{hint}. Ids are those of answers (chatcmpl-...), not of x-request-id headers")
+    body, trace_id = found
     if as_json:
-        typer.echo(json.dumps(asdict(story), indent=2, default=str))
+        trace = {"trace_id": trace_id} if trace_id else {}
+        typer.echo(json.dumps({**cast("dict[str, object]", data_of(body)), **trace}, indent=2))
         return
-    for label, text in story_lines(story):
+    for label, text in story_lines(body, trace_id):
         typer.echo(f"{label:<{LABEL_WIDTH}}{text}")
 
 
-def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
+def _ask(id: str, url: str | None, api_key: str | None) -> "RequestBody":
     """Ask the server. Raises NoAnswer."""
     import asyncio
     from urllib.parse import quote
 
-    from interfaces.cli.client.request_story import from_server
+    from interfaces.cli.client.request_story import queued_at
     from interfaces.cli.client.running_server import NoAnswer, running_server
     from interfaces.http.native.requests import RequestBody
 
     server = running_server(url, api_key, settings_with({}).settings.server)
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
+    body = server.understood(answer, RequestBody)
     try:
-        return from_server(server.understood(answer, RequestBody))
-    except (ValueError, OverflowError, OSError) as error:  # a time out of range
+        queued_at(body)
+    except (ValueError, OverflowError, OSError) as error:
         raise NoAnswer(f"the server at {server.url} is not this version of Cairn: {printable(str(error))}") from None
+    return body
 
 
-def _look(id: str, log: str) -> "RequestStory | None":
+def _look(id: str, log: str) -> "tuple[RequestBody, str] | None":
+    """Search the log for the request; its trace id comes with it. Ends the command for a log that cannot be read."""
     from interfaces.cli.client.request_story import find_story
 
     if log == "-":

@@ -59,7 +59,7 @@ def test_the_server_tells_why_a_prompt_was_not_reused_whole(service: FakeService
     assert found["stored"].startswith("Mon")
     assert found["ended"].endswith("length, max_tokens or the context was used up")
     data = json.loads(run(id, "--url", service.base_url, "--json").stdout)
-    assert (data["id"], data["reason"], data["reused"]["hot"] > 0) == (id, "length", True)
+    assert (data["id"], data["end"]["reason"], data["reused"]["hot"] > 0) == (id, "length", True)
 
 
 def test_a_log_tells_of_what_the_server_forgot(service: FakeService, tmp_path: Path, nobody: str) -> None:

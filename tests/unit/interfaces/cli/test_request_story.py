@@ -1,18 +1,21 @@
-"""What the log says of a request is read back as it was meant, and told in words."""
+"""The line of the log gives the same body as the server, and the story is written from that body."""
 
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from adapters.system.request_summary import read_summary, summarise
 from application.events import PrefixAwaited, PrefixMatched, RequestEnded, RequestPreempted
 from application.services.request_timelines import RequestTimeline, RequestTimelines
 from domain.ids import RequestId
+from domain.prefix.explanation import Divergence, Explanation, StopReason
 from domain.request.request import Usage
-from interfaces.cli.client.request_story import LOGGER, RequestStory, find_story, from_log, story_lines
+from interfaces.cli.client.request_story import LOGGER, find_story, from_log, queued_at, story_lines
 from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
+from interfaces.http.native.requests import EndBody, RequestBody, request_body
 from tests.support.telemetry.event_script import Script, at
 
 ID = RequestId("chatcmpl-1")
@@ -54,43 +57,34 @@ def line(timeline: RequestTimeline, ended: RequestEnded) -> str:
     return summarise(timeline, ended, "ab" * 16)
 
 
-def story_of(text: str) -> RequestStory:
+def body_of(text: str) -> RequestBody:
     found = read_summary(text)
     assert found is not None
     return from_log(found[0], found[1], ENDED_AT)
+
+
+def told(text: str) -> dict[str, str]:
+    return dict(story_lines(body_of(text)))
 
 
 def whole() -> RequestEnded:
     return replace(Script().ended(), usage=Usage(1025, 9, {"hot": 500, "store": 12}))
 
 
-def test_a_line_is_read_back() -> None:
-    assert story_of(line(followed(), whole())) == RequestStory(
-        id=ID,
-        model="demo",
-        ended_at=ENDED_AT,
-        prompt_tokens=1025,
-        done_tokens=1025,
-        computed_tokens=513,
-        reused={"hot": 500, "store": 12},
-        stopped="never-seen",
-        sentence="From token 600 on the prompt differs from what is stored.",
-        output_tokens=9,
-        queue_s=1.0,
-        prefill_s=1.0,
-        decode_s=2.25,
-        ttft_s=2.25,
-        total_s=4.25,
-        waited_for=("place", "memory"),
-        followed="chatcmpl-0",
-        preemptions=2,
-        reason="stop",
-        trace_id="ab" * 16,
-    )
+def test_a_line_of_the_log_gives_the_body_of_the_server() -> None:
+    timeline = followed()
+    timeline.ended, timeline.num_output, timeline.is_preempted = whole(), 9, False
+    split = Divergence(600, (), (), None)
+    explanation = Explanation(1025, StopReason.NEVER_SEEN, {"hot": 500, "store": 12}, 512, split)
+    offset_ns = int(ENDED_AT.timestamp()) * 10**9 - whole().at_ns
+    server = request_body(timeline, explanation, 0, offset_ns)
+    queued = pytest.approx(server.queued_unix_s)
+    expected = msgspec.structs.replace(server, requested_model="", queued_unix_s=queued)
+    assert body_of(line(timeline, whole())) == expected
 
 
 def test_the_story_in_words() -> None:
-    lines = dict(story_lines(story_of(line(followed(), whole()))))
+    lines = dict(story_lines(body_of(line(followed(), whole())), "ab" * 16))
     assert list(lines) == [
         "request", "queued", "waited", "reused", "no more", "computed", "preempted", "first token", "answer", "ended",
         "most of it", "trace",
@@ -107,29 +101,29 @@ def test_the_story_in_words() -> None:
     assert lines["most of it"] == "decode, 53% of the time"
 
 
-def test_what_an_error_says_is_no_part_of_the_line() -> None:
+def test_the_message_of_an_error_is_no_part_of_the_line() -> None:
     failed = replace(Script().failed(0.5), error_message="see reason=stop prompt=7 error=none: really")
-    story = story_of(line(followed(), failed))
-    assert (story.reason, story.error_code, story.prompt_tokens) == ("error", "compute_failed", 1025)
-    assert story.error_message == "see reason=stop prompt=7 error=none: really"
-    assert dict(story_lines(story))["ended"].startswith(
-        "after 500.0ms: error, it failed: compute_failed: see reason=stop"
+    text = line(followed(), failed)
+    assert body_of(text).prompt_tokens == 1025
+    assert told(text)["ended"] == (
+        "after 500.0ms: error, it failed: compute_failed: see reason=stop prompt=7 error=none: really"
     )
 
 
-def test_what_did_not_happen_is_not_told() -> None:
+def test_a_stage_that_was_not_reached_has_no_line() -> None:
     timelines, script = RequestTimelines(), Script()
     timelines.emit(script.queued())
     timeline = timelines.get(ID)
     assert timeline is not None
-    lines = dict(story_lines(story_of(summarise(timeline, script.ended("cancelled", 3.0, 0)))))
+    lines = told(summarise(timeline, script.ended("cancelled", 3.0, 0)))
     assert list(lines) == ["request", "queued", "waited", "ended"]
     assert lines["ended"] == "after 3.00s: cancelled, its client left, or it was cancelled"
 
 
-def test_a_reason_of_another_version_is_named_without_words() -> None:
-    story = story_of(line(followed(), whole()).replace("never-seen", "full-moon"))
-    assert (story.stopped, story.sentence) == ("full-moon", "")
+def test_a_stop_reason_of_another_version_is_left_out() -> None:
+    lines = told(line(followed(), whole()).replace("never-seen", "full-moon"))
+    assert "no more" not in lines
+    assert lines["reused"].startswith("512 tokens")
 
 
 def formatted(formatter: logging.Formatter, message: str, logger: str = LOGGER) -> str:
@@ -151,16 +145,20 @@ def test_a_log_is_searched_as_it_was_written(formatter: logging.Formatter) -> No
         "{",
         f"{ID} {{",
     ]
-    story = find_story(lines, ID)
-    assert story is not None
-    assert (story.id, story.model) == (ID, "demo")
-    assert story.ended_at is not None
-    assert abs(story.ended_at - datetime.now(UTC)).days < 1
+    found = find_story(lines, ID)
+    assert found is not None
+    body, trace_id = found
+    assert (body.id, body.model, trace_id) == (ID, "demo", "ab" * 16)
+    assert abs(queued_at(body) - datetime.now(UTC)).days < 1
     assert find_story(lines, "chatcmpl-2") is None
 
 
 def test_a_story_holds_no_control_code() -> None:
-    story = RequestStory(
-        id="a\x1b[2J", model="m\n", error_code="e", error_message="\x07", reason="error", sentence="\r"
+    body = body_of(line(followed(), whole()))
+    assert body.explanation is not None
+    body.explanation.sentence = "\r"
+    end = EndBody(0.0, "error\x1b", "e\x1b", "\x07")
+    hostile = msgspec.structs.replace(
+        body, id="a\x1b[2J", model="m\n", key="\x1b", waited_for=["\x1b"], followed="\x1b", reused={"\x1b": 1}, end=end
     )
-    assert all(text.isprintable() for _, text in story_lines(replace(story, stopped="x\x1b")))
+    assert all(text.isprintable() for _, text in story_lines(hostile, "\x1b"))
