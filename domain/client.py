@@ -1,11 +1,11 @@
-"""Clients: what the owner of a key may do and has used, which tenant its prompts belong to, and the ring of all keys.
+"""The clients of a server: their permissions, limits, use and tenants, and the ring that finds each by its key.
 
     bucket  requests_per_minute tokens; one comes back every 60 s / requests_per_minute
-    places  max_concurrent; taken when generations begin, given back when their request is over
+    places  max_concurrent; taken when generations begin, released when their request ends
 
 Invariants: with different key salts no two requests share a prefix, whichever `cache_salt` either sends: a tenant's
 salt has a mark in front that no client can send (what begins with it is hashed like a tenant's own). Finding a key
-compares with every digest, in constant time each, so that nothing can be learnt from how long it takes. Keys are
+compares with every digest, in constant time each, so that the time it takes reveals nothing about the keys. Keys are
 random, so a plain hash of one cannot be turned back. Nothing here is thread-safe; times are monotonic nanoseconds."""
 
 import json
@@ -29,7 +29,7 @@ _MAX_REQUESTS_PER_MINUTE = 1_000_000
 _MAX_CONCURRENT = 65_536
 _MINUTE_NS = 60_000_000_000
 _BUSY_RETRY_S = 1
-"""It is not known when a generation ends."""
+"""The proposed wait for a place; the end of a running generation is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Client:
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
-            raise InvalidRequest("a key's name must be 1 to 64 letters, digits, - or _", param="name")
+            raise InvalidRequest("a key's name must have 1 to 64 letters, digits, - or _", param="name")
         for name, most in (("requests_per_minute", _MAX_REQUESTS_PER_MINUTE), ("max_concurrent", _MAX_CONCURRENT)):
             value: int | None = getattr(self, name)
             if value is not None and not 1 <= value <= most:
@@ -63,12 +63,12 @@ class Client:
         return self.models is None or model in self.models
 
     def check_model(self, model: str) -> None:
-        """Raises NotAllowed, whether or not there is such a model."""
+        """Raises NotAllowed if the key may not use the model, whether or not the model exists."""
         if not self.may_use(model):
             raise NotAllowed(f"the key '{self.name}' may not use the model '{printable(model)}'", param="model")
 
     def own(self, request: GenerationRequest) -> GenerationRequest:
-        """The request as this client's. Raises NotAllowed."""
+        """Returns the request with the client's name, tenant and priority. Raises NotAllowed."""
         self.check_model(request.model)
         salt, priority = self.tenant(request.cache_salt), self.priority
         if priority is Priority.INTERACTIVE:
@@ -76,7 +76,7 @@ class Client:
         return replace(request, cache_salt=salt, client=self.name, priority=priority)
 
     def tenant(self, cache_salt: str) -> str:
-        """The key's salt and a request's `cache_salt` as one; other pairs give other salts."""
+        """Returns one salt for the key's salt and a request's `cache_salt`; other pairs give other salts."""
         if not self.salt and not cache_salt.startswith(_MARK):
             return cache_salt
         return _MARK + sha256(json.dumps([self.salt, cache_salt]).encode()).hexdigest()
@@ -110,7 +110,9 @@ class ClientMeter:
         if limit is None or num_requests <= num_paid:
             return
         if num_requests > limit:
-            raise InvalidRequest(f"the key '{self.client.name}' may request {limit} generations a minute in all")
+            raise InvalidRequest(
+                f"the key '{self.client.name}' may request {limit} generations a minute; send fewer in one request"
+            )
         interval_ns = _MINUTE_NS // limit
         full_at_ns = max(self._full_at_ns, now_ns) + (num_requests - num_paid) * interval_ns
         if (wait_ns := full_at_ns - now_ns - limit * interval_ns) > 0:
@@ -129,10 +131,12 @@ class ClientMeter:
         if num_more <= 0:
             return num_held
         if limit is not None and num_generations > limit:
-            raise InvalidRequest(f"the key '{self.client.name}' may have {limit} generations running at once")
+            raise InvalidRequest(
+                f"the key '{self.client.name}' may run at most {limit} generations at once; send fewer in one request"
+            )
         if limit is not None and self._num_running + num_more > limit:
             raise LimitReached(
-                f"the key '{self.client.name}' has {self._num_running} generations running, of {limit} that it may;"
+                f"the key '{self.client.name}' already has {self._num_running} generations running, of at most {limit};"
                 f" try again in {_BUSY_RETRY_S}s",
                 retry_after_s=_BUSY_RETRY_S,
             )

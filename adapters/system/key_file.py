@@ -172,7 +172,7 @@ class ServerKeys:
             _log.info("the key file was read again: %d keys", len(self.ring))
 
     def _report(self, problem: str) -> None:
-        _log.error("%s; the keys of before stay", problem)
+        _log.error("%s; the previous keys stay valid", problem)
         self._events.emit(FaultObserved("keys.read", problem, self._clock.now_ns()))
 
 
@@ -185,7 +185,7 @@ def parse_keys(text: str) -> list[Client]:
         raise InvalidKeys(f"is not valid TOML {where[0] if where else ''}".rstrip()) from None
     tables = content.get("keys", {})
     if not isinstance(tables, dict) or content.keys() - {"keys"}:
-        raise InvalidKeys("must hold tables [keys.NAME] and nothing else")
+        raise InvalidKeys("must have tables [keys.NAME] and nothing else")
     return [_client(name, table) for name, table in cast("dict[str, object]", tables).items()]
 
 
@@ -197,7 +197,7 @@ def key_fields(client: Client) -> dict[str, Any]:
 def with_key(text: str, client: Client) -> str:
     """Returns `text` with a further key. Raises InvalidKeys when there is one of its name."""
     if any(known.name == client.name for known in parse_keys(text)):
-        raise InvalidKeys(f"has a key named '{client.name}' already")
+        raise InvalidKeys(f"already has a key named '{client.name}'; remove it first or choose another name")
     values = key_fields(client)
     # Text, lists of it, whole numbers and truth values are written as in JSON, but for one character.
     lines = [
@@ -218,14 +218,14 @@ def without_key(text: str, name: str) -> str:
     if left == known:
         raise InvalidKeys(f"has no key named '{printable(name)}'")
     if kept == text or parse_keys(kept) != left:
-        raise InvalidKeys("is not written as `cairn keys` writes it: change it by hand")
+        raise InvalidKeys("has this key in a form that `cairn keys` does not write; edit the file by hand")
     return kept
 
 
 def _client(name: str, table: object) -> Client:
     where = f"keys.{printable(name)}"
     if name in ("", DEFAULT_NAME):
-        raise InvalidKeys(f"{where}: the name is taken by server.api_key")
+        raise InvalidKeys(f"{where}: the name is taken by server.api_key; choose another")
     try:
         given = msgspec.convert(table, dict[str, Any])
         for unknown in given.keys() - _DEFAULTS.keys():

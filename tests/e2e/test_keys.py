@@ -1,4 +1,4 @@
-"""Keys as an operator and a client meet them: commands, a server that follows them, and no key in what it writes."""
+"""The commands for keys, a server that follows its key file, and the absence of keys from its output."""
 
 import json
 import signal
@@ -65,7 +65,7 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
     ],
     ids=["name", "reserved", "limit", "absent", "none"],
 )
-def test_what_commands_refuse(tmp_path: Path, file: str, arguments: list[str], told: str) -> None:
+def test_commands_refuse_bad_names_and_limits(tmp_path: Path, file: str, arguments: list[str], told: str) -> None:
     done = run_here(tmp_path, "keys", *arguments, CAIRN_SERVER__KEY_FILE=file)
     assert done.returncode in (1, 2)
     assert told in done.stderr
@@ -105,7 +105,7 @@ def test_a_server_follows_its_keys_and_writes_none_of_them(tmp_path: Path, file:
         told.append(ask(later))
         assert told[-1].status_code == 200
         Path(file).write_text("[broken")
-        cairn.read_until("the keys of before stay")
+        cairn.read_until("the previous keys stay valid")
         assert ask(later).status_code == 200
         assert 'cairn_faults_total{cairn_where="keys.read"' in ask(admin, "/metrics", "GET").text
         cairn.send(signal.SIGTERM)

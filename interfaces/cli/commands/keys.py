@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 keys_app = typer.Typer(help="Add, list and remove the keys of clients.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As it stands in logs and traces.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key in logs and traces.")]
 File = Annotated[str | None, typer.Option("--file", metavar="FILE", help="Default: the setting server.key_file.")]
 Salt = Annotated[
     str | None,
@@ -26,10 +26,18 @@ Salt = Annotated[
 PerMinute = Annotated[int | None, typer.Option("--requests-per-minute", metavar="N", help="Default: no limit.")]
 Concurrent = Annotated[int | None, typer.Option("--max-concurrent", metavar="N", help="Default: no limit.")]
 Models = Annotated[
-    list[str] | None, typer.Option("--model", metavar="NAME", help="Only this one. May be repeated. Default: all.")
+    list[str] | None,
+    typer.Option("--model", metavar="NAME", help="A model that the key may use. May be repeated. Default: all."),
 ]
-Rank = Annotated[str, typer.Option("--priority", metavar="NAME", help="`batch`: others go first.")]
-Admin = Annotated[bool, typer.Option("--admin", help="May also clear the cache and read its totals and metrics.")]
+Rank = Annotated[
+    str,
+    typer.Option(
+        "--priority", metavar="NAME", help="`interactive` or `batch`, which waits for the requests of other keys."
+    ),
+]
+Admin = Annotated[
+    bool, typer.Option("--admin", help="The key may also clear the cache and read its totals and metrics.")
+]
 
 
 @keys_app.command("add")
@@ -44,7 +52,7 @@ def add(
     admin: Admin = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and show it, this once. A running server takes it within seconds."""
+    """Make a key and show it once. A running server accepts it within seconds."""
     from adapters.system.key_file import with_key
     from domain.client import Client, key_digest
     from domain.errors import DomainError
@@ -68,7 +76,7 @@ def add(
 
 @keys_app.command("list")
 def list_keys(file: File = None, as_json: AsJson = False) -> None:
-    """List the keys by name, with what they may do."""
+    """List the keys by name, with their limits and permissions."""
     from domain.errors import InvalidKeys
 
     try:

@@ -167,7 +167,7 @@ class RequestContext:
     async def admit(
         self, requests: Sequence[GenerationRequest], num_at_once: int | None = None
     ) -> Sequence[GenerationRequest]:
-        """The requests as the client's own, each for the model that its name stands for. `num_at_once`: places that
+        """Returns the requests as the client's own, with resolved model names. `num_at_once`: places that
         they take; None for one each generation. Raises ModelNotFound, NotAllowed, LimitReached, and InvalidRequest for
         more than the client may ever have."""
         owned = [self.client.own(request) for request in await self.services.models.resolved(requests)]
@@ -178,15 +178,15 @@ class RequestContext:
         return owned
 
     def salt(self, cache_salt: str | None = None) -> str:
-        """The salt that the request names: `cache_salt` of its body, else its header; empty without either."""
+        """Returns the salt that the request names: `cache_salt` of its body, else its header; empty without either."""
         return self.headers.get(SALT_HEADER, "") if cache_salt is None else cache_salt
 
     def document_owner(self, cache_salt: str | None = None) -> Owner:
-        """The owner of the request's documents: its key and its tenant. `cache_salt`: the body's."""
+        """Returns the owner of the request's documents: its key and its tenant. `cache_salt`: the body's."""
         return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
 
     def end(self) -> None:
-        """Release all that the exchange holds. Idempotent."""
+        """Release the places and body bytes of the exchange. Idempotent."""
         num_places, self._num_places = self._num_places, 0
         self._meter.leave(num_places)
         num_bytes, self._num_body_bytes = self._num_body_bytes, 0
@@ -194,7 +194,7 @@ class RequestContext:
             self._bodies.release(self._owner, num_bytes)
 
     def limit_headers(self) -> list[tuple[bytes, bytes]]:
-        """The rest of the client's limit of requests, in OpenAI's headers."""
+        """Returns the client's limit of requests and what is left of it, in OpenAI's headers."""
         allowance = self._meter.allowance(self.services.clock.now_ns())
         return [(f"x-ratelimit-{name}-requests".encode(), value.encode()) for name, value in allowance.items()]
 
@@ -252,13 +252,13 @@ def _key(name: bytes, value: bytes) -> bytes | None:
 
 
 def context_of(scope: Scope) -> RequestContext:
-    """The context of a request that has reached its route; a KeyError without authentication."""
+    """Returns the context of a request that has reached its route; a KeyError without authentication."""
     found: RequestContext = scope["state"][_CONTEXT]
     return found
 
 
 def is_health_check(path: str) -> bool:
-    """Health checks are answered without a key, and by a server that has no place left."""
+    """Returns whether the path is a health check, which needs no key and is answered by a full server too."""
     return path.rstrip("/") in HEALTH_PATHS
 
 
@@ -266,11 +266,11 @@ def admins_only(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRo
     """A guard of routes that report or change what belongs to all clients. Raises NotAllowed."""
     client = context_of(connection.scope).client
     if not client.admin:
-        raise NotAllowed(f"the key '{client.name}' may not do this: it needs a key with admin = true")
+        raise NotAllowed(f"the key '{client.name}' may not do this: use a key with admin = true")
 
 
 def request_id(scope: Scope, ids: IdSource) -> str:
-    """The client's own id if it sent a plain one, else a new one; the same for the whole exchange."""
+    """Returns the id that the client sent if it is plain, else a new one; the same for the whole exchange."""
     state: dict[str, Any] = scope["state"]
     if _REQUEST_ID not in state:
         sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")

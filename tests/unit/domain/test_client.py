@@ -47,7 +47,7 @@ def test_a_full_bucket_is_a_minute_s_requests_and_one_comes_back_at_a_time() -> 
     st.integers(1, 1_000_000),
     st.lists(st.tuples(st.integers(0, 90 * SECOND_NS), st.integers(1, 40), st.integers(0, 1)), max_size=60),
 )
-def test_waiting_as_told_is_enough_and_no_window_holds_more_than_its_share(
+def test_the_reported_wait_is_enough_and_no_window_exceeds_the_limit(
     per_minute: int, asked: list[tuple[int, int, int]]
 ) -> None:
     tested, now_ns, num_granted = meter(per_minute=per_minute), START_NS, 0
@@ -72,31 +72,31 @@ def test_waiting_as_told_is_enough_and_no_window_holds_more_than_its_share(
 def test_places_are_taken_and_given_back() -> None:
     tested = meter(at_once=3)
     tested.enter(2)
-    with pytest.raises(LimitReached, match="2 generations running, of 3") as refused:
+    with pytest.raises(LimitReached, match="2 generations running, of at most 3") as refused:
         tested.enter(2)
     assert refused.value.retry_after_s == 1
-    assert isinstance(refused.value, QueueFull)  # dialects tell clients to wait
+    assert isinstance(refused.value, QueueFull)  # dialects answer with Retry-After
     tested.enter(1)
     tested.enter(0)
     tested.leave(2)
     tested.enter(2)
 
 
-def test_what_can_never_be_had_is_no_matter_of_waiting() -> None:
+def test_more_than_the_whole_limit_is_an_invalid_request() -> None:
     with pytest.raises(InvalidRequest, match="4 generations a minute"):
         meter(per_minute=4).charge(5, START_NS)
-    with pytest.raises(InvalidRequest, match="4 generations running"):
+    with pytest.raises(InvalidRequest, match="4 generations at once"):
         meter(at_once=4).enter(5)
 
 
-def test_without_limits_nothing_is_refused_and_nothing_told() -> None:
+def test_without_limits_no_request_is_refused_and_no_header_is_sent() -> None:
     tested = meter()
     tested.charge(10_000_000, START_NS)
     tested.enter(10_000_000)
     assert tested.allowance(START_NS) == {}
 
 
-def test_another_limit_holds_at_once_and_forgives_nothing() -> None:
+def test_a_new_limit_applies_at_once_and_keeps_the_use() -> None:
     tested = meter(per_minute=60)
     tested.charge(60, START_NS)
     tested.client = Client("ci", requests_per_minute=6)
@@ -146,12 +146,12 @@ def test_every_key_is_compared_whichever_it_is(offered: bytes, monkeypatch: pyte
     assert compared == [(one.sha256, key_digest(offered)) for one in KEYS]
 
 
-def test_an_open_ring_is_open_to_anybody_and_an_empty_one_to_nobody() -> None:
+def test_an_open_ring_accepts_every_key_and_an_empty_ring_none() -> None:
     assert [meter.client for meter in KeyRing([], is_open=True).find([b"unused"])] == [OPEN_CLIENT]
     assert KeyRing([]).find([b"", b"unused"]) == []
 
 
-def test_what_was_used_outlives_reading_the_keys_again() -> None:
+def test_the_use_is_kept_when_the_keys_are_read_again() -> None:
     ring = KeyRing([key(b"one", "alice", max_concurrent=2)])
     (meter,) = ring.find([b"one"])
     meter.enter(1)
@@ -167,7 +167,7 @@ def test_what_was_used_outlives_reading_the_keys_again() -> None:
     [key(b"one", "carol"), key(b"four", "alice"), key(b"four", "default")],
     ids=["value", "name", "settings"],
 )
-def test_twins_are_refused_and_change_nothing(twin: Client) -> None:
+def test_equal_names_or_keys_are_refused_and_change_nothing(twin: Client) -> None:
     ring = KeyRing(KEYS)
     with pytest.raises(InvalidKeys, match=twin.name):
         ring.replace([*KEYS, twin])
@@ -195,7 +195,7 @@ def test_equal_salts_share_by_wish_and_none_is_as_without_keys() -> None:
     assert OPEN_CLIENT.tenant("") == ""
 
 
-def test_a_request_becomes_its_client_s() -> None:
+def test_a_request_gets_the_name_and_tenant_of_its_client() -> None:
     request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"), cache_salt="x")
     client = Client("ci", salt="s", models=frozenset({"m"}))
     owned = client.own(request)
@@ -217,6 +217,6 @@ def test_a_client_of_low_priority_cannot_ask_for_a_higher_one() -> None:
     [{"name": "a b"}, {"name": "x" * 65}, {"requests_per_minute": 0}, {"max_concurrent": 0}, {"name": "a\n"}],
     ids=str,
 )
-def test_what_makes_no_client(fields: dict[str, object]) -> None:
+def test_bad_names_and_limits_make_no_client(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         Client(**fields)  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ class TestAdmins:
         for body in (b"not json", b"not json" * LARGE_BYTES):
             response = service.client.post("/v1/cache/clear", content=body, headers=sent)
             assert response.status_code == 403
-            assert response.json()["error"]["message"].startswith("the key 'alice' may not do this")
+            assert response.json()["error"]["message"].startswith("the key 'alice' may not do this: use a key")
 
     def test_health_is_told_in_full_to_admins(self, service: FakeService) -> None:
         ask(service, "alice")

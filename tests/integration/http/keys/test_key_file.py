@@ -29,7 +29,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> KeyFile:
     return KeyFile(str(path))
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_keys_are_read_back() -> None:
     keys = [Client("plain", key_digest(b"1")), FULL]
     text = ""
     for key in keys:
@@ -40,7 +40,7 @@ def test_what_is_written_is_read() -> None:
     assert parse_keys(without_key(without_key(text, "ci"), "plain")) == []
 
 
-def test_what_people_wrote_stays() -> None:
+def test_comments_and_other_keys_are_kept() -> None:
     text = f'# ours\n\n[keys.a]  # first\nsha256 = "{HASH}"\n# about b\n[keys.b]\nsha256 = "{"0" * 64}"'
     added = with_key(text, Client("c", key_digest(b"1")))
     assert added.startswith(text)
@@ -53,7 +53,7 @@ def test_what_people_wrote_stays() -> None:
     [f'keys = {{a = {{sha256 = "{HASH}"}}}}', f'[keys]\na.sha256 = "{HASH}"', f'["keys".a]\nsha256 = "{HASH}"'],
     ids=["inline", "dotted", "quoted"],
 )
-def test_what_is_written_otherwise_is_left_alone(text: str) -> None:
+def test_keys_in_another_form_are_not_edited(text: str) -> None:
     assert len(parse_keys(text)) == 1
     with pytest.raises(InvalidKeys, match="by hand"):
         without_key(text, "a")
@@ -86,7 +86,7 @@ def test_what_is_written_otherwise_is_left_alone(text: str) -> None:
     ],
     ids=[f"text-{number}" for number in range(18)],
 )
-def test_what_is_refused_and_repeats_no_value(text: str, told: str) -> None:
+def test_errors_name_the_field_and_repeat_no_value(text: str, told: str) -> None:
     with pytest.raises(InvalidKeys) as refused:
         parse_keys(text)
     assert told in refused.value.message
@@ -94,7 +94,7 @@ def test_what_is_refused_and_repeats_no_value(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o611], ids=oct)
-def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_others_can_access_is_refused(tmp_path: Path, mode: int) -> None:
     file = written(tmp_path / "keys.toml", f'[keys.a]\nsha256 = "{HASH}"\n', mode)
     with pytest.raises(InvalidKeys, match="chmod 600"):
         file.read()
@@ -102,7 +102,7 @@ def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> Non
         file.change(lambda text: text)
 
 
-def test_what_is_no_file_of_keys(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidKeys, match="cairn keys add"):
         KeyFile(str(tmp_path / "none.toml")).read()
     (tmp_path / "folder").mkdir(mode=0o700)
@@ -116,13 +116,13 @@ def test_what_is_no_file_of_keys(tmp_path: Path) -> None:
             file.read()
 
 
-def test_a_change_is_private_whole_and_seen(tmp_path: Path) -> None:
+def test_a_change_is_private_and_atomic(tmp_path: Path) -> None:
     file = KeyFile(str(tmp_path / "keys.toml"))
     assert file.stamp() is None
     file.change(lambda text: with_key(text, Client("a", key_digest(b"1"))))
     assert file.path.stat().st_mode & 0o777 == 0o600
     stamp, before = file.stamp(), file.path.read_text()
-    with pytest.raises(InvalidKeys, match="has a key named 'a' already"):
+    with pytest.raises(InvalidKeys, match="already has a key named 'a'"):
         file.change(lambda text: with_key(text, Client("a", key_digest(b"2"))))
     with pytest.raises(InvalidKeys, match="not valid TOML"):
         file.change(lambda text: text + "[")
@@ -200,7 +200,7 @@ def broken(file: KeyFile) -> None:
     file.path.write_text(file.path.read_text() + '[keys.b]\nsha256 = "SECRET"\n')
 
 
-def emptied_of_sense(file: KeyFile) -> None:
+def not_toml(file: KeyFile) -> None:
     file.path.write_text("SECRET")
 
 
@@ -216,8 +216,8 @@ def with_the_server_s_own(file: KeyFile) -> None:
     file.change(lambda text: with_key(text, Client("twin", key_digest(b"own"))))
 
 
-@pytest.mark.parametrize("spoil", [broken, emptied_of_sense, removed, opened_to_others, with_the_server_s_own])
-def test_a_file_that_cannot_be_used_keeps_the_old_keys_and_is_told_once(
+@pytest.mark.parametrize("spoil", [broken, not_toml, removed, opened_to_others, with_the_server_s_own])
+def test_a_file_that_cannot_be_used_keeps_the_old_keys_and_is_reported_once(
     file: KeyFile, spoil: Callable[[KeyFile], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     events = RecordingEvents()
@@ -227,14 +227,14 @@ def test_a_file_that_cannot_be_used_keeps_the_old_keys_and_is_told_once(
     async def test() -> None:
         spoil(file)
         await until(lambda: bool(events.of("FaultObserved")))
-        for _ in range(10):  # looked at again and again, and told once
+        for _ in range(10):  # read again and again, and reported once
             await asyncio.sleep(0.01)
         assert client_names(keys, "alice") == ["alice"]
         assert client_names(keys, "own") == ["default"]
         assert client_names(keys, "stranger", "") == []
         keys.look_now()
         await until(lambda: len(events.of("FaultObserved")) == 2)
-        with private_file(file.path) as stream:  # in one step: a look at a part of it would be told as well
+        with private_file(file.path) as stream:  # in one step: a read of a part of it would be reported as well
             stream.write(good.encode())
         add(file, "bob")
         await until(lambda: client_names(keys, "bob") == ["bob"])
@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_used_keeps_the_old_keys_and_is_told_once(
     faults = events.of("FaultObserved")
     assert {fault.where for fault in faults} == {"keys.read"}  # type: ignore[attr-defined]
     assert len(faults) == 2
-    assert "the keys of before stay" in caplog.text
+    assert "the previous keys stay valid" in caplog.text
     assert "SECRET" not in caplog.text + repr(faults)
 
 
@@ -259,7 +259,7 @@ def test_a_signal_reads_it_without_waiting(file: KeyFile) -> None:
     watched(keys, test)
 
 
-@pytest.mark.parametrize("spoil", [broken, emptied_of_sense, removed, opened_to_others, with_the_server_s_own])
+@pytest.mark.parametrize("spoil", [broken, not_toml, removed, opened_to_others, with_the_server_s_own])
 def test_a_server_does_not_start_with_it(file: KeyFile, spoil: Callable[[KeyFile], None]) -> None:
     spoil(file)
     with pytest.raises(InvalidKeys):
