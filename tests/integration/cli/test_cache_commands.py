@@ -1,7 +1,9 @@
-"""`cairn cache`: through the command line, on a real store, with and without a writer beside it."""
+"""`cairn cache` on a real store: with and without a writer beside it, and interrupted by Ctrl-C."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,14 @@ from typer.testing import CliRunner
 from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
+from interfaces.cli.commands import cache
 from interfaces.cli.commands.cache import cache_app
+from interfaces.cli.terminal.progress import Unit
 from tests.support.engines.two_models import ONE, TWO
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
 from tests.support.stores.lmdb_store import open_store
-from tests.support.stores.store_records import chain, empty, keys_of, snapshot
+from tests.support.stores.store_records import chain, empty, keys_of, same, snapshot
 
 
 def content() -> list[Record]:
@@ -121,7 +125,9 @@ def test_writing_commands_are_refused_beside_a_writer(writer: LmdbBlockStore, pa
 
 def test_reading_commands_work_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
     program = f"""
+from interfaces.cli.commands import cache
 from interfaces.cli.commands.cache import cache_app
+from interfaces.cli.terminal.progress import Unit
 from typer.testing import CliRunner
 for command in (["stats"], ["ls"], ["verify"]):
     result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])
@@ -146,3 +152,75 @@ def test_nobody_else_may_write_to_the_cache_folder(tmp_path: Path) -> None:
     folders = [tmp_path / "new", *(folder for folder in (tmp_path / "new").rglob("*") if folder.is_dir())]
     assert tmp_path / "new/cairn/store" in folders
     assert [folder.stat().st_mode & 0o022 for folder in folders] == [0] * len(folders)
+
+
+class Interrupting:
+    """A bar at whose `after`th step the user loses patience; signals reach the main thread only."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def advance(self, count: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._after -= 1
+            if self._after < 0:
+                raise KeyboardInterrupt
+
+    def reach(self, done: int, total: int | None) -> None:
+        self.advance(0)
+
+
+def interrupted(after: int) -> Callable[..., AbstractContextManager[Interrupting]]:
+    @contextmanager
+    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Interrupting]:
+        yield Interrupting(after)
+
+    return shown
+
+
+def assert_whole(path: Path) -> None:
+    opened = open_store(path)
+    try:
+        assert opened.check_integrity(payloads=True).problems == ()
+        assert all(map(same, opened.get(keys_of(content())), content()))
+        assert dict(opened.usage().faults) == {}
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize("command", ["verify", "compact"])
+def test_an_interrupted_command_leaves_the_store_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    before = sorted(file.name for file in path.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "progress", interrupted(0))
+        assert run(command, "--store", path).exit_code != 0
+    assert sorted(file.name for file in path.iterdir()) == before
+    assert_whole(path)
+    assert run(command, "--store", path).exit_code == 0
+    assert_whole(path)
+
+
+def test_the_steps_of_the_bar_add_up_to_its_total(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, tuple[int | None, list[int]]] = {}
+
+    class Counting:
+        def __init__(self, counts: list[int]) -> None:
+            self._counts = counts
+
+        def advance(self, count: int) -> None:
+            self._counts.append(count)
+
+    @contextmanager
+    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Counting]:
+        seen[what] = (total, [])
+        yield Counting(seen[what][1])
+
+    monkeypatch.setattr(cache, "progress", shown)
+    assert run("verify", "--store", path).exit_code == 0
+    assert run("compact", "--store", path).exit_code == 0
+    for what in ("verifying", "compacting"):
+        total, counts = seen[what]
+        assert total is not None
+        assert total * 0.5 < sum(counts) < total * 1.5

@@ -16,7 +16,7 @@ from adapters.otel.pipeline import assemble
 from adapters.otel.telemetry import AsgiApp, Telemetry
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS, Script
-from tests.support.telemetry.otel import MetricRecorder, SpanRecorder, clear_otel_variables
+from tests.support.telemetry.otel import MetricRecorder, SpanRecorder
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
@@ -71,11 +71,6 @@ class Server:
             raise HTTPException("no", status_code=400)
 
         return [chat, model, live, metrics, broken, refused]
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    clear_otel_variables(monkeypatch)
 
 
 @pytest.fixture(params=[False, True], ids=["inside", "outermost"])

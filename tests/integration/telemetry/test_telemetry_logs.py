@@ -8,7 +8,7 @@ from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 from adapters.otel.log_export import MAX_CHARS, LogExport
-from tests.support.telemetry.otel import SpanRecorder, clear_otel_variables
+from tests.support.telemetry.otel import SpanRecorder
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -29,8 +29,7 @@ class Lines:
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
-    clear_otel_variables(monkeypatch)
+def lines() -> Iterator[Lines]:
     lines = Lines()
     export = LogExport(lines.provider)
     export.attach()
@@ -91,8 +90,7 @@ def test_lines_of_others_are_theirs(lines: Lines) -> None:
     assert lines.records() == []
 
 
-def test_nothing_is_told_once_it_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
-    clear_otel_variables(monkeypatch)
+def test_a_detached_handler_exports_nothing() -> None:
     lines = Lines()
     export = LogExport(lines.provider)
     export.attach()

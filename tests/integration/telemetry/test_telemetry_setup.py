@@ -19,13 +19,6 @@ from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from tests.support.telemetry.event_script import START_NS, Script
-from tests.support.telemetry.otel import clear_otel_variables
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    clear_otel_variables(monkeypatch)
-
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 ALL = ExportPlan(("otlp",), ("otlp",), ("otlp",))

@@ -1,7 +1,7 @@
 """OpenTelemetry with in-memory exporters."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -14,9 +14,14 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from adapters.fake.environment import FakeClock
 from adapters.otel.metrics import MetricEvents, TraceLookup, no_trace
 from adapters.otel.pipeline import SCOPE
+from adapters.otel.request_spans import SpanEvents
+from application.events import Event
 from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS
+
+OFFSET_NS = 1_700_000_000_000_000_000
+"""From the monotonic clock to Unix time."""
 
 
 def clear_otel_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +40,18 @@ class SpanRecorder:
 
     def spans(self) -> tuple[ReadableSpan, ...]:
         return self._exporter.get_finished_spans()
+
+    def sink(self, max_open: int = 16) -> SpanEvents:
+        """A sink whose spans are recorded."""
+        return SpanEvents(self.provider.get_tracer("test"), FakeClock(START_NS, OFFSET_NS), max_open)
+
+    def play(self, events: Sequence[Event]) -> SpanEvents:
+        """A sink that took `events`, all without a failure."""
+        sink = self.sink()
+        for event in events:
+            sink.emit(event)
+        assert sink.failures() == {}
+        return sink
 
     def named(self, name: str) -> ReadableSpan:
         (span,) = [span for span in self.spans() if span.name == name]
