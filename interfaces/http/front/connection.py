@@ -39,11 +39,11 @@ from interfaces.http.front.connection_limits import (
 from interfaces.http.front.guard import HealthOnly, Refusals
 
 PIECE_BYTES = 4096
-"""Input parsed at once, beside what is known to belong to a body."""
+"""Size of the pieces in which input is parsed, except the announced rest of a body."""
 
 
 class _RefusedInput(Exception):
-    """Raised in a callback of the parser, which ends parsing."""
+    """The exception that a callback raises to stop the parser."""
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -89,7 +89,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def evict(self) -> None:
-        """See SlotHolder."""
+        """Close to free the slot (see SlotHolder)."""
         if self._meter.phase is Phase.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
@@ -123,12 +123,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(problem)
 
     def _discards(self, num_bytes: int) -> bool:
-        """Count input to throw away; returns whether it is too much."""
+        """Count discarded input. Returns whether it exceeds MAX_DISCARDED_BYTES."""
         self._num_discarded += num_bytes
         return self._num_discarded > MAX_DISCARDED_BYTES
 
     def _watch_arrival(self) -> None:
-        """A deadline for a request that has begun to arrive, none while the client waits for an answer."""
+        """Arm the deadline of a request that is arriving; cancel it while the client waits for an answer."""
         if self._meter.phase is Phase.BETWEEN and self._answering is not None:
             self._arrival.cancel()
         elif not self._arrival.is_armed:
@@ -217,7 +217,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._departure.cancel()
 
     def _watch_departure(self) -> None:
-        """A deadline for the client to take what is waiting for it, extended by MIN_BYTES_S."""
+        """Arm the deadline until which the client must read unsent output; MIN_BYTES_S extends it."""
         self._unsent_bytes = self.transport.get_write_buffer_size()
         self._departure.arm(self._limits.write_timeout_s)
 
@@ -238,7 +238,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def _answering(self) -> RequestResponseCycle | None:
-        """The last request with complete headers and an incomplete answer."""
+        """The last request with complete headers whose answer is incomplete."""
         cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first, whatever the attribute's type
         return cycle if cycle is not None and not cycle.response_complete else None
 
@@ -248,7 +248,7 @@ class BoundedConnection(HttpToolsProtocol):
         return "" if self._meter.phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
 
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
-        """Answer if nothing else is being answered, and read no more."""
+        """Answer with the problem unless another answer is in progress, and parse no more input."""
         self._is_done = True
         self._arrival.cancel()
         self._refusals.note(problem)

@@ -13,14 +13,14 @@ from typing import Protocol
 from interfaces.http.errors import Problem
 
 MAX_HEADER_BYTES = 32 * 2**10
-"""Bound on all input before a body but its target, and on all within a body but its bytes (chunk lines, trailers)."""
+"""Limit of the input before a body, without the target; and of a body's framing (chunk lines, trailers)."""
 
 CHUNK_OVERHEAD = 8
 """Bytes of input for each byte of a body that is sent in chunks of one: `1`, CR, LF, the byte, CR, LF."""
 
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 2**10
-"""Bound on a path with its query."""
+"""Limit of a path with its query."""
 
 MAX_LENGTH_DIGITS = 15
 """Digits of an announced length that are read; a longer length is refused elsewhere."""
@@ -30,11 +30,11 @@ MIN_BYTES_S = 1024
 its timeout at once."""
 
 MAX_DISCARDED_BYTES = 16 * 2**20
-"""Bound on input after its request was answered or refused. It is read and thrown away, since closing at once would
-take the answer from the client."""
+"""Limit of the input after its request was answered or refused. It is read and discarded, since a connection that is
+closed at once may lose the answer on its way to the client."""
 
 LINGER_S = 2.0
-"""Time for which such input is read after a refusal."""
+"""Time for which input is read and discarded after a refusal."""
 
 RESERVED_CONNECTIONS = 16
 """Connections beyond the limit, for health checks: a server that is full is not dead."""
@@ -64,7 +64,7 @@ class ConnectionLimits:
 
 
 def more_time_s(num_bytes: int, most_s: float) -> float:
-    """The time that `num_bytes` since the last deadline earn; bytes that moved fast earn no silence beyond `most_s`."""
+    """Returns the extension in seconds for `num_bytes` since the last deadline. A fast start allows no long silence."""
     return min(num_bytes / MIN_BYTES_S, most_s)
 
 
@@ -94,8 +94,8 @@ class MessageMeter:
         self._num_headers = self._other_bytes = self._target_bytes = 0
 
     def fed(self, num_bytes: int) -> Problem | None:
-        """Count a piece of input. All that is neither target nor body counts, whether the parser made anything of it
-        or not; a body may be sent in chunks of one byte."""
+        """Count a piece of input, without the target and the body, whether or not the parser used it. A body may be
+        sent in chunks of one byte."""
         self._other_bytes += num_bytes
         allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
         if self._other_bytes <= allowed_bytes:
@@ -246,7 +246,7 @@ class ConnectionSlots:
                 del self._num_of[one.address]
 
     def _evict_one(self, address: str | None) -> bool:
-        """Close the connection that has waited longest, of this address if there is one. False without any."""
+        """Close the connection that has waited longest, of this address if given. Returns whether there was one."""
         longest = next((one for one in self._waiting if address is None or one.address == address), None)
         if longest is None:
             return False
@@ -256,7 +256,7 @@ class ConnectionSlots:
 
 
 def shared_address(host: str | None) -> str | None:
-    """The address to count connections by; None on loopback and for sockets without one."""
+    """Returns the address by which connections are counted; None on loopback and for sockets without one."""
     if host is None:
         return None
     try:

@@ -1,9 +1,9 @@
-"""The check of every request before its key, route or body, and the answers to input that is refused before any route.
+"""The check of every request before its key, route and body are read, and the answers to requests that it refuses.
 
-A server on loopback is open to the programs of its machine, and a browser is one of them that runs other people's
-pages. So `Host` must be a name of this server, no page of another origin may send requests unless a setting lists it,
-and bodies must be of a type that pages can send only after a preflight, which is refused like the rest: JSON by name,
-or bytes, which is what some client libraries call theirs.
+A server on loopback is open to the programs of its machine, which include browsers that run pages of other sites. So
+`Host` must be a name of this server, and no page of another origin may send requests unless a setting lists it. Bodies
+must be of a type that pages can send only after a preflight, which is refused like the rest: JSON by name, or bytes,
+the type that some client libraries send.
 
 A page whose name its owner points at this machine (DNS rebinding) is, for the browser, the same site as this server and
 may read every answer. It cannot choose the `Host` header though: that holds the page's own name.
@@ -58,7 +58,7 @@ class Refusals:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
     def _answer(self, path: str, problem: Problem) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body."""
+        """Returns the headers and the body of the refusal."""
         body = msgspec.json.encode(self._dialects.of(path).error_body(problem))
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         return {**headers, **{name.lower(): value for name, value in problem.headers.items()}}, body
@@ -85,14 +85,15 @@ def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals
 
 
 _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
-"""Never one of the three that a page may send without a preflight: form data, urlencoded and plain text."""
+"""The accepted types exclude the three that a page may send without a preflight: form data, urlencoded, plain text."""
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Loopback names always. `is_any_address`: other addresses too, since no name server can point those elsewhere."""
+    """The hosts that the server answers to: loopback names, and `names`. `is_any_address`: every IP address as well,
+    since no name server can redirect one. `is_anything`: every host."""
 
     names: frozenset[str]
     is_any_address: bool
@@ -108,14 +109,14 @@ class AllowedHosts:
 
 
 def allowed_hosts(settings: ServerSettings) -> AllowedHosts:
-    """The configured host counts; a server that others can reach answers to all addresses it may be reached at."""
+    """Returns the hosts that the settings allow. A server that other machines can reach answers to every address."""
     listed = [*(host for host in settings.allowed_hosts if host != ANY), settings.host]
     names = frozenset(name for host in listed if (name := bare_host(host)) is not None)
     return AllowedHosts(names, not is_loopback(settings.host), ANY in settings.allowed_hosts)
 
 
 class RequestGuard:
-    """ASGI middleware around the whole application. `origins`: of pages that may send requests."""
+    """ASGI middleware around the whole application. `origins`: origins whose pages may send requests."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refusals: Refusals) -> None:
         self._app = app
@@ -145,7 +146,7 @@ class RequestGuard:
         if not hosts and http_version == "1.0":
             return None  # old health checkers; a browser always names the host
         if len(hosts) != 1:
-            return Problem(400, "invalid_request", "exactly one Host header is needed")
+            return Problem(400, "invalid_request", "the request must have exactly one Host header")
         if hosts[0] in self._hosts:
             return None
         message = f"this server does not answer to the host '{printable(hosts[0])}'; server.allowed_hosts can list it"
@@ -161,7 +162,7 @@ class RequestGuard:
         return Problem(403, "origin_not_allowed", message)
 
     def _site_problem(self, headers: dict[bytes, list[str]], method: str) -> Problem | None:
-        """Browsers leave `Origin` out of some requests, but say whether they cross sites. Following a link is fine."""
+        """Browsers omit `Origin` from some requests, but report whether they cross sites. A link may be followed."""
         if b"origin" in headers or "cross-site" not in headers.get(b"sec-fetch-site", []) or ANY in self._origins:
             return None
         if method == "GET" and headers.get(b"sec-fetch-dest") == ["document"]:

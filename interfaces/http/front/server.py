@@ -1,4 +1,4 @@
-"""Serves an application on a socket of its own, in this process and on the running event loop, until `stop`."""
+"""The HTTP server: an application on its own socket, in this process and on the running event loop, until `stop`."""
 
 import asyncio
 import socket
@@ -20,16 +20,16 @@ KEEP_ALIVE_S = 75
 first."""
 
 GRACE_S = 10
-"""Time that running requests have to finish after `stop`."""
+"""Time for running requests to finish after `stop`."""
 
 LAST_WORDS_S = 2
-"""Time to end those that did not finish."""
+"""Time to end the requests that did not finish."""
 
 BACKLOG = 2048
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The loop to run a server on: uvloop where it is installed, for `asyncio.Runner(loop_factory=...)`."""
+    """Returns the event loop for a server: uvloop where it is installed, for `asyncio.Runner(loop_factory=...)`."""
     try:
         import uvloop
     except ImportError:
@@ -38,7 +38,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class AddressUnavailable(Exception):
-    """The address cannot be listened on; the message says why and what to do."""
+    """The server cannot listen on the address; the message says why and what to do."""
 
 
 class _Server(uvicorn.Server):
@@ -62,12 +62,13 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Signals are the caller's: uvicorn would raise them again once it is done, before the engine has stopped."""
+        """Leave signals to the caller: uvicorn would raise them again when it ends, before the engine has stopped."""
         yield
 
 
 class HttpServer:
-    """Bound on construction (AddressUnavailable if that fails), so that the port is known before anything is loaded."""
+    """The server of one address. Construction binds the address (AddressUnavailable if that fails), so that the port is
+    known before any model is loaded."""
 
     def __init__(self, settings: ServerSettings, limits: ConnectionLimits | None = None) -> None:
         self._settings = settings
@@ -77,7 +78,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The real port, also where the settings say 0."""
+        """The port that is bound, also where the settings have 0."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -93,8 +94,8 @@ class HttpServer:
         on_started: Callable[[str], None] = lambda _url: None,
         cut_off: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve what `create_app` made, until `stop`; then let running requests finish for a while, and have `cut_off`
-        end those that are left. Closes the socket."""
+        """Serve an application of `create_app` until `stop`. Running requests may then finish within the grace time;
+        `cut_off` ends the rest. Closes the socket."""
         refusals: Refusals = app.state.refusals
         slots = ConnectionSlots(self._limits.max_connections)
         connection = partial(BoundedConnection, self._limits, slots, refusals)
@@ -123,7 +124,7 @@ class HttpServer:
             self._server.should_exit = True
 
     def close(self) -> None:
-        """Give the address back where `serve` was never reached."""
+        """Release the address of a server that was never started."""
         self._socket.close()
 
 

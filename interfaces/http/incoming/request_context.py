@@ -1,4 +1,4 @@
-"""The context of an HTTP request: its client, found by its key and bound to its limits, and what the request holds.
+"""The context of an HTTP request: its client, found by its key, and the places and memory that it holds.
 
 The key comes in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere else. Health checks and pages need no key:
 they hold nothing of a client.
@@ -38,7 +38,7 @@ SALT_HEADER = "x-cairn-cache-salt"
 """Requests without a body name their tenant in a header, because addresses end up in logs."""
 
 GENERATES = {"generates": True}
-"""The `opt` of routes that generate, which take a place when their headers arrive."""
+"""The `opt` of routes that generate. Their requests take a place when the headers arrive."""
 
 LARGE_BYTES = 64 * 2**10
 """A larger body is decoded and converted in a worker thread."""
