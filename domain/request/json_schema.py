@@ -156,7 +156,7 @@ def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
             continue
         if keyword in UNSUPPORTED:
             _refuse(keyword, path, "is not supported", param)
-        if keyword == "format" and value not in FORMATS:
+        if keyword == "format" and not (isinstance(value, str) and value in FORMATS):
             continue
         found[keyword] = _checked_value(keyword, value, _below(path, keyword), param)
     _check_min_properties(found, path, param)

@@ -20,6 +20,7 @@ class ReasoningLimit:
 
     def __post_init__(self) -> None:
         require(self.num_tokens >= 0, "reasoning_budget", "must not be negative")
+        require(self.num_tokens < 2**63, "reasoning_budget", "must be a 64-bit integer")
 
 
 NO_REASONING = ReasoningLimit(0, is_firm=False)

@@ -131,6 +131,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"add_generation_prompt": False}, "add_generation_prompt"),
     ({"reasoning_budget": -2}, "reasoning_budget"),
+    ({"reasoning_budget": 2**64}, "reasoning_budget"),
     ({"thinking_budget": -2}, "thinking_budget"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
 ]

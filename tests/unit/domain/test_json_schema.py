@@ -50,6 +50,7 @@ def test_what_changes_nothing_is_left_out():
     schema = {"type": "array", "uniqueItems": False, "items": {"type": "string", "format": "binary"}}
     assert checked_schema(schema, "field") == {"type": "array", "items": {"type": "string"}}
     assert checked_schema({"format": "uuid"}, "field") == {"format": "uuid"}
+    assert checked_schema({"format": {}}, "field") == {}
 
 
 @pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b", "#/$defs/list/prefixItems/0", "#here", "#/$defs/a%20b"])

@@ -166,7 +166,7 @@ class EngineSupervisor:
         elif work in self._work.sendable():
             try:
                 self._work.send(work, self._engine)
-            except DomainError:
+            except Exception:
                 self._work.forget(work)
                 raise
 

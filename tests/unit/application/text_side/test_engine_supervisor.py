@@ -344,3 +344,20 @@ def test_after_an_upgrade_no_other_engine_is_started_and_all_work_ends() -> None
             world.client.submit("b")
 
     in_world(work)
+
+
+def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
+    async def work(world: World) -> None:
+        def refuse(_: object) -> None:
+            raise OverflowError("more than 64 bits")
+
+        living = world.lives[-1]
+        send, living.submit = living.submit, refuse
+        with pytest.raises(OverflowError):
+            world.client.submit("a")
+        assert not list(world.engine._work)  # type: ignore[attr-defined]
+        living.submit = send
+        world.client.submit("b")
+        await world.client.end("b")
+
+    in_world(work)
