@@ -1,4 +1,4 @@
-"""Sizes as people write them: `16GiB`, `500MB`, `70%`, `0`. A share is resolved against a total only when asked."""
+"""Sizes in human-readable form: `16GiB`, `500MB`, `70%`, `0`. A share is resolved against a total only when asked."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class ByteSize:
 
     @classmethod
     def parse(cls, text: str) -> "ByteSize":
-        """Parse `16GiB`, `500MB`, `70%` or a plain number of bytes. Raises InvalidRequest with the accepted forms."""
+        """Parses `16GiB`, `500MB`, `70%` or a plain number of bytes. Raises InvalidRequest with the accepted forms."""
         match = _PATTERN.fullmatch(text)
         if match:
             number, unit = Decimal(match[1]), match[2].lower()
@@ -37,7 +37,7 @@ class ByteSize:
         raise InvalidRequest(f"{text!r} is not a size: write 16GiB, 500MB, 70% or a number of bytes")
 
     def resolve(self, total_bytes: int) -> int:
-        """Bytes, given what a share is a share of."""
+        """Returns the bytes. `total_bytes`: the total that a share refers to."""
         return self.num_bytes if self.num_bytes is not None else int((self.share or 0) * total_bytes)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class ByteSize:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """Binary units, three significant digits or all whole ones: 1536 -> `1.5 KiB`."""
+    """Returns a size in binary units with at least three significant digits: 1536 -> `1.5 KiB`."""
     value, units = float(num_bytes), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     index = 0
     while abs(value) >= 1024 and index < len(units) - 1:

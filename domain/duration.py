@@ -1,4 +1,4 @@
-"""Durations as people write them: `30d`, `12h`, `90m`, `45s`."""
+"""Durations in human-readable form: `30d`, `12h`, `90m`, `45s`."""
 
 import re
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ _PATTERN = re.compile(r"\s*([0-9]{1,9})\s*([dhms])\s*")
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """In whole seconds."""
+    """A duration in whole seconds."""
 
     num_seconds: int
 
     @classmethod
     def parse(cls, text: str) -> "Duration":
-        """Raises InvalidRequest with the accepted forms."""
+        """Parses a duration. Raises InvalidRequest with the accepted forms."""
         match = _PATTERN.fullmatch(text)
         if match is None:
             raise InvalidRequest(f"{text!r} is not a duration: write 30d, 12h, 90m or 45s")

@@ -1,4 +1,4 @@
-"""What can go wrong, as seen from the domain: one root, each class with a stable code and whether a retry can help.
+"""The errors of the domain: one root, each class with a stable code and whether a retry can help.
 
 Expected outcomes (a miss, a full queue that drains) are values elsewhere; these are the answers a client gets.
 """
@@ -8,11 +8,11 @@ from typing import ClassVar
 from domain.printable import PRINTABLE_CHARS, writable
 
 MAX_MESSAGE_CHARS = 4_000
-"""Whatever went into a message, it is no longer than a page. It can also be sent: what is no UTF-8 is spelled out."""
+"""The limit on the length of a message. Characters that UTF-8 cannot encode are escaped in it."""
 
 
 class DomainError(Exception):
-    """Root of every error Cairn raises on purpose. `param` names the offending request field, where there is one."""
+    """The root of every error that Cairn raises on purpose. `param` names the offending request field, if any."""
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
@@ -33,7 +33,8 @@ class InvalidRequest(DomainError):
 
 
 def require(condition: bool, param: str, message: str) -> None:
-    """Raises InvalidRequest unless the condition holds. `message` goes on from the field's name."""
+    """Raises InvalidRequest unless the condition holds. `message` continues the sentence that begins with the field's
+    name."""
     if not condition:
         raise InvalidRequest(f"{param} {message}", param=param)
 
@@ -41,8 +42,8 @@ def require(condition: bool, param: str, message: str) -> None:
 class ContextOverflow(InvalidRequest):
     """Prompt plus requested completion do not fit the model's context.
 
-    The numbers behind the message, in tokens, for dialects whose clients read them: `num_prompt` (at least so many,
-    where the length of the text proved it), `num_wanted` of the completion (0 where the prompt alone is too long).
+    The numbers in the message, in tokens, for dialects whose clients read them: `num_prompt` (at least so many, where
+    the length of the text proved it), `num_wanted` of the completion (0 where the prompt alone is too long).
     """
 
     code = "context_length_exceeded"
@@ -65,8 +66,8 @@ class ContextOverflow(InvalidRequest):
 class PrefillMemoryExceeded(ContextOverflow):
     """The request fits the model and can never fit the memory of this server, however long it waited.
 
-    In the words of a context that is too small: what a client does about that, a shorter prompt or answer, helps here
-    too. `context_length`: how many tokens of prompt and answer together memory has room for; it depends on the request.
+    Reported like a context that is too small, because the remedy is the same: a shorter prompt or answer.
+    `context_length`: how many tokens of prompt and answer together memory has room for; it depends on the request.
     Bytes: `estimated_bytes` at the worst moment, `available_bytes` of `limit_bytes` when nothing else runs.
     `largest_prompt`: in tokens, of those that would fit with an answer as long; 0 when none does.
     """
@@ -108,13 +109,13 @@ class ModelNotFound(DomainError):
 
 
 class DocumentNotFound(DomainError):
-    """Nothing of that name is kept for whoever asks."""
+    """The client has no document of that name."""
 
     code = "not_found"
 
 
 class RequestNotFound(DomainError):
-    """No request of that id is open, or none is known any more."""
+    """No open or recently ended request has that id."""
 
     code = "not_found"
 
@@ -126,8 +127,8 @@ class ModelLoadFailed(DomainError):
 
 
 class ModelExceedsMemory(ModelLoadFailed):
-    """The model's weights are more than may be held, whoever made room. The numbers behind the message, in bytes, where
-    they are known."""
+    """The model's weights exceed the limit, even with every other model unloaded. The numbers in the message, in bytes,
+    where they are known."""
 
     code = "model_exceeds_memory"
 
@@ -158,13 +159,13 @@ class QueueFull(DomainError):
 
 
 class ModelsBusy(QueueFull):
-    """The model is not loaded, and those that are were in use for as long as a request may wait for room."""
+    """The model is not loaded, and the loaded models were in use for as long as a request may wait for room."""
 
     code = "models_busy"
 
 
 class MemoryBusy(QueueFull):
-    """The running requests left no memory for this one for as long as it may wait."""
+    """The request waited for memory for the longest permitted time, and running requests released too little."""
 
     code = "memory_busy"
 
@@ -173,19 +174,19 @@ class MemoryBusy(QueueFull):
 
 
 class LimitReached(QueueFull):
-    """The client's own share is used up, whatever is left for others."""
+    """The client has reached the limit of its key."""
 
     code = "rate_limit_exceeded"
 
 
 class NotAllowed(DomainError):
-    """The client is known, and may not do this."""
+    """The client's key does not permit this."""
 
     code = "not_allowed"
 
 
 class InvalidKeys(DomainError):
-    """Keys that cannot be used as they were set up; the message names none of them but by its name."""
+    """The configured keys are invalid; the message contains names of keys, never their values."""
 
     code = "invalid_keys"
 
@@ -202,7 +203,7 @@ class ServerUnavailable(DomainError):
 
 
 class RequestCancelled(ServerUnavailable):
-    """Somebody who runs the server ended this request. Clients that ask again by themselves must not: it was meant."""
+    """An operator of the server cancelled this request. Clients must not retry it automatically."""
 
     code = "request_cancelled"
     retryable = False
@@ -212,7 +213,7 @@ class RequestCancelled(ServerUnavailable):
 
 
 class StoreUnresponsive(ServerUnavailable):
-    """The store was asked and has not answered in time."""
+    """The store did not answer in time."""
 
 
 class ComputeFailed(DomainError):
@@ -222,13 +223,13 @@ class ComputeFailed(DomainError):
 
 
 class EngineLost(ComputeFailed):
-    """The engine was lost more than once while it computed this request, which is not given to another one."""
+    """The engine was lost more than once while it computed this request, which is not resumed again."""
 
     code = "engine_lost"
 
 
 class IllegalTransition(DomainError):
-    """A state machine was asked for a step its table does not have: a defect in Cairn."""
+    """A state machine was asked for a transition that its table lacks: a defect in Cairn."""
 
     code = "illegal_transition"
 

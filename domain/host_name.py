@@ -8,8 +8,8 @@ _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
 
 
 def host_of(authority: str) -> str | None:
-    """`name:port` without its port, in lower case and without a final dot; an address without brackets, in its usual
-    form. None for what is no host."""
+    """Returns the host of `name:port`, in lower case and without a final dot; an address without brackets, in its usual
+    form. None for an invalid host."""
     host, port = authority.strip().lower(), ""
     if host.startswith("["):
         host, closed, port = host[1:].partition("]")
@@ -24,7 +24,7 @@ def host_of(authority: str) -> str | None:
 
 
 def bare_host(host: str) -> str | None:
-    """The same of a name or an address without brackets and port."""
+    """As `host_of`, for a name or an address without brackets and port."""
     if (address := address_of(host)) is not None:
         return str(address)
     name = host.lower().removesuffix(".")
@@ -32,7 +32,7 @@ def bare_host(host: str) -> str | None:
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that `host` is written as, if it is one and no name."""
+    """Returns the IP address that `host` spells; None for a name."""
     try:
         return ip_address(host)
     except ValueError:

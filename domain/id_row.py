@@ -1,8 +1,8 @@
-"""A row of ids: what a prompt is, as token ids or as key ids (see `prompt_content`), at four bytes an id.
+"""A row of ids: a prompt as token ids or as key ids (see `prompt_content`), at four bytes an id.
 
 It is made once, where a text is encoded or a client's ids are read. From there on it is sent, hashed, compared, cut and
-kept as it lies: 200,000 tokens are one piece of memory, and a Python integer is made of no id but those that somebody
-looks at. A part of a row has bytes of its own, so that a block that is kept does not keep its whole prompt.
+kept as it lies: 200,000 tokens are one piece of memory, and Python integers are made only of ids that are read one by
+one. A part of a row has bytes of its own, so that a block that is kept does not keep its whole prompt.
 
 A row never changes, and is equal to every row, tuple or list of the same ids.
 """
@@ -44,18 +44,18 @@ class IdRow(Sequence[int]):
 
     @classmethod
     def joined(cls, rows: "Iterable[IdRow]") -> "IdRow":
-        """One behind the other."""
+        """Returns the concatenation of rows."""
         ids = array(_CODE)
         for row in rows:
             ids += row._ids
         return _row(ids)
 
     def to_bytes(self) -> bytes:
-        """The ids as uint32, little endian: what is hashed, and what travels."""
+        """Returns the ids as uint32, little endian: the form in which they are hashed and sent."""
         return _little_endian(self._ids).tobytes()
 
     def followed_by(self, ids: Iterable[int]) -> "IdRow":
-        """A longer row. Raises as the constructor."""
+        """Returns the row with more ids appended. Raises as the constructor."""
         return IdRow.joined((self, IdRow(ids)))
 
     def __len__(self) -> int:
@@ -92,13 +92,13 @@ class IdRow(Sequence[int]):
         return IdRow.of_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
-        """Short, whatever prompt is in a log or a failed comparison."""
+        """Returns a short text, so that a log or a failed comparison holds no whole prompt."""
         rest = "" if len(self) <= SHOWN_IDS else f" and {len(self) - SHOWN_IDS} more"
         return f"IdRow({self._ids[:SHOWN_IDS].tolist()}{rest})"
 
 
 def _row(ids: "array[int]") -> IdRow:
-    """Takes the array over: nobody changes it any more."""
+    """Returns a row that owns the array, which must not change any more."""
     made = IdRow.__new__(IdRow)
     made._ids = ids  # pyright: ignore[reportPrivateUsage]
     return made

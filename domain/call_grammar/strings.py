@@ -37,7 +37,7 @@ _SIZES = frozenset({"minLength", "maxLength"})
 _PART = re.compile(r"\\.|\(\?:?|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
 _CLASSES = {"\\d": "[0-9]", "\\w": "[A-Za-z0-9_]", "\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}
 _UNSUPPORTED = re.compile(r"[\^${}\[]$|\(\?$|\\[^\WdDwWsSnrtfv]|\[.*(\[|&&|--|~~|\\[^\WdwsSnrtfv]).*\]", re.DOTALL)
-"""Parts that other dialects of regular expressions have, or read differently."""
+"""Constructs that Rust's dialect of regular expressions lacks, or reads differently."""
 
 
 def string_term(schema: Mapping[str, Json], param: str) -> str:
@@ -84,7 +84,8 @@ def _sized(schema: Mapping[str, Json]) -> str:
 
 
 def _pattern(schema: Mapping[str, Json], param: str) -> str:
-    """Return an expression of the strings in which the pattern matches anywhere, unless an anchor ties it to an end."""
+    """Return an expression for the strings in which the pattern matches anywhere, unless an anchor ties it to an
+    end."""
     pattern = schema.get("pattern")
     if not isinstance(pattern, str):
         return ""

@@ -53,7 +53,7 @@ def tool_call_grammar(
         rules.append(_call_rule(format, number, tool, must_call))
         num_chars += len(rules[-1])
         if num_chars > MAX_GRAMMAR_BYTES:
-            break  # nothing that follows makes it fit: `bounded` refuses what there is
+            break  # already too long: `bounded` refuses it
     names = " | ".join(f"tool_{number}" for number in range(len(tools)))
     rules += [f"inside: {names}", f"call: {format.terms('mark')} inside"]
     more = "" if max_calls == 1 else _repeated(f"({format.terms('between')} call)", max_calls)

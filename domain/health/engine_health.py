@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from domain.ids import RequestId
 
 WAITING = "waiting"
-"""Stuck outside of the compute thread: the open choices wait for something that does not happen."""
+"""Stuck outside the compute thread: the open choices wait for an event that does not occur."""
 
 ENDED = "ended"
 """The compute thread has ended without being asked to."""
@@ -51,7 +51,7 @@ class Heartbeat:
     fault: str = ""
 
     def counted_from(self, since_ns: int) -> "Heartbeat":
-        """The same state, with times before `since_ns` moved there."""
+        """Returns the same state, with times before `since_ns` moved there."""
         doing = self.activity
         return replace(
             self,
@@ -77,12 +77,12 @@ class EngineHealth:
     request_ids: tuple[RequestId, ...] = ()
 
     def stuck_s(self, now_ns: int) -> float:
-        """The duration in seconds; 0 for an engine that is not stuck."""
+        """The seconds for which the engine has been stuck; 0 if it is not."""
         return 0.0 if self.stuck_since_ns is None else max(0.0, (now_ns - self.stuck_since_ns) / 1e9)
 
 
 def engine_health(beat: Heartbeat, now_ns: int, stuck_after_s: float) -> EngineHealth:
-    """The health at `now_ns`. `stuck_after_s`: longer than any step or piece of a load takes."""
+    """Returns the health at `now_ns`. `stuck_after_s`: longer than any step or piece of a load takes."""
     stuck_in, since_ns = _stuck_in(beat, now_ns, int(stuck_after_s * 1e9))
     return EngineHealth(
         step_age_s=max(0, now_ns - beat.last_step_ns) / 1e9,

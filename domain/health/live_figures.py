@@ -34,7 +34,7 @@ class LatencySketch:
 
     @classmethod
     def of(cls, sketches: "Iterable[LatencySketch]") -> "LatencySketch":
-        """The sum of several sketches."""
+        """Returns the sum of several sketches."""
         whole = cls()
         for sketch in sketches:
             whole._counts.update(sketch._counts)
@@ -54,7 +54,8 @@ class LatencySketch:
         self._asked = None
 
     def quantiles(self, *shares: float) -> tuple[float | None, ...]:
-        """The seconds that each share (0 to 1, nearest rank) of the values did not exceed; None without values."""
+        """Returns the seconds that each share (0 to 1, nearest rank) of the values did not exceed; None without
+        values."""
         if not self._counts:
             return (None,) * len(shares)
         if self._asked is None or self._asked[0] != shares:
@@ -123,7 +124,7 @@ class History:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReading:
     """The figures at one time. `tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S.
-    `inter_token`: between one token of a choice and its next, as the engine hands them over."""
+    `inter_token`: between one token of a choice and its next, as the engine reports them."""
 
     at_ns: int
     time_to_first_token: Latency
@@ -149,7 +150,7 @@ class TimeSlices(Generic[T]):
         self._newest = -1
 
     def at(self, at_ns: int) -> T:
-        """The slice of `at_ns`. A time that is too old gets a slice that is not kept."""
+        """Returns the slice of `at_ns`. A time that is too old gets a slice that is not kept."""
         number = at_ns // self.slice_ns
         if number > self._newest:
             self._newest = number
@@ -163,7 +164,7 @@ class TimeSlices(Generic[T]):
         return found
 
     def last(self, num: int, now_ns: int) -> list[T | None]:
-        """The last `num` slices up to the one of `now_ns`, oldest first; None for an empty one."""
+        """Returns the last `num` slices up to the one of `now_ns`, oldest first; None for an empty one."""
         end = now_ns // self.slice_ns + 1
         return [self._slices.get(number) for number in range(end - min(num, self.num_slices), end)]
 
@@ -196,11 +197,12 @@ class LiveWindows:
         self._slices = TimeSlices(SLICE_S * 10**9, NUM_SLICES, _Slice)
 
     def add_tokens(self, origin: str, num_tokens: int, at_ns: int) -> None:
-        """Count tokens. `origin`: one of ORIGINS."""
+        """Counts tokens. `origin`: one of ORIGINS."""
         self._slices.at(at_ns).tokens[origin] += num_tokens
 
     def add_lookup(self, reused: Mapping[str, int], num_prompt: int, at_ns: int, *, takes_part: bool) -> None:
-        """Count the lookup of a prompt of `num_prompt` tokens. `takes_part`: it could have reused something."""
+        """Counts the lookup of a prompt of `num_prompt` tokens. `takes_part`: the prompt could have reused
+        something."""
         now = self._slices.at(at_ns)
         now.tokens.update(reused)
         if takes_part:
@@ -208,15 +210,15 @@ class LiveWindows:
             now.num_looked_up += num_prompt
 
     def add_first_token(self, seconds: float, at_ns: int) -> None:
-        """Count a first token, `seconds` after its request was queued."""
+        """Counts a first token, `seconds` after its request was queued."""
         self._slices.at(at_ns).time_to_first_token.add(seconds)
 
     def add_gap(self, seconds: float, num_tokens: int, at_ns: int) -> None:
-        """Count `num_tokens` tokens that arrived together, `seconds` a token after the ones before them."""
+        """Counts `num_tokens` tokens that arrived together, `seconds` a token after the ones before them."""
         self._slices.at(at_ns).inter_token.add(seconds, num_tokens)
 
     def read(self, now_ns: int) -> LiveReading:
-        """The reading at `now_ns`; takes a few milliseconds."""
+        """Returns the reading at `now_ns`; takes a few milliseconds."""
         recent = self._within(LATENCY_WINDOW_S, now_ns)
         return LiveReading(
             at_ns=now_ns,

@@ -87,7 +87,7 @@ def _bounded(factor: float, least: float) -> float:
 def step_of_config(config: Mapping[str, Any], dtype_bytes: int, chunk: int, most_ahead_bytes: int = 0) -> StepCost:
     """Returns the cost of two layers with all of their temporaries, and attention without a fused kernel. A value that
     the configuration does not name counts as a common one. `dtype_bytes`: of one activation. `most_ahead_bytes`: bound
-    on the work of other layers that the device holds meanwhile for a chunk of `chunk` tokens."""
+    on the work of other layers that the device holds at the same time for a chunk of `chunk` tokens."""
     hidden = number(config, "hidden_size", "d_model", "n_embd", "dim", "model_dim", "hidden_dim") or 4096
     heads = number(config, "num_attention_heads", "n_heads", "n_head", "num_heads")
     heads = heads or max(1, hidden // (number(config, "head_dim") or 64))

@@ -38,7 +38,7 @@ class LoadRoom:
 
     @classmethod
     def of(cls, limits: MemoryLimits | None, ledger: MemoryUse | None) -> "LoadRoom":
-        """The room by the engine's limits and its ledger."""
+        """Returns the room by the engine's limits and its ledger."""
         if limits is None or ledger is None:
             return cls(None if limits is None else limits.hard_bytes)
         busy = ledger.state_bytes + ledger.flight_bytes + ledger.growth_bytes + ledger.transient_bytes
@@ -224,7 +224,7 @@ class ModelResidency:
         return granted
 
     def waits_for_room(self, id: ModelId, ticket: int) -> bool:
-        """Whether a ticket waits for more than a load that is under way, or that follows an unload under way."""
+        """True if a ticket waits for more than a load that is under way, or that follows an unload under way."""
         if id not in self._queue or ticket not in self._models[id].waiting:
             return False
         are_idle = not any(self._models[other].num_leases for other in self._evictees())

@@ -112,7 +112,7 @@ class StateLayout:
 
     @property
     def needs_snapshots(self) -> bool:
-        """Whether resuming needs a snapshot, as for recurrent and hybrid models."""
+        """True if resuming needs a snapshot, as for recurrent and hybrid models."""
         return any(group.policy is HitPolicy.SNAPSHOT for group in self.groups)
 
     def describe(self) -> str:

@@ -13,8 +13,8 @@ _NUMBERED = re.compile(r"(.*:)[0-9]+")
 
 
 class CallIds:
-    """Unique ids for an answer's calls. `taken`: ids in the conversation so far. An id that the model wrote is kept,
-    since its template renders the id again; where it is taken, one that ends in a number gets another number.
+    """A source of unique ids for an answer's calls. `taken`: ids in the conversation so far. An id that the model wrote
+    is kept, since its template renders the id again; where it is taken, one that ends in a number gets another number.
     `num_chars`: the length of generated ids; None for as they are."""
 
     __slots__ = ("_new_id", "_next", "_num_chars", "_taken")
@@ -80,7 +80,7 @@ class Answer:
         self._add(ReasoningDelta, text)
 
     def markup(self) -> None:
-        """A mark was read: white space before and after it is dropped."""
+        """Notes that a mark was read: white space before and after it is dropped."""
         self._space.clear()
         self._follows_markup = True
 
@@ -97,7 +97,7 @@ class Answer:
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
-        """More of the arguments of the latest call."""
+        """Adds arguments to the latest call."""
         if text:
             self._deltas.append(ToolCallDelta(self.num_calls - 1, arguments=self.spelled(text)))
 

@@ -1,7 +1,7 @@
 """Readers of calls whose arguments are JSON: `{"name": ..., "arguments": {...}}`, and `name[ARGS]{...}`.
 
-Arguments are passed on as the model writes them; where they come before the name, once the name is there. An object
-with other members is no call.
+Arguments are passed on as the model writes them; where they precede the name, once the name was read. An object with
+other members is not a call.
 """
 
 import json
@@ -19,7 +19,7 @@ _ID_KEYS = frozenset({"id", "tool_call_id"})
 
 @dataclass(slots=True)
 class _Call:
-    """A call that is being read. `held`: arguments that came before the name."""
+    """A call that is being read. `held`: arguments that precede the name."""
 
     name: str = ""
     id: str = ""
@@ -167,7 +167,7 @@ class NamedCalls:
         yield from self._end(run)
 
     def _end(self, run: Run) -> Reading[None]:
-        """Past a code fence around the arguments, and the mark that closes the call."""
+        """Skips a code fence around the arguments, and the mark that closes the call."""
         reader = run.reader
         for literal in (_FENCE, self.close):
             yield from reader.take_all(SPACE)

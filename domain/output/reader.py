@@ -1,7 +1,7 @@
 """A reader of one answer's characters as they arrive.
 
-A reading is a generator that yields whenever it needs more text, so a format is written down as if all of it were
-there; `feed` and `end` let it go on. How the text was split never changes what a reading sees.
+A reading is a generator that yields whenever it needs more text, so a format is written as if the whole text were
+present; `feed` and `end` resume it. How the text was split never changes what a reading sees.
 
 A special token that is a mark is one character here, a lone surrogate, which decoded text cannot contain: a text that
 merely spells the token is not the token.
@@ -85,7 +85,7 @@ class TextReader:
         return self._advance(self._at + len(literal))
 
     def peek(self) -> Reading[str]:
-        """The next character; "" at the end."""
+        """Returns the next character; "" at the end."""
         while self._at == len(self._text):
             if self._is_ended:
                 return ""

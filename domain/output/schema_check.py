@@ -1,7 +1,7 @@
 """Checks of JSON values against the schemas of tools, and of an answer's tool calls against their tools.
 
 Values are checked by the keywords that tools use. The check is sound, not complete: every reported misfit is one.
-References, patterns and formats (a client's regular expression may take for ever), `not`, conditions, unknown keywords,
+References, patterns and formats (a client's regular expression may not terminate), `not`, conditions, unknown keywords,
 and what is left after many steps are not checked. Faults of calls are reported beside the calls, never instead of them.
 """
 

@@ -17,23 +17,23 @@ class StopReason(Enum):
     """The reason for which the reused prefix ended."""
 
     LAST_TOKEN = "last-token"
-    """Everything but the last prompt token, which is always computed."""
+    """Everything was reused except the last prompt token, which is always computed."""
     NEVER_SEEN = "never-seen"
     EVICTED = "evicted"
     NO_SNAPSHOT = "no-snapshot"
-    """Blocks go on, but the recurrent layers have no snapshot further along."""
+    """More blocks are kept, but the recurrent layers have no later snapshot."""
     PARTIAL_BLOCK = "partial-block"
     """The prompt ends inside a stored block, and a block is restored whole or not at all."""
     OFF_GRID = "off-grid"
     """Exact mode resumes only at grid positions."""
     OTHER_FINGERPRINT = "other-fingerprint"
-    """Stored by another model, quantisation, layout, setting or version."""
+    """The prefix was stored by another model, quantisation, layout, setting or version."""
     SLOW_STORE = "slow-store"
-    """The store did not answer in time, or has not since a read hung: only memory was looked at."""
+    """The store did not answer in time, or has not since a read hung: only memory was searched."""
     UNREADABLE = "unreadable"
     """The records that were found could not be read or restored any more."""
     NO_ROOM = "no-room"
-    """Memory does not hold what was found beside the state restored from it: it is computed."""
+    """Memory has no room for the records that were found beside the state restored from them."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
     """The model has a cache class that cannot be captured: it is served without reuse."""
     DISABLED = "disabled"
@@ -44,7 +44,7 @@ class StopReason(Enum):
 TAKES_NO_PART = frozenset(
     reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
 )
-"""Reasons for which nothing could have been reused: no hit rate counts such a lookup."""
+"""The reasons for which nothing could have been reused: hit rates do not count such a lookup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class Explanation:
         return self.num_prompt - self.stopped_at
 
     def header(self) -> str:
-        """One line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12; reason=last-token`."""
+        """Returns the line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12;
+        reason=last-token`."""
         fields = [
             f"reused={self.stopped_at}",
             *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),
@@ -144,13 +145,14 @@ def common_length(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
-    """Compare the prompt from `start` with every run stored there; returns where it parts from the nearest one.
+    """Compares the prompt from `start` with every run stored there; returns the point at which it diverges from the
+    nearest one.
 
     None when nothing is stored there, when the nearest run and the prompt differ in length only, or when they have no
     token in common from the start: then the prompts are unrelated.
     """
     longest = max(map(len, stored), default=0)
-    rest = tuple(key_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
+    rest = tuple(key_ids[start : start + longest + 1])  # one more id, to tell a longer run from one that ends here
     length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
     if length in (len(rest), len(run)):
         return None
@@ -167,7 +169,7 @@ def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequenc
 
 def compared_with_stored(found: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
     """Returns a copy that compares the prompt with the runs of key ids stored after the known blocks: with the position
-    where it parts from the nearest run, or with PARTIAL_BLOCK where the prompt ends inside one."""
+    where it diverges from the nearest run, or with PARTIAL_BLOCK where the prompt ends inside one."""
     divergence = find_divergence(key_ids, found.num_known, stored)
     if divergence is not None or found.reason is not StopReason.NEVER_SEEN:
         return replace(found, divergence=divergence)
@@ -179,13 +181,13 @@ def compared_with_stored(found: Explanation, key_ids: Sequence[int], stored: Seq
 
 
 def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint | None:
-    """The last fork point at or before `position`."""
+    """Returns the last fork point at or before `position`."""
     earlier = [fork for fork in fork_points if fork.position <= position]
     return max(earlier, key=lambda fork: fork.position, default=None)
 
 
 def explanation_sentence(found: Explanation) -> str:
-    """One sentence; never empty, never text of a prompt."""
+    """Returns the explanation as one sentence; never empty, and without text of a prompt."""
     return _SENTENCES[found.reason](found)
 
 

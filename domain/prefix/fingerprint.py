@@ -14,7 +14,8 @@ from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Namespace, NamespaceInfo
 
 CHAIN_VERSION = 1
-"""Raised when the meaning of a chain, a block or a snapshot changes; older records are then misses."""
+"""The version of chains, incremented when the meaning of a chain, block or snapshot changes; older records are then
+misses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Fingerprint:
 
     @property
     def salt_digest(self) -> str:
-        """Hex, empty without a salt."""
+        """The digest of the salt in hex; empty without a salt."""
         return salt_digest(self.salt)
 
     def canonical_json(self) -> str:
-        """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
+        """Returns canonical JSON: sorted keys, no spaces, ASCII. Equal fingerprints give equal text."""
         content = {
             "adapter": self.adapter.hex(),
             "block_size": self.grid.block_size,
@@ -75,19 +76,18 @@ class Fingerprint:
 
 
 def namespace_of(canonical_json: str) -> Namespace:
-    """The namespace of a fingerprint that was written down."""
+    """Returns the namespace of a fingerprint given as canonical JSON."""
     return Namespace(sha256(b"cairn chain\0" + canonical_json.encode()).digest())
 
 
 def salt_digest(salt: str) -> str:
-    """The digest of a tenant's salt that a fingerprint shows: hex, empty without a salt."""
+    """Returns the digest of a tenant's salt as a fingerprint shows it: hex, empty without a salt."""
     return sha256(b"cairn salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
 def tenant_salt(configured: str, requested: str) -> str:
-    """The server's salt and a request's as one: other pairs give other salts, none longer than a digest.
-
-    Empty when both are: clients without a salt share one cache.
+    """Returns the server's salt and a request's as one: other pairs give other salts, none longer than a digest. Empty
+    when both are empty: clients without a salt share one cache.
     """
     if not configured and not requested:
         return ""

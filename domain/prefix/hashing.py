@@ -18,12 +18,12 @@ NO_IDS = IdRow()
 
 
 def block_hash(parent: BlockHash, key_ids: Iterable[int]) -> BlockHash:
-    """Hash of one full block."""
+    """Returns the hash of one full block."""
     return BlockHash(sha256(parent + IdRow(key_ids).to_bytes()).digest())
 
 
 def snapshot_key(namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int]) -> SnapshotKey:
-    """Key of the snapshot taken `partial_ids` after the end of the block `parent`."""
+    """Returns the key of the snapshot taken `partial_ids` after the end of the block `parent`."""
     digest = sha256(parent + IdRow(partial_ids).to_bytes()).digest()
     return SnapshotKey(namespace, parent, len(partial_ids), digest)
 
@@ -32,7 +32,7 @@ class BlockChain:
     """One token stream as the prefix cache knows it: a prompt, then what was generated, cut into hashed blocks.
 
     `hashes[i]` belongs to the ids [i * block_size, (i + 1) * block_size). Splitting what is generated over several
-    `feed` calls changes nothing. One thread feeds it; nothing that is there changes any more, so others may read on.
+    `feed` calls changes nothing. One thread feeds it; existing items never change, so other threads may read them.
     """
 
     __slots__ = ("_keys", "_output_ids", "block_size", "hashes", "namespace", "prompt")
@@ -55,7 +55,7 @@ class BlockChain:
         return len(self.prompt) + len(self._output_ids)
 
     def parent(self, num_blocks: int) -> BlockHash:
-        """The parent hash of what follows `num_blocks` full blocks: the last block's hash, or the root."""
+        """Returns the parent hash of a record after `num_blocks` full blocks: the last block's hash, or the root."""
         return self.hashes[num_blocks - 1] if num_blocks else BlockHash(self.namespace)
 
     def ends(self) -> tuple[BlockHash, ...]:
@@ -76,7 +76,7 @@ class BlockChain:
         return own.followed_by(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
 
     def snapshot_key(self, position: int) -> SnapshotKey:
-        """Key of a snapshot taken at `position`."""
+        """Returns the key of a snapshot taken at `position`."""
         num_blocks = position // self.block_size
         start = num_blocks * self.block_size
         return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position))
@@ -90,7 +90,7 @@ class BlockChain:
         return start + common_length(self.key_ids(start, end), other.key_ids(start, end))
 
     def feed(self, token_ids: Sequence[int]) -> list[BlockHash]:
-        """Append generated tokens; returns the hashes of the blocks that became full."""
+        """Appends generated tokens; returns the hashes of the blocks that became full."""
         self._output_ids += token_ids
         return self._hash_full_blocks()
 

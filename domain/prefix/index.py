@@ -19,7 +19,7 @@ A prompt can be resumed at position p if every state group can be restored exact
     blocks    |--0--|--1--|--2--|--3--|     p is the end of block 3
     ALL          x     x     x     x
     TRAILING                 x     x        a sliding window of a block and a half touches two
-    SNAPSHOT                          x     recurrent state: there is nothing to cut it from
+    SNAPSHOT x recurrent state: there is nothing to cut it from
 
 A p inside a block needs a snapshot there in any case (for an attention-only model it is the partial block's tail). The
 last prompt token is never restored: it is computed, because its logits are wanted.
@@ -125,10 +125,9 @@ def find_prefix(
     rules: ReuseRules,
     evicted: Collection[int] = (),
 ) -> PrefixMatch:
-    """The furthest position below `num_prompt` at which every group can be restored.
-
-    `present[i]`: block i can be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes`
-    covers the prompt. `snapshots`: the prompt's, by position. `evicted`: indices of absent blocks that were here.
+    """Returns the furthest position below `num_prompt` at which every group can be restored. `present[i]`: block i can
+    be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes` covers the prompt. `snapshots`:
+    the prompt's, by position. `evicted`: indices of absent blocks that were present before.
     """
     num_run = sum(1 for _ in takewhile(bool, present))
     limit = num_prompt - 1
@@ -185,13 +184,13 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
 
 
 HOT, QUEUED, STORED = 1, 2, 4
-"""Places as bits: in the hot tier, waiting to be stored, in the store."""
+"""The places as bits: in the hot tier, waiting to be stored, in the store."""
 
 PERSISTED = QUEUED | STORED
 ANYWHERE = HOT | QUEUED | STORED
 
 MAX_FORGOTTEN = 65_536
-"""Blocks that were here and are not any more, remembered to distinguish "evicted" from "never seen"."""
+"""The number of removed blocks that are remembered, to distinguish "evicted" from "never seen"."""
 
 
 class PrefixIndex:
@@ -243,7 +242,7 @@ class PrefixIndex:
         self.remove(self.keys(place), place)
 
     def keys(self, place: int = ANYWHERE) -> list[RecordKey]:
-        """All records that are there, in no order."""
+        """Returns the keys of all records, in no order."""
         found: list[RecordKey] = [
             BlockKey(self.namespace, BlockHash(hash)) for hash, places in self._blocks.items() if places & place
         ]
@@ -265,8 +264,9 @@ class PrefixIndex:
         *,
         is_complete: bool = True,
     ) -> PrefixMatch:
-        """The furthest position at which every state group of the prompt can be restored. `absent`: records that could
-        not be had just now. `place`: where to look. `is_complete` False: it is not known what the store holds."""
+        """Returns the furthest position at which every state group of the prompt can be restored. `absent`: records
+        that could not be read just now. `place`: the places to search. `is_complete` False: the keys of the store are
+        not known yet."""
         blocks, hashes = self._blocks, chain.ends()
         present = [bool(blocks.get(hash, 0) & place) for hash in hashes[1:]]
         if absent:
@@ -315,7 +315,8 @@ class PrefixIndex:
 def _own_snapshots(
     chain: BlockChain, index: int, lengths: Mapping[int, Mapping[bytes, int]], place: int
 ) -> list[tuple[int, SnapshotKey]]:
-    """The prompt's own among the snapshots behind its first `index` blocks, by position. Each token is hashed once."""
+    """Returns the prompt's own among the snapshots after its first `index` blocks, by position. Each token is hashed
+    once."""
     start, parent = index * chain.block_size, chain.parent(index)
     end = min(start + chain.block_size, chain.num_prompt) - 1  # the last prompt token is never restored
     hasher, data, num_hashed = sha256(parent), memoryview(chain.prompt[start:end].to_bytes()), 0

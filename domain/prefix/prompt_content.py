@@ -4,8 +4,8 @@
     blocks   |────────|─────────|─────────|─────────|     unit of hashing and storing
     steps    |──────────────────|───────────────────|     unit of prefill: chunks begin at multiples of `step`
 
-A state computed in whole steps from the start has the same bits every time. One that is resumed elsewhere goes on with
-a chunk of another shape, and is then equal to recomputing up to rounding.
+A state computed in whole steps from the start has the same bits every time. A state that is resumed elsewhere continues
+with a chunk of another shape, and then equals recomputing only up to rounding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,18 +25,18 @@ class BlockGrid:
     is_exact: bool = False
 
     def split(self, position: int) -> tuple[int, int]:
-        """Full blocks before `position`, and the tokens after them."""
+        """Returns the number of full blocks before `position`, and of tokens after them."""
         return divmod(position, self.block_size)
 
     def is_resumable(self, position: int) -> bool:
         return not self.is_exact or position % self.step == 0
 
     def last_resumable(self, position: int) -> int:
-        """The last resumable position at or before `position`."""
+        """Returns the last resumable position at or before `position`."""
         return position // self.step * self.step if self.is_exact else position
 
     def furthest(self, num_prompt: int) -> int:
-        """The position at which a prompt resumes when everything is kept. Its last token is always computed."""
+        """Returns the position at which a prompt resumes when everything is kept. Its last token is always computed."""
         return self.last_resumable(num_prompt - 1)
 
 

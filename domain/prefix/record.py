@@ -140,8 +140,8 @@ RecordKey: TypeAlias = BlockKey | SnapshotKey
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored thing. `parent`: the block before (or the namespace itself). `key_ids`: this record's own token
-    ids.
+    """A stored block or snapshot. `parent`: the preceding block, or the namespace itself. `key_ids`: this record's own
+    token ids.
 
     `position`: tokens from the start of the prompt to the end of this record. `groups`: its state by state group.
     """

@@ -1,4 +1,4 @@
-"""Records in chains, of which the least recently used leaf goes first when room is needed.
+"""Records in chains, of which the least recently used leaf is evicted first when room is needed.
 
 Invariants (see `problems`)
 * A record's parent is the root of its namespace or in the tree: a chain has no hole.
@@ -20,7 +20,8 @@ _NONE: frozenset[RecordKey] = frozenset()
 
 
 def parent_of(record: Record) -> BlockKey:
-    """The block that a record follows. For the first of a chain it is the namespace's root, which is no record."""
+    """Returns the block that a record follows. For the first of a chain it is the namespace's root, which is not a
+    record."""
     return BlockKey(record.key.namespace, record.parent)
 
 
@@ -36,11 +37,11 @@ class RecordLinks:
         self._following: dict[BlockKey, set[RecordKey]] = {}
 
     def add(self, record: Record) -> None:
-        """Repeating it does nothing."""
+        """Adds a record. Idempotent."""
         self._following.setdefault(parent_of(record), set()).add(record.key)
 
     def discard(self, record: Record) -> None:
-        """A record that was added."""
+        """Removes a record that was added."""
         parent = parent_of(record)
         self._following[parent].discard(record.key)
         if not self._following[parent]:
@@ -51,11 +52,11 @@ class RecordLinks:
         return self._following.get(key, _NONE) if isinstance(key, BlockKey) else _NONE
 
     def parents(self) -> Collection[BlockKey]:
-        """All blocks and roots that something follows."""
+        """Returns all blocks and roots that some record follows."""
         return self._following.keys()
 
     def problems(self, records: Collection[Record]) -> list[str]:
-        """Compare the links with `records`, which must be all; returns a line for each difference."""
+        """Compares the links with `records`, which must be all; returns a line for each difference."""
         links = {(parent, key) for parent, keys in self._following.items() for key in keys}
         known = {(parent_of(record), record.key) for record in records}
         found = [f"{key} is not linked from its parent" for _, key in known - links]
@@ -65,7 +66,7 @@ class RecordLinks:
 
 @dataclass(slots=True)
 class Node:
-    """`size_bytes`: what the record counts. `clock`: when it was used last. `pins`: how many hold it."""
+    """The entry of a record. `size_bytes`: its charge. `clock`: its last use. `pins`: the number of holders."""
 
     record: Record
     size_bytes: int
@@ -93,7 +94,7 @@ class RecordTree:
         return is_first(record) or parent_of(record) in self.nodes
 
     def insert(self, record: Record, size_bytes: int) -> None:
-        """One that is not here, and whose parent is."""
+        """Inserts an absent record whose parent is present."""
         node = self.nodes[record.key] = Node(record, size_bytes)
         self.links.add(record)
         self.used_bytes += size_bytes
@@ -102,24 +103,24 @@ class RecordTree:
         self.touch(node)
 
     def replace(self, node: Node, record: Record, size_bytes: int) -> None:
-        """Another content under the same key."""
+        """Replaces the content of a record under the same key."""
         self.used_bytes += size_bytes - node.size_bytes
         self.host_bytes += record.host_bytes - node.record.host_bytes
         node.record, node.size_bytes = record, size_bytes
 
     def touch(self, node: Node) -> None:
-        """It was used now."""
+        """Marks a record as the most recently used."""
         self._clock += 1
         node.clock = self._clock
         self._note(node)
 
     def pin(self, node: Node) -> None:
-        """Until it is unpinned as often, it stays."""
+        """Protects a record from eviction until it was unpinned as often."""
         self.num_pinned += not node.pins
         node.pins += 1
 
     def unpin(self, node: Node) -> None:
-        """Raises RuntimeError when it was not pinned."""
+        """Undoes one `pin`. Raises RuntimeError when the record was not pinned."""
         if not node.pins:
             raise RuntimeError(f"{node.record.key} was released more often than acquired")
         node.pins -= 1
@@ -136,7 +137,7 @@ class RecordTree:
             self._note(parent)
 
     def remove_below(self, key: RecordKey) -> int:
-        """A record with all that follows it, pinned or not; returns how many went."""
+        """Removes a record with all that follow it, pinned or not; returns the number of removed records."""
         if key not in self.nodes:
             return 0
         num_removed, path = 0, [key]
@@ -149,7 +150,7 @@ class RecordTree:
         return num_removed
 
     def drop(self, namespaces: Collection[Namespace]) -> list[Node]:
-        """Everything of these, pinned or not; returns what went."""
+        """Removes all records of these namespaces, pinned or not; returns the removed ones."""
         gone = [node for key, node in self.nodes.items() if key.namespace in namespaces]
         for node in gone:
             self._take(node.record.key)
@@ -158,7 +159,8 @@ class RecordTree:
         return gone
 
     def make_room(self, needed_bytes: int, limit_bytes: int, kept: Collection[RecordKey] = ()) -> bool:
-        """Evict until `needed_bytes` more fit into the limit, none of `kept`. False when that cannot be."""
+        """Evicts until `needed_bytes` more fit into the limit, but none of `kept`. Returns False when that is
+        impossible."""
         if needed_bytes > limit_bytes:
             return False
         spared: list[tuple[int, RecordKey]] = []
@@ -207,7 +209,8 @@ class RecordTree:
         return node
 
     def _note(self, node: Node) -> None:
-        """Every evictable record is in the heap under its present clock; outdated items are skipped when met."""
+        """Adds a record to the heap if it is evictable. Every evictable record is in the heap under its present clock;
+        outdated items are skipped."""
         if self.is_evictable(node):
             heappush(self._heap, (node.clock, node.record.key))
             if len(self._heap) > 4 * len(self.nodes) + 64:

@@ -8,8 +8,8 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
 The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
-Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. The end of the
-prompt always has one, so that a repeat computes one token.
+Just before NEXT_TURN stands MORE_SAID, where the last message is continued instead of answered. The end of the prompt
+always has one, so that a repeat computes one token.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,7 +33,7 @@ cheaper."""
 
 
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
-    """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
+    """Returns the positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
     `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 1 + log2(num_prompt) of
     them with recurrent layers, without the last term otherwise, and one for each fork that is no turn.
@@ -64,7 +64,8 @@ def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> b
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
-    """All but turns, of which the last; a fork behind the last computed token moves to it."""
+    """Returns the positions of all fork points, but of turns only the last; a fork after the last computed token moves
+    to it."""
     wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
     near = {min(fork.position, end) for fork in forks if fork.kind in BEFORE_ANSWER} | {end}
     turns = sorted(
@@ -76,10 +77,8 @@ def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:
-    """The last grid position before `end`, and those grid, 2 grid, 4 grid, ... before it.
-
-    At most log2(end / grid) + 2. A branch at distance d from `end` finds one of them, or the start, within max(d, grid)
-    before it.
+    """Returns the last grid position before `end`, and those grid, 2 grid, 4 grid, ... before it: at most log2(end /
+    grid) + 2. A branch at distance d from `end` finds one of them, or the start, within max(d, grid) before it.
     """
     last = (end - 1) // grid * grid
     positions: list[int] = []

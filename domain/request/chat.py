@@ -1,4 +1,5 @@
-"""A conversation as the chat template sees it, free of any dialect's wire shape: messages, tools and tool choice.
+"""A conversation as the chat template receives it, independent of any dialect's wire format: messages, tools and tool
+choice.
 
 Clients return tool calls re-serialised, reordered or trimmed. Rendered so, the next prompt would diverge from the
 prefix that was computed at the first call. `with_generated` puts the generated text back, so that the prefix matches.
@@ -77,7 +78,7 @@ class TextGrammar:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool the model may call. `parameters` is a JSON schema. `strict`: it constrains the arguments of a call.
-    `text_grammar` constrains its only parameter, a text, where it is supported; the model is shown it in any case."""
+    `text_grammar` constrains its only parameter, a text, where it is supported; the prompt contains it in any case."""
 
     name: str
     description: str = ""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from domain.prefix.fingerprint import salt_digest, tenant_salt
 
 DocumentId: TypeAlias = bytes
-"""32 bytes that stand for a whole key in a store."""
+"""The digest of a document's key: 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
-    """`kind` keeps names apart that different sources give: `response`, `output_item`, `tool_call`."""
+    """A key of a document. `kind` separates names from different sources: `response`, `output_item`, `tool_call`."""
 
     owner: Owner
     kind: str
@@ -37,7 +37,7 @@ class DocumentKey:
 
     @property
     def id(self) -> DocumentId:
-        """Equal for equal keys only: every part goes in with its length."""
+        """Returns the digest of the key; distinct for distinct keys, because every part is hashed with its length."""
         digest = sha256(b"cairn document\0")
         for part in (self.owner.tenant, self.owner.key_name, self.kind, self.name):
             encoded = part.encode("utf-8", "surrogatepass")

@@ -134,7 +134,7 @@ def bounded(text: str, param: str) -> str:
 
 
 JSON_OPTIONS: Mapping[str, Json] = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""At most one space where JSON may have white space, so that a model cannot repeat it for ever."""
+"""At most one space where JSON may have white space, so that a model cannot repeat it without end."""
 
 ANY_TEXT = "/(?s:.*)/"
 

@@ -4,8 +4,8 @@ A keyword that cannot be enforced is refused by name and place; none is ignored 
 Keywords without effect are left out: neutral values, and unknown formats, which the drafts define as annotations.
 
 An object that lists its properties and does not mention others allows no others: every answer still fits the schema,
-and a model that may invent properties would go on doing so. Exempt are objects that several schemas constrain, of which
-closing one would exclude properties of another, or that must fit one of several only.
+and a model that may invent properties tends to keep inventing them. Exempt are objects that several schemas constrain,
+of which closing one would exclude properties of another, or that must fit one of several only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -129,7 +129,7 @@ def checked_schema(schema: object, param: str) -> dict[str, Json]:
 
 
 def _check_size(schema: object, param: str) -> None:
-    """Without recursion: the depth is not known yet."""
+    """Checks depth and number of values, without recursion because the depth is not known yet."""
     num_values, waiting = 0, [(schema, 1)]
     while waiting:
         value, depth = waiting.pop()

@@ -13,7 +13,8 @@ from domain.errors import require
 
 @dataclass(frozen=True, slots=True)
 class ReasoningLimit:
-    """A client's limit. `is_firm`: a model whose reasoning cannot be ended is an error; otherwise it reasons on."""
+    """A client's limit. `is_firm`: a model whose reasoning cannot be ended is an error; otherwise its reasoning is not
+    limited."""
 
     num_tokens: int
     is_firm: bool = True

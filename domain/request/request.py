@@ -1,4 +1,4 @@
-"""A generation request, free of any dialect's wire shape, with the finish reason and usage of its answer."""
+"""A generation request, independent of any dialect's wire format, with the finish reason and usage of its answer."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field

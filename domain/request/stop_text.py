@@ -1,4 +1,4 @@
-"""Stop strings over streamed text, sans-io: text goes in as it is decoded, what may be shown comes out.
+"""Stop strings over streamed text, sans-io: decoded text goes in, and text that may be reported comes out.
 
 Text that could still become a stop string is held back, so a stop string never leaks, wherever token boundaries fall.
 The split of the input never changes the output.
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopStep:
-    """`text` may be shown now. `matched`: the stop string that ended the stream; nothing follows it."""
+    """A step of matching. `text` may be reported now. `matched`: the stop string that ended the stream; nothing follows
+    it."""
 
     text: str
     matched: str | None = None
 
 
 class StopText:
-    """Feed decoded text; finish with `flush`. Not thread-safe; one per sequence."""
+    """The matcher of stop strings of one sequence: `feed` takes decoded text, `flush` ends it. Not thread-safe."""
 
     __slots__ = ("_held", "_stops")
 
@@ -25,7 +26,7 @@ class StopText:
         self._held = ""
 
     def feed(self, text: str) -> StopStep:
-        """Add text; return what is decided. The earliest match wins, the longer one where two start together."""
+        """Adds text; returns the decided part. The earliest match wins, and the longer one where two start together."""
         if not self._stops:
             return StopStep(text)
         self._held += text
@@ -33,14 +34,14 @@ class StopText:
         start = self._undecided_from()
         if found:
             at, _, stop = min(found)
-            if at < start:  # what begins at `start` may yet become a longer one
+            if at < start:  # the match at `start` may become a longer one
                 shown, self._held = self._held[:at], ""
                 return StopStep(shown, stop)
         shown, self._held = self._held[:start], self._held[start:]
         return StopStep(shown)
 
     def flush(self) -> StopStep:
-        """End of stream: release what was held, unless it holds a complete stop string."""
+        """Ends the stream and returns the held text, cut at a complete stop string."""
         found = [(at, -len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         shown, matched = self._held, None
         if found:
@@ -50,7 +51,7 @@ class StopText:
         return StopStep(shown, matched)
 
     def _undecided_from(self) -> int:
-        """First position from which the held text is a proper prefix of some stop string."""
+        """Returns the first position from which the held text is a proper prefix of some stop string."""
         longest = max(len(stop) for stop in self._stops)
         for start in range(max(0, len(self._held) - longest + 1), len(self._held)):
             tail = self._held[start:]

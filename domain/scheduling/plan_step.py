@@ -18,7 +18,7 @@ The rest of a prompt that was resumed off the grid is one chunk if it is shorter
     chunks     |----------|----------|-------|-------|------|
 
 Prompts take turns, one a step: the interactive one with the shortest rest first. Every `aging`-th turn belongs to the
-prompt that has waited for most turns, with a quarter of the budget for shorter ones before it, so that no question
+prompt that has waited for most turns, with a quarter of the budget for shorter ones before it, so that no short prompt
 waits for two long chunks, and no prompt for more than `aging` turns for each open prompt. Running streams have
 `decode_share` of the time between turns. A turn is held for a few steps while a shorter prompt is being restored.
 """
