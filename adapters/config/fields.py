@@ -39,7 +39,7 @@ class SettingField:
 
     @property
     def separator(self) -> str:
-        """Between the items of a list in an environment variable."""
+        """The separator of the items of a list in an environment variable."""
         return os.pathsep if self.path in PATH_LISTS else ","
 
     @property
@@ -49,7 +49,7 @@ class SettingField:
 
 
 def setting_fields() -> Mapping[str, SettingField]:
-    """Every field by path, in the order of the settings classes."""
+    """Returns every field by path, in the order of the settings classes."""
     found: dict[str, SettingField] = {}
     defaults = Settings()
     for section in sections():
@@ -91,7 +91,7 @@ _NAMES = {
 
 
 def from_typed(value: Any, type: type, is_optional: bool) -> object:
-    """A value that has a type already (TOML, flags). Raises ValueError, saying what it must be."""
+    """Returns a checked value that has a type already (TOML, flags). Raises ValueError with the expected type."""
     if is_optional and (value is None or (type is ByteSize and value == _AUTO)):
         return None
     is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -111,7 +111,8 @@ def from_typed(value: Any, type: type, is_optional: bool) -> object:
 
 
 def from_text(text: str, type: type, is_optional: bool, separator: str = os.pathsep) -> object:
-    """A value written as text. Empty means none where none is allowed; `separator`: between the items of a list."""
+    """Parses a value written as text. Empty means None where None is allowed; `separator`: between the items of a
+    list."""
     if is_optional and not text:
         return None
     if type is tuple:
@@ -125,7 +126,7 @@ def from_text(text: str, type: type, is_optional: bool, separator: str = os.path
 
 
 def printable(value: object) -> object:
-    """The TOML-like value to show people: what could be written to get it."""
+    """Returns the value in a TOML-like form in which it could be written."""
     if isinstance(value, ByteSize | Duration):
         return str(value)
     return list(cast(tuple[str, ...], value)) if isinstance(value, tuple) else value

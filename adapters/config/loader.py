@@ -1,6 +1,6 @@
 """Settings from their sources: defaults, then the configuration file, then CAIRN_* variables, then flags.
 
-Each value remembers where it came from. An unknown name or a wrong type in any source is refused with its path.
+The source of each value is recorded. An unknown name or a wrong type in any source is refused with its path.
 """
 
 import difflib
@@ -30,7 +30,7 @@ TABLE_SECRETS = frozenset({"salt"})
 
 
 class InvalidSettings(DomainError):
-    """Settings that cannot be used; the message names the path and the source."""
+    """Invalid settings; the message names the path and the source."""
 
     code = "invalid_settings"
 
@@ -59,7 +59,7 @@ class _Given:
 
 
 def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None = None) -> LoadedSettings:
-    """Read every source once. `flags` by path, only those that were given. Raises InvalidSettings."""
+    """Reads every source once. `flags` by path, only those that were given. Raises InvalidSettings."""
     known = setting_fields()
     file = config_file(environ)
     tables = _read(environ, file)
@@ -76,7 +76,7 @@ def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None =
 
 
 def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:
-    """The file's tables; none without a file."""
+    """Returns the file's tables; none without a file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def _quoted(value: object, field: SettingField) -> str:
 
 
 def _build(given: Mapping[str, _Given], origins: Mapping[str, str]) -> Settings:
-    """Sections with their ranges checked; a range error names the source of the value at fault."""
+    """Builds the sections and checks ranges; a range error names the source of the value at fault."""
     try:
         made = {section.name: _section(section.name, section.type, given) for section in sections()}
         return Settings(**made)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
@@ -156,7 +156,7 @@ def _unknown(name: str, known: Collection[str], origin: str) -> InvalidSettings:
 
 
 def config_file(environ: Mapping[str, str]) -> Path:
-    """The file that is read; it need not exist unless CAIRN_CONFIG names it."""
+    """Returns the path of the configuration file, which need not exist unless CAIRN_CONFIG names it."""
     named = environ.get("CAIRN_CONFIG", "")
     if named:
         return Path(named).expanduser()
@@ -167,12 +167,12 @@ def config_file(environ: Mapping[str, str]) -> Path:
 
 
 def model_tables(section: object) -> Mapping[str, ModelTable]:
-    """Tables by the models' names. Raises ValueError, naming the path of what cannot be used."""
+    """Returns the tables by the models' names. Raises ValueError with the path of an invalid value."""
     return {name: _table(name, table) for name, table in _as_dict(section, SECTION).items()}
 
 
 def table_rows(tables: Mapping[str, ModelTable]) -> Mapping[str, object]:
-    """The values that tables set, by path; secrets as `set`."""
+    """Yields the values that tables set, by path; secrets as `set`."""
     rows: dict[str, object] = {}
     for name, table in tables.items():
         for field in fields(ModelTable):
@@ -220,8 +220,8 @@ def _as_dict(value: object, path: str) -> dict[str, object]:
 
 
 def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) -> Sequence[ShownSetting]:
-    """The settings in the order of their classes, those of single models last. `origins`: as in LoadedSettings; empty
-    for settings that were made in code. `file`: the file of the models' tables."""
+    """Returns the settings in the order of their classes, those of single models last. `origins`: as in LoadedSettings;
+    empty for settings that were made in code. `file`: the file of the models' tables."""
     return [*_fields(settings, origins), *_tables(settings, file)]
 
 

@@ -41,8 +41,8 @@ MAX_NAMESPACES = 4096
 
 
 class AwaitedStore(ForwardingStore):
-    """`opens` raises StoreOpenError while it cannot be; called in one thread at a time. `empties` removes everything
-    that is stored without opening it, and raises StoreOpenError."""
+    """`opens` returns the opened store, or raises StoreOpenError; called in one thread at a time. `empties` removes
+    everything that is stored without opening it, and raises StoreOpenError."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class AwaitedStore(ForwardingStore):
         events: EventSink,
         clock: Clock,
     ) -> None:
-        """`failure`: why it could not be opened just now."""
+        """`failure`: the reason for which the first attempt failed."""
         super().__init__(_AbsentStore(failure, empties))
         self._opens = opens
         self._failure = failure.failure
         self._events = events
         self._clock = clock
         self._namespaces: OrderedDict[Namespace, NamespaceInfo] = OrderedDict()
-        self._trying, self._lock = Lock(), Lock()  # only a second try waits for an opening
+        self._trying, self._lock = Lock(), Lock()  # retries only: the first attempt was made at the start
         self._note_gone: NoteGone = lambda _: None
         self._is_over = False
         self._began_ns = clock.now_ns()
@@ -127,7 +127,7 @@ class AwaitedStore(ForwardingStore):
 
 
 class _AbsentStore:
-    """A BlockStore in which nothing is; see the port."""
+    """An empty BlockStore that refuses every put; see the port."""
 
     def __init__(self, failure: StoreOpenError, empties: Callable[[], None]) -> None:
         self._failure = failure

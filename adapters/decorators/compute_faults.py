@@ -1,7 +1,7 @@
-"""A compute engine that raises on request: before an operation is done, or after it.
+"""A compute engine that raises on request, before an operation or after it.
 
-The port's contract allows some of these (a sequence's ComputeFailed) and forbids others (a `close` that raises); who
-calls the port must survive both.
+The port's contract allows some of these (a sequence's ComputeFailed) and forbids others (a `close` that raises);
+callers of the port must survive both.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -46,7 +46,7 @@ class _Fault:
 
 
 class ComputeFaults:
-    """The operations that fail. `strikes`: times that each one did."""
+    """The operations that fail. `strikes`: the number of failures of each."""
 
     def __init__(self, chance: Callable[[str], Exception | None] | None = None) -> None:
         """`chance` is asked before every operation for an error to raise."""
@@ -55,17 +55,17 @@ class ComputeFaults:
         self.strikes: dict[str, int] = {}
 
     def arm(self, operation: str, error: Exception, times: int = 1, *, is_after: bool = False) -> None:
-        """The next `times` calls of `operation` raise `error`. `is_after`: once they have done their work."""
+        """Makes the next `times` calls of `operation` raise `error`. `is_after`: once they have done their work."""
         if operation not in (*ENGINE_OPERATIONS, *MODEL_OPERATIONS):
             raise ValueError(f"no operation {operation!r}")
         self._armed[operation] = _Fault(error, times, is_after)
 
     def disarm(self) -> None:
-        """From now on nothing fails that was armed."""
+        """Disarms all operations."""
         self._armed.clear()
 
     def around(self, operation: str, work: Callable[[], T]) -> T:
-        """Do the work, or fail, or both."""
+        """Runs the work, raises an armed error, or both."""
         afterwards = self._strike(operation)
         found = work()
         if afterwards is not None:
@@ -81,7 +81,7 @@ class ComputeFaults:
         return found
 
     def _strike(self, operation: str) -> Exception | None:
-        """Fail now, or say how to fail when the work is done."""
+        """Raises the error now, or returns the error to raise after the work."""
         if self._chance is not None and (error := self._chance(operation)) is not None:
             raise self._counted(operation, error)
         fault = self._armed.get(operation)

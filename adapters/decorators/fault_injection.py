@@ -1,7 +1,7 @@
 """A block store that fails with given probabilities, in every way the contract allows and in no other.
 
-Reads may miss what is there, writes may be refused; nothing wrong is ever returned and nothing refused is stored. The
-draws come from a seed, so a failing run replays.
+Reads may miss present records, and writes may be refused; no wrong record is returned, and no refused one is stored.
+The draws come from a seed, so a failing run replays.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ class FaultInjectingBlockStore(ForwardingStore):
 
     @is_down.setter
     def is_down(self, value: bool) -> None:
-        """Simulate a volume that disappears, or returns."""
+        """Simulates a volume that disappears, or returns."""
         self._is_down = value
         self._note_gone(None)
 

@@ -1,4 +1,4 @@
-"""A block store that hands every call to another one: what stands around a store overrides only what it changes."""
+"""A block store that forwards every call to another one: decorators override only the methods that they change."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,7 +50,7 @@ class ForwardingStore:
         return self._store.put(records)
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        """By way of `put`, which is what is overridden."""
+        """Prepares nothing: the result calls `put`, which decorators override."""
         return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:

@@ -1,7 +1,7 @@
 """One end of a connected pair of sockets, on an event loop that never waits for the other end.
 
 Messages are framed by their length in four bytes, most significant first. Bytes that the socket does not accept are
-kept and sent by the loop when it does; `num_unsent_bytes` counts them, and `moved` is called when there are fewer. The
+kept and sent by the loop when it does; `num_unsent_bytes` counts them, and `moved` is called when the number falls. The
 end of the connection is reported once, whichever side caused it, and never from inside `send`.
 
 Event loop only, except for `send`, which any thread may call: it wakes the loop only where bytes are kept. A lock is
@@ -78,7 +78,7 @@ class Channel:
         self._socket = sock
         self._received, self._ended, self._moved = received, ended, moved
         self._frames = Deframer()
-        self._lock = threading.Lock()  # of what is unsent, and of the socket's life
+        self._lock = threading.Lock()  # guards the unsent bytes and the socket's life
         self._unsent: deque[memoryview] = deque()
         self.num_unsent_bytes = 0
         self._is_closed = False
@@ -88,7 +88,7 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._read)
 
     def send(self, payload: bytes) -> None:
-        """Send payloads in the order of the calls, whichever threads make them. After the end they are dropped. Raises
+        """Sends payloads in the order of the calls, on whichever thread. After the end they are dropped. Raises
         BrokenStream for a payload that is too long. Any thread."""
         data = memoryview(framed(payload))
         with self._lock:
@@ -105,7 +105,7 @@ class Channel:
                 self._loop.call_soon_threadsafe(self._watch)
 
     def close(self) -> None:
-        """End the connection without a report. Idempotent."""
+        """Ends the connection without a report. Idempotent."""
         if self._is_closed:
             return
         self._loop.remove_reader(self._socket.fileno())
@@ -117,7 +117,7 @@ class Channel:
             self.num_unsent_bytes = 0
 
     def _watch(self) -> None:
-        """Send the kept bytes when the socket accepts more."""
+        """Sends the kept bytes when the socket accepts more."""
         if not self._is_closed:
             self._loop.add_writer(self._socket.fileno(), self._write)
 

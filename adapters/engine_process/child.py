@@ -31,16 +31,16 @@ class Child(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kill it. A process that has ended is left alone."""
+        """Kills the process. A process that has ended is left alone."""
         ...
 
     def abort(self) -> None:
-        """Ask it to write the stacks of its threads and abort, which a stopped process never does."""
+        """Asks the process to write the stacks of its threads and abort, which a stopped process never does."""
         ...
 
     def reap(self, ended: Callable[[str], None]) -> None:
-        """Call `ended` with how it ended, on a thread of its own, once it has ended. A process that hangs in a driver
-        may never end."""
+        """Calls `ended` with the kind of end on a separate thread, once the process has ended. A process that hangs in
+        a driver may never end."""
         ...
 
 
@@ -59,7 +59,7 @@ class ChildProcess:
         return self._process.pid if self._process is not None else None
 
     def launch(self) -> None:
-        """Start it early, since it has much to import; `start` returns its socket later. Raises OSError."""
+        """Starts the process early, because its imports take long; `start` returns its socket later. Raises OSError."""
         if self._ours is None:
             self._ours = self._launched()
 

@@ -141,7 +141,7 @@ class EngineProcess:
         return self._child.pid
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        """Spawn the child, which takes milliseconds. It is ready seconds later; calls are accepted at once."""
+        """Spawns the child, which takes milliseconds. It is ready seconds later; calls are accepted at once."""
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._state = _State.RUNNING
@@ -171,7 +171,7 @@ class EngineProcess:
         return self._stopped_in_time
 
     def abandon(self) -> None:
-        """End a child that hangs; it may write the stacks of its threads first."""
+        """Ends a child that hangs; it may write the stacks of its threads first."""
         self._child.abort()
         if self._loop is not None:
             self._loop.call_later(self._timeouts.abort_s, self._give_up)
@@ -213,7 +213,7 @@ class EngineProcess:
         await self._ask(UNLOAD, id)
 
     async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """As a ModelCheck, in the process where the model would run."""
+        """Checks a model, as a ModelCheck, in the process where it would run."""
         return await self._ask(CHECK, source, options)
 
     @property
@@ -282,13 +282,13 @@ class EngineProcess:
                 self._stopped_in_time = message.in_time
 
     def _give_up(self) -> None:
-        """Close the connection and kill the child."""
+        """Closes the connection and kills the child."""
         if self._channel is not None and not self._is_cut:
             self._channel.close()
             self._cut("")
 
     def _cut(self, _why: str) -> None:
-        """The connection has ended; the process is killed and reaped."""
+        """Kills and reaps the process after the connection has ended."""
         loop = self._loop
         assert loop is not None, "it was started"
         self._is_cut = True
@@ -309,7 +309,7 @@ class EngineProcess:
         self._child.reap(report)
 
     def _end(self, why: str) -> None:
-        """The process has ended."""
+        """Ends the engine after the process has ended."""
         if self._state is _State.ENDED:
             return
         was_asked = self._state is _State.STOPPING
@@ -341,7 +341,8 @@ class Questions:
         return len(self._open)
 
     async def ask(self, question: Question[T], *arguments: object) -> T:
-        """Raises the child's error, or the engine's end. Cancelled, it withdraws the question."""
+        """Sends a question and returns its answer. Raises the child's error, or the engine's end. Cancellation
+        withdraws the question."""
         call = next(self._numbers)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._open[call] = question, answer
@@ -356,7 +357,7 @@ class Questions:
             self._open.pop(call, None)
 
     def answered(self, message: Answer) -> None:
-        """The answer to a withdrawn question is ignored. Raises msgspec.MsgspecError."""
+        """Takes an answer. The answer to a withdrawn question is ignored. Raises msgspec.MsgspecError."""
         question, answer = self._open.pop(message.call, (None, None))
         if question is None or answer is None or answer.done():
             return
@@ -366,7 +367,8 @@ class Questions:
             answer.set_result(decoded(message.value, question.answer))
 
     def end(self, make: Callable[[], DomainError]) -> None:
-        """No more answers come. `make` returns an error for each, since a raised error keeps its traceback."""
+        """Ends every question, because no more answers will arrive. `make` returns an error for each, since a raised
+        error keeps its traceback."""
         for _, answer in self._open.values():
             if not answer.done():
                 answer.set_exception(make())

@@ -72,8 +72,8 @@ class MakeEngine(Protocol):
     """The factory of a child's engine."""
 
     def __call__(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
-        """`hold`: the engine calls it before each step; it waits for a parent that reads slowly. May take long and
-        raise."""
+        """Makes the engine, which may take long and raise. `hold`: called by the engine before each step; it waits for
+        a parent that reads slowly."""
         ...
 
 
@@ -83,8 +83,8 @@ def serve_parent(
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     warm_up: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run a child from its start to its end. Returns its exit status; leave with `os._exit`. `warm_up`: work that needs
-    no settings, such as imports."""
+    """Runs a child from its start to its end. Returns its exit status; leave with `os._exit`. `warm_up`: work that
+    needs no settings, such as imports."""
     sock = take_up(descriptor)
     warm_up()
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -102,7 +102,7 @@ class EngineHost:
         self._heartbeat: asyncio.TimerHandle | None = None
 
     async def run(self, sock: Any) -> int:
-        """Run until the engine has stopped and all is sent, or the parent is gone."""
+        """Runs until the engine has stopped and all is sent, or the parent is gone."""
         self._loop = asyncio.get_running_loop()
         self._status: asyncio.Future[int] = self._loop.create_future()
         self._last_status = 0

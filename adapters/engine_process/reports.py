@@ -4,9 +4,8 @@ The compute thread sends the output of a step itself: waking the event loop for 
 interpreter's lock just when the compute thread builds the next step, which then waits for it. So the loop is woken only
 where the socket does not take what is sent.
 
-A status is read, written and sent under a lock, so that none comes behind a later one. Nothing comes behind the last
-message. A batch that cannot be written would leave a hole in an answer: no batch follows it, and the host ends the
-engine.
+A status is read, encoded and sent under a lock, so that statuses arrive in order. No message follows the last one. A
+batch that cannot be written would leave a hole in an answer: no batch follows it, and the host ends the engine.
 
 `hold` keeps the compute thread waiting while the parent does not read:
 
@@ -50,13 +49,13 @@ class Reports:
         self._moved, self._is_open = threading.Condition(), False
 
     def begin(self, start: Callable[[], object]) -> None:
-        """Start the engine so that its first report follows Begun. Raises the error of `start`."""
+        """Starts the engine so that its first report follows Begun. Raises the error of `start`."""
         with self._lock:
             start()
             self._channel.send(encoded(Begun(self._status())))
 
     def batch(self, batch: StepBatch) -> None:
-        """Send a batch, with a status where that is due. Never raises."""
+        """Sends a batch, with a status where that is due. Never raises."""
         with self._lock:
             if self._has_hole or self._has_ended:
                 return
@@ -69,24 +68,24 @@ class Reports:
         self._broken(why)
 
     def status(self) -> EngineStatus:
-        """Send the engine's status and return it."""
+        """Sends the engine's status and returns it."""
         with self._lock:
             status = self._status()
             self._send(encoded(Status(status)))
             return status
 
     def beat(self) -> EngineStatus:
-        """Send the status as a heartbeat, but not to a parent that reads slowly: it would be outdated on arrival."""
+        """Sends the status as a heartbeat, but not to a parent that reads slowly: it would be outdated on arrival."""
         return self._status() if self._channel.num_unsent_bytes else self.status()
 
     def say(self, message: ToParent) -> None:
-        """Send any other message except the last one."""
+        """Sends any other message except the last one."""
         data = encoded(message)  # outside the lock: it may be long, and a step must not wait for it
         with self._lock:
             self._send(data)
 
     def end(self, message: Stopped) -> None:
-        """Send the last message."""
+        """Sends the last message."""
         with self._lock:
             self._send(encoded(message))
             self._has_ended = True
@@ -105,18 +104,18 @@ class Reports:
     # ---- back-pressure -----------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Wait while the parent does not read. The compute thread, before each turn, when all that it computed before
-        was reported."""
+        """Waits while the parent does not read. Called by the compute thread before each turn, after it reported
+        everything that it computed."""
         if self._channel.num_unsent_bytes > HIGH_BYTES and not self._is_open:
             with self._moved:
                 self._moved.wait_for(lambda: self._is_open or self._channel.num_unsent_bytes <= HIGH_BYTES // 2)
 
     def moved(self) -> None:
-        """Less waits to be sent now. Event loop only."""
+        """Notes that fewer bytes wait to be sent. Event loop only."""
         with self._moved:
             self._moved.notify()
 
     def release(self) -> None:
-        """The engine stops: `hold` waits for nothing. Event loop only."""
+        """Ends `hold` for good, because the engine stops. Event loop only."""
         self._is_open = True
         self.moved()

@@ -1,4 +1,4 @@
-"""A clock, ids and memory readings that tests set and know beforehand."""
+"""A clock, ids and memory readings that tests control."""
 
 from dataclasses import replace
 from itertools import count

@@ -211,7 +211,7 @@ class FakeModel:
         return given
 
     def _num_in_step(self, state: _State) -> int:
-        """One for the first token; then a number that depends on the state, as if a draft was accepted so far."""
+        """Returns one for the first token; then a number that depends on the state, as if a draft had been accepted."""
         return 1 + mix(self._reduce(state) + GOLDEN) % self._options.tokens_per_step if state.output_ids else 1
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
@@ -224,7 +224,7 @@ class FakeModel:
         return next_token(self._reduce(state), self._options, start, state.output_ids)
 
     def _feed(self, state: _State, token_ids: Sequence[int], num_logprobs: int | None) -> PromptScores:
-        """One chunk of the prompt."""
+        """Computes one chunk of the prompt."""
         scores: list[TokenLogprob | None] = []
         is_known = state.is_scored
         for token in token_ids:

@@ -1,4 +1,4 @@
-"""From the toy model's state to a token: a few candidates with logits, then a grammar and sampling."""
+"""The choice of a token from the toy model's state: a few candidates with logits, then a grammar and sampling."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A GrammarChecker that tries each grammar in a process of its own (`trial`), and caches the verdict.
+"""A GrammarChecker that tries each grammar in a separate process (`trial`) and caches the verdict.
 
 A new grammar takes two hundred milliseconds; an agent sends the same one with every turn.
 """

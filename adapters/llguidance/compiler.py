@@ -1,7 +1,7 @@
 """A ConstraintCompiler over llguidance: tokens per model, and per salt and grammar a matcher to copy from.
 
 Both are made once, in a worker: the tokens while the model is loaded, the matcher when it is first needed. Requests
-that need them meanwhile wait for that worker. Then the compute thread follows each sequence's own copy:
+that need them wait for that worker. Then the compute thread follows each sequence's own copy:
 
     worker           compile the grammar, mask of token 0
     compute thread   accept(token i): consume it, mask of token i+1     while the device computes the forward pass of i

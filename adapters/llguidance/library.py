@@ -36,7 +36,7 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
     """Half a second of work and some 50 MB for 150,000 tokens. Raises ValueError.
 
-    The library holds the interpreter's lock meanwhile, so it is called in two parts of about equal length, between
+    The library holds the interpreter's lock during a call, so it is called in two parts of about equal length, between
     which other threads run.
     """
     from llguidance import LLTokenizer, TokenizerWrapper
@@ -47,7 +47,7 @@ def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
     tokens = _Tokens(vocabulary, ends)
     wrapper = TokenizerWrapper(tokens)
     made = LLTokenizer(wrapper, eos_token=ends, slices=[]).with_slices(LLTokenizer.general_slices())
-    wrapper.tokens = tokens.tokens = []  # copied by now, and the wrapper stays
+    wrapper.tokens = tokens.tokens = []  # the library has copied it
     return made
 
 
@@ -76,7 +76,7 @@ _GAP = "/\\n{0,2}/"
 
 def rendered(grammar: Grammar) -> str:
     """Return the source of the library's matcher."""
-    answer = _rules(grammar) + "\n" + _OPTIONS  # at the end: so it holds, and errors name the client's own lines
+    answer = _rules(grammar) + "\n" + _OPTIONS  # at the end, so that errors name the client's own line numbers
     parts = [{"lark_grammar": answer}]
     if grammar.reasoning is not None or grammar.calls:
         parts = [{"lark_grammar": _around(grammar)}, {"name": "answer", "lark_grammar": answer}]

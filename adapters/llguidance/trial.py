@@ -1,7 +1,7 @@
-"""A grammar's trial, run as a process of its own: compile it, follow it for a few dozen tokens, report what went wrong.
+"""A grammar's trial in a separate process: compiles it, follows it for a few dozen tokens, and reports the fault.
 
-The library may need any time, any memory and any stack depth for a client's grammar (measured with 1.9.1: 5,000
-`$defs` in a row, 3,000 Lark rules in a row; an integer that is a multiple of 999,983 compiles for ever). Here that ends
+The library may need any time, any memory and any stack depth for a client's grammar (measured with 1.9.1: 5,000 `$defs`
+in a row, 3,000 Lark rules in a row; an integer that is a multiple of 999,983 never finishes compiling). Here that ends
 this process, and its exit status reports it. The stack is an eighth of a server thread's, so a grammar that passes fits
 there.
 

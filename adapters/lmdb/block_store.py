@@ -170,7 +170,8 @@ class LmdbBlockStore:
         return self._read(check.run, IntegrityReport(0, problems))
 
     def check_payloads(self, advance: Advance = no_progress) -> Sequence[str]:
-        """Checks every payload in a process that may die of it; returns one line for each problem."""
+        """Checks every payload in a separate process, which an unreadable page may kill; returns one line for each
+        problem."""
         try:
             return verify_payloads(self._directory.path, advance)
         except FAILURES as failure:

@@ -1,10 +1,9 @@
-"""Disk space given back, and records removed for good: live records are copied to a new file, which replaces the
-database.
+"""Compaction and erasure: live records are copied to a new file, which replaces the database.
 
 The copy is made entry by entry, so that nothing of a deleted record is in it, nor one that the disk cannot read. It
 needs free space for the live records. Without it the old file stays at its size: it grows no further, and eviction
-keeps its records below the quota. Where everything is to go, an empty file replaces the old one, which is unlinked and
-not overwritten: a disk puts overwritten bytes elsewhere. Readers of other processes keep it until they open the store
+keeps its records below the quota. To remove everything, an empty file replaces the old one, which is unlinked and not
+overwritten: a disk puts overwritten bytes elsewhere. Readers of other processes keep it until they open the store
 again.
 """
 
@@ -28,9 +27,9 @@ from application.ports.block_store import (
     no_progress,
 )
 
-# The room that evicting may add to a full file before its pages can be given back.
+# The space that eviction may add to a full file before its pages can be reused.
 _SPARE_BYTES = 64 << 20
-# Names, and what other programs write meanwhile.
+# For file names, and for other programs that write at the same time.
 _MARGIN_BYTES = 1 << 20
 # A transaction of the copy: its large values are in memory until it is committed.
 _COPY_BYTES = 32 << 20

@@ -1,4 +1,5 @@
-"""A store that is opened, and opened again after a failure: reads miss, writes are refused, each fault is counted.
+"""The containment of a store's failures: reads miss, writes are refused, each fault is counted, and the store is
+reopened.
 
 open ──the volume failed──► paused: writes are refused for a while ──► open
   └──damaged, or the volume is gone──► broken: reads miss; the next write opens again ──► open
@@ -121,7 +122,7 @@ class Containment:
         self.broken = None
 
     def note_replaced(self) -> None:
-        """Call it after the environment was replaced: if it is not open, the next write opens it."""
+        """Notes that the environment was replaced: if it is not open, the next write opens it."""
         if not self._environment.is_open:
             self.broken = self.broken or faults.VOLUME_GONE
 
@@ -137,7 +138,7 @@ class Containment:
             if (number := directory.renew()) is not None:
                 log.note(faults.OLDER, f"{directory.path} was of an earlier version (format {number}) and is emptied")
             self._open_or_replace()
-            # The names that were made just now, or by a process that was killed before this point.
+            # The names created just now, or by a process that was killed before this point.
             directory.sync()
         except (StoreOpenError, *FAILURES) as failure:
             self._environment.close()

@@ -26,7 +26,7 @@ from adapters.lmdb.private_files import (
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 FORMAT = 2
-"""1 had smaller pieces, and did not sync each commit everywhere."""
+"""The version of the store's format. Version 1 had smaller pieces, and did not sync each commit everywhere."""
 
 DOCUMENTS_FOLDER = "documents"
 """The folder of stored responses and tool calls in a store's folder."""
@@ -94,7 +94,7 @@ class StoreDirectory:
         return [self.path.name, *opened] if was_open else []
 
     def recognise(self) -> None:
-        """Raises StoreOpenError unless the folder is a store of this format, and ours. Changes nothing."""
+        """Raises StoreOpenError unless the folder is a store of this format and of this user. Changes nothing."""
         try:
             if not self.path.is_dir():
                 raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
@@ -149,7 +149,7 @@ class StoreDirectory:
         sync_folder(self.path)
 
     def empty(self) -> None:
-        """Removes all that was stored. Never call it with the database open."""
+        """Removes all stored records. Must not be called with the database open."""
         remove_durably(self.readers, self.data)
 
     def empty_unopened(self) -> None:
@@ -163,7 +163,7 @@ class StoreDirectory:
             self.release()
 
     def swap_in_copy(self) -> None:
-        """Makes the synced copy the database, durably. Never call it with the database open."""
+        """Replaces the database by the synced copy, durably. Must not be called with the database open."""
         self.copy.replace(self.data)
         # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)

@@ -72,7 +72,7 @@ class ClosedError(Exception):
 
 
 class SamePidError(OSError):
-    """A process with our process id, in another pid namespace, has the database open."""
+    """Another process with the same process id, in another pid namespace, has the database open."""
 
 
 class Environment:
@@ -107,7 +107,7 @@ class Environment:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
                     raise Damaged("the trees of the database have different page sizes")
             self._note_file(env)
-            self._env = env  # readers may enter from here on
+            self._env = env  # from here on readers may enter
         except BaseException:
             env.close()
             raise

@@ -28,7 +28,7 @@ DECODE = "decode"
 
 
 class Damaged(Exception):
-    """The index contradicts itself or cannot be read: nothing in this file can be relied on."""
+    """The index contradicts itself or cannot be read: no record of the file can be trusted."""
 
 
 class CorruptRecord(Exception):

@@ -1,4 +1,4 @@
-"""A recount of everything, as `check_integrity` does it: from one snapshot and trusting no sum."""
+"""The recount behind `check_integrity`: from one snapshot, without trusting any sum."""
 
 from collections import Counter, defaultdict
 

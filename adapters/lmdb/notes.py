@@ -1,7 +1,7 @@
-"""Notes of what threads are reading through the map, in a file that outlives the process.
+"""Notes of the records that threads are reading through the map, in a file that outlives the process.
 
 A sector that the disk cannot read kills the process that touches it in the map (SIGBUS), and so may an index page that
-was damaged at rest. Each thread notes what it is about to touch and removes the note afterwards:
+was damaged at rest. Each thread notes the record that it is about to touch and removes the note afterwards:
 
     u64[512] in a mapped file    [0] lives in a row that ended in mid-write before they completed one
                                  [n] 0; the id of the record whose payload is touched; READ or WRITE in a transaction

@@ -1,4 +1,4 @@
-"""Records read by a process of its own, which may die of it: touching what the disk cannot read kills a process.
+"""Records read by a separate process, because touching a page that the disk cannot read kills the process.
 
 parent                                       child: python -m adapters.lmdb.probe PATH AFTER IDS
 reads lines        <── "> NAME ID" ───────   about to read this record, the next after AFTER (and of IDS, if any)

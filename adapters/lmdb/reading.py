@@ -1,7 +1,7 @@
 """Records as they are read: rows from one snapshot; payloads joined out of the map, checked and decoded.
 
-Every touch of the map and every copy out of it gives up the interpreter's lock and has to win it back, so a group's
-frame is copied into one piece first: the check and the codec take it whole.
+Every access to the map and every copy out of it releases the interpreter's lock and has to acquire it again, so a
+group's frame is copied into one piece first: the check and the codec take it whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,7 @@ class Reader:
         return StoreUsage(quota_bytes=quota_bytes, stored_bytes=used_bytes, namespaces=namespaces)
 
     def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
-        """Returns the record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged.
+        """Returns the record of `row`, or None when it was removed since. Raises CorruptRecord, CodecError, Damaged.
 
         A head names its record, and no id is given twice, so the row is read again only when something is wrong.
         """

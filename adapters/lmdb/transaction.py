@@ -1,4 +1,4 @@
-"""One write transaction: records come and go together with links, recency and accounting.
+"""One write transaction: records are added and removed together with links, recency and accounting.
 
 Every method leaves the trees consistent but for the sums, which `finish` writes. A record enters `lru` when nothing
 follows it and leaves it when something does; a method that breaks a link looks at the parent.
@@ -186,7 +186,7 @@ class WriteTransaction:
         return parent[1].clock
 
     def name_of(self, record_id: int) -> bytes | None:
-        """Returns the name of a record by its id. Costs a look at every row."""
+        """Returns the name of a record by its id. Scans every row."""
         return next((name for name, value in self._records if Row.unpack(name, value).id == record_id), None)
 
     def first_dependant(self, name: bytes) -> bytes | None:
@@ -204,7 +204,7 @@ class WriteTransaction:
         return None
 
     def finish(self) -> None:
-        """Writes the sums; the last call before the commit. A namespace goes with its last record."""
+        """Writes the sums; the last call before the commit. A namespace is removed with its last record."""
         for namespace, row in self._rows.items():
             if row.num_blocks + row.num_snapshots:
                 self.txn.put(namespace, row.pack(namespace), db=self.trees.ns)

@@ -1,6 +1,6 @@
 """Changes of a store, each in transactions of bounded work: batches, deletions, recency, eviction.
 
-Room is made by evicting the least recently used leaves until what is to come fits below the quota. The reserve between
+Room is made by evicting the least recently used leaves until the new records fit below the quota. The reserve between
 the limit and the quota absorbs copy-on-write and pages that LMDB may not use again yet: those freed by this transaction
 and the one before. Failures are not contained here: errors of LMDB and the volume abort the transaction and are raised.
 """
@@ -44,8 +44,8 @@ V = TypeVar("V")
 
 
 class RecordUses:
-    """The records that this process is reading, and what waits for the next write transaction: uses of records, and the
-    names of namespaces, whose rows are written with their first records. Any thread."""
+    """The records that this process is reading, and the changes that wait for the next write transaction: uses of
+    records, and the names of namespaces, whose rows are written with their first records. Any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -54,8 +54,8 @@ class RecordUses:
         self._infos: dict[Namespace, NamespaceInfo] = {}
 
     def announce(self, info: NamespaceInfo) -> None:
-        """Notes a namespace's names, beyond a bound instead of the oldest. Every batch announces its namespace again,
-        so a forgotten one costs a name in a report at most."""
+        """Notes a namespace's names; beyond a bound the oldest are forgotten. Every batch announces its namespace
+        again, so a forgotten one costs a name in a report at most."""
         with self._lock:
             _renew(self._infos, info.namespace, info, _MAX_NAMESPACES)
 
@@ -63,7 +63,7 @@ class RecordUses:
         return self._infos.get(namespace)
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Notes uses, the latest last, beyond a bound instead of the oldest."""
+        """Notes uses, the latest last; beyond a bound the oldest are forgotten."""
         with self._lock:
             for key in keys:
                 _renew(self._touched, key, None, _MAX_HELD_TOUCHES)
@@ -126,7 +126,7 @@ class Writer:
             try:
                 return self._put(records, encoded, needed, touched)
             except lmdb.MapFullError:
-                # Either a reader keeps free pages from being used, and evicting would only feed it; or they lie too
+                # Either a reader keeps free pages from being used, and evicting would not help; or they are too
                 # scattered for a piece.
                 if self._environment.has_lagging_reader():
                     raise
@@ -146,7 +146,7 @@ class Writer:
                     change.touch(key)
 
     def delete(self, key: RecordKey) -> int:
-        """Removes a record with everything that follows it; returns how many records went."""
+        """Removes a record with everything that follows it; returns the number of removed records."""
 
         def find(change: WriteTransaction) -> bytes | None:
             name = change.name(key)
@@ -155,7 +155,7 @@ class Writer:
         return self._remove_all(find)
 
     def delete_namespace(self, namespace: Namespace) -> int:
-        """Removes all records of a namespace; returns how many went."""
+        """Removes all records of a namespace; returns their number."""
 
         def find(change: WriteTransaction) -> bytes | None:
             row = change.namespace(namespace)
@@ -302,7 +302,7 @@ class AgeLimit:
             if (last_clock := self._expired(change)) is not None:
                 change.evict(self._writer.kept(change), lambda clock: clock <= last_clock)
         if change.num_evicted:
-            self._next_ns = 0  # there may be more: the next write goes on with it
+            self._next_ns = 0  # there may be more: the next write continues
 
     def _expired(self, change: WriteTransaction) -> int | None:
         """Returns the clock up to which everything has expired; renews the marks."""

@@ -1,7 +1,7 @@
 """A block store in a dictionary: the reference for the contract, and `--store memory`.
 
-One lock around everything. Payloads are copied out of wherever they were computed when they are put, so the store
-keeps no device memory alive. A record costs its raw bytes plus four a token. Nothing outlives the process.
+One lock around everything. Payloads are copied to host memory when they are put, so the store keeps no device memory
+alive. A record costs its raw bytes plus four a token. Nothing outlives the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ class MemoryBlockStore:
             return PutOutcome.STORED
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        """Does nothing ahead."""
+        """Prepares nothing ahead of `put`."""
         return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
@@ -168,7 +168,7 @@ class MemoryBlockStore:
             return IntegrityReport(len(self._tree.nodes), tuple(self._tree.problems()))
 
     def compact(self, advance: Advance = no_progress) -> CompactReport:
-        """There is no file; what was freed is free."""
+        """Does nothing: there is no file."""
         num_bytes = self.usage().stored_bytes
         advance(num_bytes)
         return CompactReport(num_bytes, num_bytes)

@@ -11,7 +11,7 @@ A failed join leaves both groups unchanged. Rows that left are dropped together 
 were captured at the end of this one.
 
 A row constrained by a grammar runs ahead like the others: the forward pass of its waiting token is queued, the token is
-read and accepted, and the next one is chosen with the mask that was computed meanwhile (`finish_step`).
+read and accepted, and the next one is chosen with the mask that was computed during the pass (`finish_step`).
 
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
@@ -81,7 +81,7 @@ class DecodeGroup:
 
     @classmethod
     def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
-        """A group of one that has fed the row's first token."""
+        """Returns a group of one that has fed the row's first token."""
         assert row.first is not None
         group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first, [], None
@@ -170,7 +170,7 @@ class DecodeGroup:
         self._drop_gone()
 
     def narrow(self) -> None:
-        """Drops the state of the rows that left, in one go. An error is stored on the rows."""
+        """Drops the state of all rows that left, together. An error is stored on the rows."""
         if self._has_gone:
             self._sampler.detach()
             self._drop_gone()
@@ -193,7 +193,7 @@ class DecodeGroup:
         self._sampler = self._new_sampler()
 
     def give_back(self) -> None:
-        """Frees spare rows and the state of rows that left, for use under memory pressure. If there is not even memory
+        """Frees spare rows and the state of rows that left, for use under memory pressure. If memory does not suffice
         to move the others, nothing changes."""
         self.narrow()
         try:
@@ -316,7 +316,7 @@ def _lengths(group: DecodeGroup) -> list[int]:
 
 
 def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
-    """Joins all at once, or each by itself if that fails; returns those that did not join."""
+    """Joins all at once, or one at a time if that fails; returns those that did not join."""
     try:
         if joining:
             group.absorb(joining)

@@ -44,7 +44,7 @@ class Decoder:
     def _started(self, rows: Sequence[Row]) -> list[Row]:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
         new = [row for row in rows if row.group is None and row.failure is None]
-        if new:  # frees what the end of a prompt left, once its first token is out
+        if new:  # frees the buffers of the end of a prompt, once its first token was reported
             self._clear_spare()
         for row in new:
             try:
@@ -60,7 +60,7 @@ class Decoder:
         for group in groups:
             group.narrow()
             unnamed = [row for row in group.rows if row.id not in named]
-            if unnamed and group.waiting is not None:  # a lost group has nothing to split
+            if unnamed and group.waiting is not None:  # a lost group has no rows to split
                 group.split(unnamed)
         return join_groups(groups, memory) if len(groups) > 1 and self._mode is DecodeMode.BATCHED else groups
 

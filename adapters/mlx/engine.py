@@ -66,7 +66,7 @@ class MlxEngine:
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
-            yield read  # a first read of all files is as slow as the disk
+            yield read  # the first read of all files is limited by the disk
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
             return (
                 yield from assemble(

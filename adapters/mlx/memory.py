@@ -4,10 +4,10 @@
     peaks of chunks at load and while serving                     PeakMeter           correct the formula
     corrections of earlier starts                                 PeakFile            memory-peaks.json
 
-MLX counts one peak for the whole process. It is reset before a chunk and read after it; what is active by then
-(weights, states, what workers brought to the device meanwhile) is not part of the chunk's own. A chunk that is still
-under way when its call returns cannot be measured, so where chunks are queued ahead only some are: the first ones, then
-one in a while. Chunks shorter than the longest so far are not measured."""
+MLX counts one peak for the whole process. It is reset before a chunk and read after it; bytes that are active by then
+(weights, states, uploads by workers) do not count for the chunk. A chunk that is still under way when its call returns
+cannot be measured, so where chunks are queued ahead only some are: the first ones, then one in a while. Chunks shorter
+than the longest so far are not measured."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -199,10 +199,10 @@ class PeakFile:
         return _correction(found.result().get(key))
 
     def remember(self, key: str, correction: PeakCorrection) -> None:
-        """Writes the correction soon."""
+        """Schedules the correction to be written."""
         self._unsaved[key] = correction
         if self._saving is not None and not (self._saving.running() or self._saving.done()):
-            return  # the write that waits will take it along
+            return  # the waiting write will include it
         try:
             self._saving = self._lane.submit(self._save)
         except ServerUnavailable:  # the lane is closed; the next start measures again

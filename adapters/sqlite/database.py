@@ -25,7 +25,7 @@ BUSY_TIMEOUT_S = 10.0
 """The limit on a call's wait for another process that writes."""
 
 CLEARING_KEPT_NS = 7 * 86_400 * 10**9
-"""Longer than any request lasts."""
+"""The time for which clearings are remembered: longer than any request lasts."""
 
 _SCHEMA = """
 CREATE TABLE document(place INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, tenant TEXT NOT NULL, model TEXT NOT NULL,
@@ -50,7 +50,7 @@ _Row: TypeAlias = tuple[bytes, str, int, int]
 
 
 class NewerFormat(Exception):
-    """A later version of Cairn wrote the file."""
+    """The file was written by a later version of Cairn."""
 
 
 class Database:
@@ -119,7 +119,7 @@ class Database:
         return found
 
     def delete(self, ids: Sequence[DocumentId], now_ns: int) -> int:
-        """Returns how many of them could still be read."""
+        """Removes documents; returns the number that could still be read."""
         with self._transaction():
             began = [time for id in ids for time in self._remove(id)]
         return sum(not self._is_expired(time, now_ns) for time in began)
@@ -169,7 +169,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
-        """One transaction. Immediate: no other process writes meanwhile."""
+        """Runs one immediate transaction: no other process writes during it."""
         self._sql.execute(begin)
         try:
             yield
@@ -180,7 +180,7 @@ class Database:
             raise
 
     def _remove(self, id: DocumentId) -> list[int]:
-        """Removes a document and returns its `began_ns`, if it was there."""
+        """Removes a document and returns its `began_ns`, if it was present."""
         return [time for (time,) in self._sql.execute("DELETE FROM document WHERE id = ? RETURNING began_ns", (id,))]
 
     def _evict(self, now_ns: int) -> None:
@@ -193,7 +193,8 @@ class Database:
                 self.num_evicted += 1
 
     def _is_covered(self, one: Document, now_ns: int) -> bool:
-        """Returns whether a clear came after its request. One in the future was written by a clock that ran ahead."""
+        """Returns whether a clearing covers the document's request. A clearing in the future was written by a clock
+        that ran ahead."""
         found = {"began": one.began_ns, "now": now_ns, "model": one.model, "tenant": one.key.owner.tenant}
         return self._sql.execute(_COVERED, found).fetchone() is not None
 

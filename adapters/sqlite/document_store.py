@@ -1,4 +1,4 @@
-"""Documents in SQLite: on disk, and in memory those that must not be written, or cannot be written for now."""
+"""Documents in SQLite: on disk, and in memory those that must not or cannot be written."""
 
 import sqlite3
 from collections import Counter
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 class LowSpace(Exception):
-    """Writing would leave less on the volume than it must."""
+    """Writing would leave less free space on the volume than the reserve."""
 
 
 class SqliteDocumentStore:
@@ -135,7 +135,7 @@ class SqliteDocumentStore:
                 self._leave()
 
     def _read(self, keys: Sequence[DocumentKey], now_ns: int) -> list[Document | None]:
-        """Reads from disk; one by one where together they fail, so that a bad sector costs the documents in it."""
+        """Reads from disk; one by one if the joint read fails, so that a bad sector costs only the documents in it."""
         found = self._on_disk(lambda disk: disk.get(keys, now_ns, self._note_damaged), None) if keys else []
         if found is not None:
             return found

@@ -156,7 +156,7 @@ class FusedRows:
         )
 
     def _can_fuse(self, queries: mx.array, values: mx.array) -> bool:
-        """Tried once for each kind of heads: a shape that cuDNN refuses would fail a step of all rows."""
+        """Tries the device once for each kind of heads: a shape that cuDNN refuses would fail a step of all rows."""
         heads, groups, dim, value_dim = queries.shape[1], values.shape[1], queries.shape[3], values.shape[3]
         kind = (heads, groups, dim, value_dim, queries.dtype)
         if kind not in self._is_fused:

@@ -57,9 +57,9 @@ class CudaDriver:
     """The CUDA driver on device 0, in the context that MLX computes in. Any thread; the interpreter's lock is released
     during each call.
 
-    MLX records operations into graphs. Meanwhile the driver refuses other threads calls that might wait for the device
-    (page-locking memory, for example), and may give the recording up, which fails a step. So calls are made in a mode
-    that leaves recordings alone.
+    MLX records operations into graphs. During a recording the driver refuses calls of other threads that might wait for
+    the device (page-locking memory, for example), and may abort the recording, which fails a step. So calls are made in
+    a mode that leaves recordings alone.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The files of a model and of a LoRA adapter, checked before a weight is read.
 
-Everything here is data of unknown origin, and nothing of it is run: a config.json that names a Python file is refused.
-Of a safetensors file (u64 header length, header, data) only the header is read and compared with the file's length, so
+All files are data of unknown origin, and no code in them is run: a config.json that names a Python file is refused. Of
+a safetensors file (u64 header length, header, data) only the header is read and compared with the file's length, so
 that a file that is cut short is recognised. Every error is a ModelLoadFailed whose message names the file.
 """
 

@@ -29,7 +29,8 @@ from domain.printable import printable
 from domain.scheduling.memory_plan import PlannedModel
 
 NO_OWN_CODE = {"model_file": None}
-"""mlx-lm lays this over config.json itself, so a file that changes after our check is not run either."""
+"""Overrides that mlx-lm applies to config.json itself, so that a file that changes after the check is not run
+either."""
 
 PIECE_BYTES = 64 * 2**20
 """Bytes of weights evaluated at once: some 20 ms of reading from a fast disk."""

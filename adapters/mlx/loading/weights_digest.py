@@ -58,7 +58,7 @@ def _digest(files: Iterable[Path], memory_dir: Path | None) -> bytes:
         if digest is None:
             digest = _digest_file(real)
             entries.pop(str(real), None)
-            if _stamp(real) == stamp:  # the file was not written to meanwhile
+            if _stamp(real) == stamp:  # the file was not written to in between
                 entries[str(real)] = [*stamp, digest.hex()]
             is_changed = True
         total.update(path.name.encode() + b"\0" + digest)
