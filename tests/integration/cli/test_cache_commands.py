@@ -144,8 +144,8 @@ def test_an_absent_store_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_nobody_else_may_write_to_the_cache_folder(tmp_path: Path) -> None:
-    """Whatever umask the process was given."""
+def test_the_cache_folder_is_writable_by_its_owner_only(tmp_path: Path) -> None:
+    """The umask of the process makes no difference."""
     program = "import os, sys; os.umask(0); from interfaces.cli.main import main; sys.argv[1:] = ['doctor']; main()"
     process = start("-c", program, environment={"XDG_CACHE_HOME": str(tmp_path / "new")})
     process.communicate(timeout=60)

@@ -143,7 +143,7 @@ def test_the_command_prints_a_table_or_data() -> None:
         assert "hunter2" not in json.dumps(data)
 
 
-def test_what_goes_wrong_is_said_in_one_line() -> None:
+def test_a_failure_is_one_line() -> None:
     with foreign_server(["theirs"], key="hunter2") as server:
         refused = run(server.url)
         assert (refused.exit_code, refused.stdout) == (1, "")
@@ -165,7 +165,7 @@ def test_what_goes_wrong_is_said_in_one_line() -> None:
         (("http://127.0.0.1:8000", "--only", "everything"), "--only must be"),
     ],
 )
-def test_what_cannot_be_asked_for(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_usage_errors(arguments: tuple[str, ...], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr

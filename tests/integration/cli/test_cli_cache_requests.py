@@ -95,7 +95,7 @@ def test_warm_says_when_nothing_is_persisted(tmp_path: Path) -> None:
         ({"prompt": ""}, [*key_argument("hunter2")], "cairn: prompt must not be empty"),
     ],
 )  # fmt: skip
-def test_what_the_server_refuses_is_told(
+def test_a_refusal_of_the_server_is_printed(
     service: FakeService, tmp_path: Path, request_body: Any, arguments: list[str], message: str
 ) -> None:
     result = run_here(

@@ -1,4 +1,4 @@
-"""Whatever answers where a command looks for a server: it says so in one line, and takes no more than a bound."""
+"""Commands against a server that is not Cairn: an error of one line, and a bound on what is read."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def answering(content: bytes, *, status: int = 200, endless: bool = False) -> Ge
 
 
 def said(*arguments: str) -> str:
-    """What a failing command says: one line, without control codes."""
+    """The error of a failing command: one line, without control codes."""
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -155,7 +155,7 @@ def test_a_stream_that_goes_on_is_left(content: bytes) -> None:
         json.dumps({"object": "cairn.cleared", "records": 1}).encode(),
     ],
 )
-def test_what_the_cache_commands_cannot_read_is_said_to_be_foreign(command: str, answer: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_answer_is_reported_as_foreign(command: str, answer: bytes, tmp_path: Path) -> None:
     with answering(answer) as url:
         assert re.search("not (as|this version of) Cairn", said(*of_cache(command, url, tmp_path)))
 
@@ -169,7 +169,7 @@ def test_what_the_cache_commands_cannot_read_is_said_to_be_foreign(command: str,
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_what_the_cache_commands_are_told_is_shown_harmless(
+def test_text_of_an_answer_is_printed_without_control_codes(
     command: str, answer: dict[str, Any], flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     told = json.dumps(answer).replace("title", "title\\udc9b\\u009b")

@@ -48,7 +48,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{closed.getsockname()[1]}"
 
 
-def test_the_server_tells_why_a_prompt_was_not_reused_whole(service: FakeService) -> None:
+def test_the_story_comes_from_the_server(service: FakeService) -> None:
     ask(service, "Is it Monday? " * 60)
     id = ask(service, "Is it Monday? " * 30 + "Is it Sunday?")
     service.wait_until_idle()
@@ -62,7 +62,7 @@ def test_the_server_tells_why_a_prompt_was_not_reused_whole(service: FakeService
     assert (data["id"], data["end"]["reason"], data["reused"]["hot"] > 0) == (id, "length", True)
 
 
-def test_a_log_tells_of_what_the_server_forgot(service: FakeService, tmp_path: Path, nobody: str) -> None:
+def test_the_story_comes_from_the_log_if_the_server_has_none(service: FakeService, tmp_path: Path, nobody: str) -> None:
     (tmp_path / "log").write_text(f"something else\n{LINE}")
     for url in (service.base_url, nobody):
         found = lines(run("chatcmpl-9", "--url", url, "--log", str(tmp_path / "log")))
@@ -82,7 +82,7 @@ def test_a_log_tells_of_what_the_server_forgot(service: FakeService, tmp_path: P
     ],
     ids=["date", "infinite", "nan", "braces", "nested"],
 )
-def test_what_somebody_wrote_into_the_log_is_passed_over(tmp_path: Path, nobody: str, forged: str) -> None:
+def test_forged_lines_are_ignored(tmp_path: Path, nobody: str, forged: str) -> None:
     (tmp_path / "log").write_text(LINE + forged)
     found = lines(run("chatcmpl-9", "--url", nobody, "--log", str(tmp_path / "log")))
     assert found["computed"] == "1,025 tokens, in 1.00s"
@@ -103,7 +103,7 @@ def test_an_unknown_id_is_said_to_be_so(service: FakeService, arguments: tuple[s
     assert result.stderr.startswith(f"cairn: {message}")
 
 
-def test_nobody_knows(nobody: str) -> None:
+def test_without_a_server_and_a_log_there_is_an_error(nobody: str) -> None:
     result = run("../../x", "--url", nobody)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"cairn: no server answers at {nobody}")

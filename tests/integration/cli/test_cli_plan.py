@@ -29,7 +29,7 @@ def test_a_configuration_is_enough(tmp_path: Path):
     assert (by_config["fits"], by_config["context"], by_config["batch"]) == (True, 2048, 2)
 
 
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path):
+def test_an_error_is_one_line(tmp_path: Path):
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')

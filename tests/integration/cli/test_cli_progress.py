@@ -1,4 +1,4 @@
-"""How far a warm-up, a download and a load are, as the commands that wait for them show it."""
+"""The progress of a warm-up, a download and a load, as the commands that wait for them show it."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def test_prompts_that_are_warm_stay_so() -> None:
     assert seen_of(looks) == [("warming", 10, 100), ("warming", 10, 100), ("warming", 140, 200)]
 
 
-def test_who_may_not_look_does_not_look_again() -> None:
+def test_a_refused_look_is_not_repeated() -> None:
     async def ask() -> None:
         server = Scripted([NoAnswer("no admin", http_status=403)])
         await warmed(server, BODY, quiet=False, look_every_s=0.0, opener=Bars())
@@ -135,7 +135,7 @@ def test_a_download_and_a_load_are_a_bar_each() -> None:
 
 
 @pytest.mark.parametrize("error", [None, "no such layer"])
-def test_a_load_is_told_of_while_it_lasts(error: str | None) -> None:
+def test_progress_of_a_load_is_shown(error: str | None) -> None:
     seen: list[LoadProgress | None] = []
 
     def note(operation: str, _id: SequenceId | None, _count: int) -> None:

@@ -34,7 +34,7 @@ def service() -> Iterator[FakeService]:
         for _ in range(2):
             running.client.post("/v1/chat/completions", json=body).raise_for_status()
         running.wait_until_idle()
-        # Read once, and kept by a clock that stands: a busy machine may be late with it, and tells none then.
+        # Read once, and kept by a clock that stands: a busy machine may be late with it, and reports none then.
         running.wait_until(lambda: running.client.get("/admin/api/overview").json()["tiers"] is not None, "the tiers")
         yield running
 
@@ -99,7 +99,7 @@ def test_nothing_a_client_chose_is_a_control_code(reading: Status) -> None:
 
 
 FIXED = ("object", "status", "stage", "kind", "explanation")
-"""What the bodies take no other text in."""
+"""Fields whose text is an enum in the bodies."""
 
 MAPS = ("waiting_for", "tokens_per_s", "faults", "dropped", "hit_rate", "reused")
 
@@ -118,7 +118,7 @@ def hostile(value: Any, number: float) -> Any:
 
 
 @pytest.mark.parametrize("number", [-1e17, 1e19, 0])
-def test_whatever_answers_the_terminal_gets_lines(reading: Status, number: float) -> None:
+def test_hostile_values_are_printable_and_fit_the_width(reading: Status, number: float) -> None:
     said = hostile({"overview": data_of(reading.overview), "requests": data_of(reading.requests)}, number)
     odd = Status(body_of(said["overview"], OverviewBody), body_of(said["requests"], RequestListBody))
     for width in (20, 200):
@@ -138,7 +138,7 @@ def test_the_command_prints_one_screen_or_json(service: FakeService) -> None:
     assert set(data["overview"]) == set(service.client.get("/admin/api/overview").json())
 
 
-def test_who_may_not_look_is_told(service: FakeService) -> None:
+def test_a_missing_key_is_an_error(service: FakeService) -> None:
     result = run("--url", service.base_url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "an API key is required" in result.stderr

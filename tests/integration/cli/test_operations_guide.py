@@ -39,7 +39,7 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a server as it ships, on the toy engine."""
+    """The address of a server with default settings on the toy engine."""
     options = FakeOptions(eos_every=0)
     backend = Backend(
         lambda: FakeEngine(default=options), FakeModels(("cairn-demo",)), FakeTokenizers(), default_grid=256
@@ -51,7 +51,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def there(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What an operator has: settings that name a server and a store, a request, a log. The id of an answer."""
+    """The surroundings of an operator: settings that name a server and a store, a request, a log. Returns the id of an
+    answer."""
     isolate(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     make_store(tmp_path / "store", content())

@@ -1,4 +1,4 @@
-"""The request log: lines that explain a request, faults that do not flood, a log that blocks and blocks nobody."""
+"""The request log: one line a request, faults that do not flood, and a blocked handler that blocks no caller."""
 
 import dataclasses
 import logging
@@ -66,7 +66,7 @@ def logged(capture: Capture, events: list[Event]) -> list[tuple[str, str]]:
     return capture.lines
 
 
-def test_what_is_stuck_is_told_with_its_stack_a_line_a_frame(capture: Capture) -> None:
+def test_a_stuck_engine_is_logged_with_its_stack(capture: Capture) -> None:
     stuck = EngineStuck(
         stuck_in="prefill",
         since_ns=at(0),
@@ -97,7 +97,7 @@ def test_a_server_without_an_engine_says_so(capture: Capture) -> None:
     ]
 
 
-def test_an_engine_that_took_over_is_told_with_the_end_of_the_last_one(capture: Capture) -> None:
+def test_an_engine_restart_is_logged_with_its_cause(capture: Capture) -> None:
     restarted = EngineRestarted(why="was killed", num_resumed=3, down_ns=2_500_000_000, num_tries=2, at_ns=at(3))
     line = "another engine took over after 2.5s, with 3 choices (try 2): was killed"
     assert logged(capture, [restarted]) == [("WARNING", line)]
@@ -166,7 +166,7 @@ def test_a_fault_that_keeps_coming_is_logged_ever_more_rarely(capture: Capture) 
     assert [line for _, line in lines] == [f"fault in engine.step (occurrence {2**n}): no memory" for n in range(7)]
 
 
-def test_a_log_that_stands_still_blocks_nobody_and_owns_up(capture: Capture) -> None:
+def test_a_blocked_handler_blocks_no_caller_and_lost_lines_are_counted(capture: Capture) -> None:
     logger = logging.getLogger("cairn.requests")
     writer = LogWriter(max_lines=4)
     capture.gate.clear()

@@ -174,7 +174,7 @@ def ask(app: AsgiApp, query: bytes, headers: list[tuple[bytes, bytes]]) -> list[
     return sent
 
 
-def test_what_clients_choose_is_short_in_spans(server: Server) -> None:
+def test_values_that_clients_choose_are_cut_in_spans(server: Server) -> None:
     agent = {"user-agent": "a" * 5_000, **TRACEPARENT, "tracestate": f"a={'b' * 250}"}
     assert server.client.get(f"/v1/models/{'x' * 3_000}?{'q' * 3_000}", headers=agent).status_code == 200
     span = server.spans.named("GET /v1/models/{id}")

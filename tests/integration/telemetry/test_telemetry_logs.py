@@ -1,4 +1,4 @@
-"""Log lines as OpenTelemetry records: which trace they are of, and what of an exception is told."""
+"""Log lines as OpenTelemetry records: their trace, and the parts of an exception that are exported."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Lines:
-    """What a provider was told."""
+    """A provider and the records that it received."""
 
     def __init__(self) -> None:
         self._exporter = InMemoryLogRecordExporter()
@@ -62,7 +62,7 @@ def test_any_other_line_is_of_the_trace_that_is_current(lines: Lines) -> None:
     assert lines.last().log_record.trace_id == span.get_span_context().trace_id
 
 
-def test_of_an_exception_only_its_type_and_place_are_told(lines: Lines) -> None:
+def test_an_exception_is_exported_without_its_message(lines: Lines) -> None:
     said = "the heron nests at dawn"
     try:
         raise ValueError(said)

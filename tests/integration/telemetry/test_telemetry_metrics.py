@@ -175,7 +175,7 @@ def test_events_that_any_sink_could_not_take_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def exposition() -> str:
-    """What `GET /metrics` answers after EVERYTHING."""
+    """The body of `GET /metrics` after EVERYTHING."""
     return exposed("")
 
 
@@ -193,7 +193,7 @@ def test_the_exposition_holds_the_values(exposition: str) -> None:
     assert 'service_name="cairn"' in exposition
 
 
-def test_what_is_stuck_now_and_how_often_something_was() -> None:
+def test_stuck_threads_are_a_gauge_and_a_counter() -> None:
     board = Board(EVERYTHING)
     assert board.value("cairn.engine.stuck") == 1
     assert board.value("cairn.engine.wedges", ("cairn.kind", "prefill")) == 1

@@ -1,4 +1,4 @@
-"""What the OTEL_* variables switch on, and that off means not even imported. Real export: test_telemetry_wire."""
+"""The signals that OTEL_* variables switch on; off means not even imported. Real export: test_telemetry_wire."""
 
 import logging
 import subprocess
@@ -56,7 +56,7 @@ def test_the_standard_variables_decide(environment: dict[str, str], plan: Export
         ({CAPTURE_CONTENT: "event_only"}, f"{CAPTURE_CONTENT}=EVENT_ONLY is not supported"),
     ],
 )
-def test_what_is_not_supported_is_said_and_left_out(
+def test_unsupported_values_are_logged_and_ignored(
     environment: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert plan_exports(environment) == ExportPlan()

@@ -1,5 +1,5 @@
-"""What shows the metrics: the Grafana board, the alerts, the example that starts them all. Read by what reads
-them where that is here (promtool, of Debian's package `prometheus`), and by name against the catalogue."""
+"""The Grafana board, the alerts and the compose example name metrics and settings that exist. Checked by promtool (of
+Debian's package `prometheus`) where it is installed, and by name against the catalogue."""
 
 import json
 import re
@@ -184,7 +184,7 @@ FIRST: dict[str, dict[str, str]] = {
     "CairnParserFailures": {'cairn_parser_failures_total{cairn_parser="json"}': "_x106 1x2"},
     "CairnTelemetryFails": {'cairn_telemetry_failures_total{cairn_event="StepCompleted"}': "_x102 1x6"},
 }
-"""What never happened before, and happens no more: the counter begins with it, and stays."""
+"""Series of counters that begin with a first occurrence and then stay constant."""
 
 
 @needs_promtool

@@ -235,7 +235,7 @@ def test_events_of_unknown_requests_change_nothing(recorder: SpanRecorder) -> No
     assert recorder.spans() == ()
 
 
-def test_what_somebody_named_reaches_the_exporter_short_and_encodable(recorder: SpanRecorder) -> None:
+def test_client_text_is_cut_and_encodable(recorder: SpanRecorder) -> None:
     """Protobuf refuses lone surrogates, and with them a whole batch."""
     script = Script()
     named = replace(script.queued(), requested_model=ModelId("a\ud800\n" + "x" * 2**20))
@@ -264,7 +264,7 @@ def test_closing_ends_what_is_open_at_its_last_event(recorder: SpanRecorder) -> 
     assert tree(recorder) == {"chat demo": (0.0, 1.5), "queue": (0.0, 1.0), "prefill": (1.0, 1.5)}
 
 
-def test_what_the_sampler_leaves_out_holds_nothing() -> None:
+def test_an_unsampled_request_holds_nothing() -> None:
     recorder = SpanRecorder(ALWAYS_OFF)
     sink = recorder.sink()
     sink.emit(SCRIPT.queued())

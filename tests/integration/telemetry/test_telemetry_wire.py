@@ -49,7 +49,7 @@ scrape_configs: [{{job_name: cairn, static_configs: [{{targets: ["{target}"]}}]}
 
 @dataclass
 class Run:
-    """What came of it. `traceresponse`: of the request that named its trace. `scraped`: what Prometheus answered."""
+    """The results of the run. `traceresponse`: of the request that named its trace. `scraped`: by Prometheus."""
 
     receiver: OtlpReceiver
     traceresponse: str = ""
@@ -121,7 +121,7 @@ def _query(port: int, path: str, asked: Mapping[str, str]) -> Any:
 
 
 def _port(log: Path) -> int | None:
-    """Where it listens, once it does: a port that was free a moment ago may be somebody else's by then."""
+    """The port that Prometheus listens on; None before. It chooses the port, so that no other process has it."""
     found = re.search(r'"Listening on".* address=\S+:(\d+)', log.read_text())
     return int(found[1]) if found else None
 
@@ -157,7 +157,7 @@ def test_a_strict_receiver_finds_nothing_wrong(run: Run) -> None:
     assert run.receiver.logs
 
 
-def test_one_trace_tells_a_requests_story(run: Run) -> None:
+def test_one_trace_holds_the_spans_of_a_request(run: Run) -> None:
     """From the client's span over the HTTP request to the phases, and to what was left behind."""
     spans = {span.span_id: span for span in run.receiver.spans}
     ours = [span for span in spans.values() if span.trace_id.hex() == TRACE_ID]
@@ -218,7 +218,7 @@ def test_metrics_come_in_the_format_that_was_asked_for(run: Run) -> None:
     assert families["cairn_inter_token_latency_seconds"].unit == "seconds"
 
 
-def test_nothing_that_was_said_is_told(run: Run) -> None:
+def test_no_content_is_exported_by_default(run: Run) -> None:
     assert SECRET.encode() not in run.receiver.sent()
     assert b"heron" not in run.receiver.sent()
 
@@ -231,7 +231,7 @@ def test_prometheus_scrapes_it(run: Run) -> None:
     assert value == "12"
 
 
-def test_content_is_told_to_those_who_ask_for_it() -> None:
+def test_content_is_exported_if_the_variable_asks_for_it() -> None:
     with otlp_receiver() as receiver, pytest.MonkeyPatch.context() as patch:
         clear_otel_variables(patch)
         patch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{receiver.endpoint}/v1/traces")

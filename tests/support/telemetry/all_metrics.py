@@ -96,7 +96,7 @@ EVERYTHING: list[Event] = [
 
 
 def exposed(accept: str) -> str:
-    """The body of `GET /metrics` for somebody who accepts that."""
+    """The body of `GET /metrics` for an Accept header."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         clear_otel_variables(monkeypatch)
         timelines = RequestTimelines()
@@ -111,6 +111,6 @@ def exposed(accept: str) -> str:
 
 
 def prometheus_name(spec: Metric) -> str:
-    """What Prometheus calls a metric, without the endings of its samples."""
+    """The name of a metric in Prometheus, without the endings of its samples."""
     unit = {"s": "_seconds", "By": "_bytes"}.get(spec.unit, "")
     return spec.name.replace(".", "_") + unit

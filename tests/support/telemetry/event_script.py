@@ -1,4 +1,4 @@
-"""Requests told as events by hand, at chosen times."""
+"""The events of requests, written by hand at chosen times."""
 
 from dataclasses import replace
 
@@ -123,7 +123,7 @@ class Script:
         return TokensReceived(((self.id, num_tokens),), at(seconds))
 
     def answered(self) -> list[Event]:
-        """As `finished`, with what the text side tells in between."""
+        """As `finished`, with the events of the text side in between."""
         told = [self.first_token(), self.received(2.25), self.received(2.75, 2)]
         return [*self.prefilled(), *told, self.parsed(self.ended(), has_failed=True)]
 

@@ -29,7 +29,7 @@ WAIT_S = PATIENCE_S
 
 
 class FaultBench:
-    """`faults` are the backend's; `store` fails when told to."""
+    """`faults` are the backend's; `store` fails on request."""
 
     def __init__(
         self,

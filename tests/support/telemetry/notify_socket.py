@@ -1,4 +1,4 @@
-"""The other end of systemd's notification protocol: a real datagram socket that keeps what it is told."""
+"""The other end of systemd's notification protocol: a real datagram socket that keeps what it receives."""
 
 import secrets
 import socket
@@ -27,7 +27,7 @@ class NotifySocket:
             pass
 
     def waiting(self) -> list[str]:
-        """The lines of all that came and nobody has read; waits for nothing."""
+        """The lines of all unread datagrams; does not wait."""
         self._socket.setblocking(False)
         lines: list[str] = []
         try:

@@ -1,4 +1,4 @@
-"""What the OTLP specification and the data models forbid, looked for in what an exporter sent."""
+"""Checks of exported data against the OTLP specification and the data models."""
 
 import math
 import re

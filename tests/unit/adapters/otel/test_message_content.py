@@ -1,4 +1,4 @@
-"""What was said, as the conventions have it, and never more of it than fits."""
+"""The messages of a request as the conventions have them, within their bounds."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def told(prompt: Prompt, *deltas: ContentDelta, max_chars: int = 100) -> dict[st
     return {name: json.loads(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
-def test_a_conversation_is_told_with_roles_and_parts() -> None:
+def test_a_conversation_has_roles_and_parts() -> None:
     assert told(CHAT) == {
         "gen_ai.system_instructions": [{"type": "text", "content": "Be kind."}],
         "gen_ai.tool.definitions": [{"type": "function", "name": "time", "description": "Tells the time"}],
@@ -57,7 +57,7 @@ def test_a_conversation_is_told_with_roles_and_parts() -> None:
     }
 
 
-def test_an_answer_is_told_in_runs() -> None:
+def test_deltas_of_one_kind_are_joined() -> None:
     deltas = (
         ReasoningDelta("Hm"),
         ReasoningDelta("m."),
@@ -78,7 +78,7 @@ def test_an_answer_is_told_in_runs() -> None:
     ]
 
 
-def test_of_a_long_conversation_the_end_is_told() -> None:
+def test_the_last_messages_of_a_long_conversation_are_kept() -> None:
     messages = tuple(ChatMessage(Role.USER, letter * 10) for letter in "abcd")
     found = told(ChatPrompt(messages), max_chars=25)
     texts = [message["parts"][0]["content"] for message in found["gen_ai.input.messages"]]
@@ -86,7 +86,7 @@ def test_of_a_long_conversation_the_end_is_told() -> None:
     assert found["cairn.content.omitted"] == 15
 
 
-def test_of_a_long_answer_the_beginning_is_told() -> None:
+def test_the_beginning_of_a_long_answer_is_kept() -> None:
     found = told(TextPrompt("x" * 12), *(TextDelta("y") for _ in range(100)), max_chars=10)
     assert found["gen_ai.output.messages"][0]["parts"] == [{"type": "text", "content": "y" * 10}]
     assert found["cairn.content.omitted"] == 2 + 90
@@ -103,13 +103,13 @@ MANY = MAX_PLACES + 100
         ([ChatMessage(Role.ASSISTANT, "", tool_calls=(CALL,) * MANY)], "gen_ai.input.messages"),
     ],
 )
-def test_what_says_nothing_takes_room_too(messages: list[ChatMessage], name: str) -> None:
+def test_empty_messages_take_a_place(messages: list[ChatMessage], name: str) -> None:
     found = told(ChatPrompt(tuple(messages)), max_chars=10**6)
     assert len(json.dumps(found[name])) < 100 * MAX_PLACES
     assert max(len(found[name]), len(found[name][0].get("parts", ()))) in {MAX_PLACES - 1, MAX_PLACES}
 
 
-def test_of_an_answer_of_many_calls_the_first_are_told() -> None:
+def test_the_first_of_many_calls_are_kept() -> None:
     found = told(TextPrompt("?"), *(ToolCallDelta(at, "", "", "{}") for at in range(MANY)), max_chars=10**6)
     assert len(found["gen_ai.output.messages"][0]["parts"]) == MAX_PLACES
     assert found["cairn.content.omitted"] == 2 * (MANY - MAX_PLACES)
@@ -121,7 +121,7 @@ ODD = ChatPrompt((ChatMessage(Role.USER, "?"),), tools=(ToolSpec("\ud800" * 200,
 @pytest.mark.parametrize(
     "prompt", [TextPrompt("\ud800"), TokenPrompt(IdRow((1, 2))), ODD], ids=["text", "tokens", "tool"]
 )
-def test_what_is_told_can_be_sent(prompt: Prompt) -> None:
+def test_attributes_are_encodable(prompt: Prompt) -> None:
     for value in told(prompt, TextDelta("\ud800")).values():
         json.dumps(value, ensure_ascii=False).encode()
 
@@ -135,7 +135,7 @@ def test_memory_is_bounded_by_forgetting_the_oldest() -> None:
     assert content.take(RequestId("b"), "stop") != {}
 
 
-def test_what_cannot_be_taken_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_to_capture_does_not_propagate(caplog: pytest.LogCaptureFixture) -> None:
     content = MessageContent()
     for _ in range(2):
         content.asked(ID, ChatPrompt((ChatMessage(Role.USER, 5),)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What `cairn bench` reads out of a stream, and what it makes of it: without a server and without a clock."""
+"""The timelines that `cairn bench` reads from a stream, and its figures: without a server and without a clock."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def test_a_stream_is_read_line_by_line() -> None:
         timeline.read_line(line, float(at))
     assert (timeline.text, timeline.token_s, timeline.ttft_s) == ("hmone", [5.0, 6.0, 7.0], 4.0)
     assert (timeline.num_prompt, timeline.num_output) == (9, 4)
-    assert timeline.num_cached is None  # not told is not zero
+    assert timeline.num_cached is None  # unknown is not zero
 
 
 def test_an_error_within_a_stream_is_kept() -> None:
@@ -52,7 +52,7 @@ def test_an_error_within_a_stream_is_kept() -> None:
 
 
 @pytest.mark.parametrize("usage", [[1], "x", {"prompt_tokens": -5}, {"prompt_tokens_details": 3}])
-def test_usage_that_is_none_is_not_told(usage: object) -> None:
+def test_malformed_usage_is_unknown(usage: object) -> None:
     timeline = Timeline(0.0)
     timeline.read_line(event(choices=[], usage=usage), 1.0)
     assert (timeline.num_prompt, timeline.num_output, timeline.num_cached) == (None, None, None)
@@ -61,7 +61,7 @@ def test_usage_that_is_none_is_not_told(usage: object) -> None:
 @pytest.mark.parametrize(
     "line", [b"data: {", b"data: 3", b"data: " + b"[" * 100_000, b'data: {"usage": 1e999}', b"data: " + b"9" * 400]
 )
-def test_what_is_no_event_is_refused(line: bytes) -> None:
+def test_a_malformed_event_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Timeline(0.0).read_line(line, 1.0)
 

@@ -1,4 +1,4 @@
-"""The commands that answer at once: help, config, models, doctor; and what a wrong use is told."""
+"""The commands that answer at once: help, config, models, doctor; and their usage errors."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_help_names_every_command(tmp_path: Path):
         assert re.search(rf"^\W*{name} ", result.stdout, re.MULTILINE), name
 
 
-def test_config_show_tells_values_and_origins(tmp_path: Path):
+def test_config_show_prints_values_and_origins(tmp_path: Path):
     file = tmp_path / ".config/cairn/config.toml"
     file.parent.mkdir(parents=True)
     file.write_text('[server]\napi_key = "hunter2"\nport = 9\n')

@@ -1,4 +1,4 @@
-"""What the CLI writes: the banner and the log lines."""
+"""The banner and the log lines of the CLI."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def test_banner_holds_what_is_needed():
 
 
 @pytest.mark.parametrize("id", EMBEDDED_IDS)
-def test_banner_of_a_real_model_tells_its_parsers_and_template(id: ModelId):
+def test_the_banner_of_a_real_model_names_its_parsers_and_template(id: ModelId):
     tokenizer = load_folder(Path(embedded_folder(id) or ""))
     text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
     assert "  template tools, reasoning, late system messages\n" in text
@@ -91,7 +91,7 @@ def test_json_log_line_with_an_error_is_still_one_line():
     assert json.loads(line)["exception"].endswith("ValueError: bad")
 
 
-def test_nothing_that_is_logged_passes_for_another_line():
+def test_a_message_cannot_forge_a_log_line():
     forged = "2026-11-21 10:00:00.000 INFO cairn.engine: all is well"
     try:
         raise ValueError(f"bad\n{forged}")

@@ -23,7 +23,7 @@ ENDED_AT = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
 
 
 def followed() -> RequestTimeline:
-    """Of a request that waited for everything there is, reused half of its prompt and was preempted twice."""
+    """The timeline of a request that waited for every reason, reused half of its prompt and was preempted twice."""
     timelines, script = RequestTimelines(), Script()
     timelines.emit(script.queued())
     for reason in ("place", "memory", "place"):

@@ -1,4 +1,4 @@
-"""Where the commands that ask a server look for it and how they read what it says."""
+"""The address of the running server, and the decoding of its answers."""
 
 import json
 
@@ -29,11 +29,11 @@ def test_a_given_address_wins_with_or_without_its_version(url: str) -> None:
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**64 - 1, 0.5, -1e300])
-def test_what_is_counted_somewhere_is_read(number: float) -> None:
+def test_numbers_of_64_bits_are_read(number: float) -> None:
     assert decoded(json.dumps({"n": number}).encode()) == {"n": number}
 
 
 @pytest.mark.parametrize("text", [b"1" * 21, b"1e999", b"NaN", b"-Infinity", b"[" * 100_000, b"\xff", b""])
-def test_what_nobody_counts_is_refused(text: bytes) -> None:
+def test_malformed_json_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decoded(text)

@@ -1,5 +1,4 @@
-"""The tree that success, errors and refusals leave (cancellation, preemption: test_telemetry_spans); the company it
-decoded in, how its answer was read, what it left behind, and nothing of what was said."""
+"""The spans of decoding, parsing, refusals and records; tests of the tree itself are in test_telemetry_spans."""
 
 from dataclasses import replace
 
@@ -92,7 +91,7 @@ def test_a_refusal_belongs_to_its_http_request_and_names_its_reason_and_no_more(
     }
 
 
-def test_decoding_tells_its_rate_and_its_company(recorder: SpanRecorder) -> None:
+def test_the_decode_span_has_its_rate_and_batch_sizes(recorder: SpanRecorder) -> None:
     others = [RequestId(f"other-{n}") for n in range(9)]
     recorder.play(
         [
@@ -117,7 +116,7 @@ def test_decoding_tells_its_rate_and_its_company(recorder: SpanRecorder) -> None
     }
 
 
-def test_reading_the_answer_is_told_with_what_was_found(recorder: SpanRecorder) -> None:
+def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder) -> None:
     recorder.play(STORIES["success"][0])
     span = recorder.named("parse")
     assert dict(span.attributes or {}) == {
@@ -144,7 +143,7 @@ def persisted(num: int, seconds: float, offered_at: float, id: RequestId = SCRIP
     )
 
 
-def test_what_a_request_left_is_a_linked_span_that_outlives_it(recorder: SpanRecorder) -> None:
+def test_the_persist_span_is_linked_and_may_end_after_the_request(recorder: SpanRecorder) -> None:
     sink = recorder.play(
         [
             *SCRIPT.prefilled(),
@@ -180,18 +179,18 @@ def test_what_a_request_left_is_a_linked_span_that_outlives_it(recorder: SpanRec
     ]
 
 
-def test_a_worker_may_tell_of_records_before_they_are_told_to_be_offered(recorder: SpanRecorder) -> None:
+def test_records_may_be_persisted_before_they_are_offered(recorder: SpanRecorder) -> None:
     early = [persisted(2, 2.0, 2.0), SCRIPT.ended(), offered(2, 2.0)]
     recorder.play([*SCRIPT.prefilled(), *early])
     assert (recorder.named("persist").attributes or {})["cairn.records.persisted"] == 2
 
 
-def test_who_leaves_nothing_has_no_such_span(recorder: SpanRecorder) -> None:
+def test_a_request_without_records_has_no_persist_span(recorder: SpanRecorder) -> None:
     recorder.play([*SCRIPT.prefilled(), offered(1, 2.0, NOBODY), persisted(1, 2.0, 2.0, NOBODY), SCRIPT.ended()])
     assert "persist" not in [span.name for span in recorder.spans()]
 
 
-def test_what_never_arrives_is_told_as_incomplete_in_the_end(recorder: SpanRecorder) -> None:
+def test_records_that_are_never_settled_mark_the_span_incomplete(recorder: SpanRecorder) -> None:
     sink = recorder.sink()
     first, late = Script("first"), at(5.0 + MAX_PATIENCE_S)
     for event in (first.queued(), offered(2, 1.0, first.id), first.ended()):
@@ -202,7 +201,7 @@ def test_what_never_arrives_is_told_as_incomplete_in_the_end(recorder: SpanRecor
     assert (attributes["gen_ai.response.id"], attributes["cairn.incomplete"]) == ("first", True)
 
 
-def test_only_so_many_are_waited_for(recorder: SpanRecorder) -> None:
+def test_pending_persist_spans_are_bounded(recorder: SpanRecorder) -> None:
     sink = recorder.sink(max_open=2)
     for name in ("a", "b", "c"):
         script = Script(name)
@@ -214,7 +213,7 @@ def test_only_so_many_are_waited_for(recorder: SpanRecorder) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "are_kept"), [(ALWAYS_ON, True), (ALWAYS_OFF, False)])
-def test_what_a_request_left_is_kept_where_its_trace_is(sampler: ParentBased, are_kept: bool) -> None:
+def test_the_persist_span_is_sampled_if_the_request_is(sampler: ParentBased, are_kept: bool) -> None:
     """A share of traces is kept by trace id, and what was left has another: it would mostly be lost."""
     none_by_itself = ParentBased(TraceIdRatioBased(0.0), remote_parent_sampled=sampler)
     recorder = SpanRecorder(LinkedSampler(none_by_itself))
