@@ -33,7 +33,7 @@ class IdRow(Sequence[int]):
         try:
             self._ids = array(_CODE, ids if isinstance(ids, list | tuple) else iter(ids))
         except OverflowError:
-            raise ValueError(f"an id is not in 0 to {MAX_TOKEN_ID}") from None
+            raise ValueError(f"token ids must be in 0..{MAX_TOKEN_ID}") from None
 
     @classmethod
     def of_bytes(cls, data: "bytes | memoryview") -> "IdRow":

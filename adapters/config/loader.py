@@ -204,7 +204,7 @@ def _values(kind: type, table: object, path: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in _as_dict(table, path).items():
         if name not in hints:
-            raise ValueError(f"{path}.{name} is not a setting; there are: {', '.join(hints)}")
+            raise ValueError(f"{path}.{name} is not a setting; the settings are: {', '.join(hints)}")
         try:
             values[name] = from_typed(value, *plain_type(hints[name]))
         except ValueError as error:

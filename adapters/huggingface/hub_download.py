@@ -37,7 +37,10 @@ def download(
             f"{id} is gated: accept its terms on its hub page and log in with `hf auth login`, or set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise ModelNotFound(f"the hub has no model {id}, or it is private to someone else", param="model") from error
+        raise ModelNotFound(
+            f"the hub has no model {id}, or it is private; check the name, or log in with `hf auth login`",
+            param="model",
+        ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise ModelLoadFailed(
             f"{id} is not on this machine and the hub cannot be reached: download it first, or name a local folder"

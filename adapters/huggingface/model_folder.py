@@ -43,7 +43,7 @@ def missing_from(folder: Path) -> str:
     if not config.get("model_type"):
         return "its config.json has no model_type"
     if config.get("model_file") is not None:
-        return "its config.json asks for a Python file to be run (model_file), which Cairn never does"
+        return "its config.json requests the execution of a Python file (model_file), which Cairn never does"
     absent = _absent_weights(folder)
     if absent:
         return absent

@@ -64,7 +64,7 @@ class LlguidanceChecker:
 
     def _verdict(self, asked: bytes) -> str:
         if not self._trials.acquire(timeout=self._timeout_s):
-            raise ServerUnavailable("the grammar could not be checked: others are being checked; retry")
+            raise ServerUnavailable("the grammar could not be checked, because other grammars are being checked; retry")
         try:
             done = subprocess.run(
                 [sys.executable, "-P", str(_TRIAL)], input=asked, capture_output=True, timeout=self._timeout_s

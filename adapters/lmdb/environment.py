@@ -296,7 +296,7 @@ def _read_meta(page: bytes) -> tuple[int, int, int]:
         raise Damaged("the database does not begin with an LMDB header")
     # A fixed address, or flags that this store never sets, would make LMDB map the file elsewhere or sort it anew.
     if address:
-        raise Damaged("the database wants to be mapped at an address of its own")
+        raise Damaged("the database header requests a fixed mapping address")
     last_page, transaction = _LAST.unpack_from(page, last)
     for offset, expected in ((trees, _INTEGER_KEYS), (trees + _TREE.size, 0)):
         # The first tree's flags hold how the file was named when it was made.
@@ -305,7 +305,7 @@ def _read_meta(page: bytes) -> tuple[int, int, int]:
             raise Damaged("the header of the database points outside of it")
     page_bytes = _TREE.unpack_from(page, trees)[0]
     if page_bytes not in (1 << shift for shift in range(9, 17)):
-        raise Damaged(f"the database claims pages of {page_bytes} bytes")
+        raise Damaged(f"the database header states pages of {page_bytes} bytes")
     return page_bytes, transaction, last_page
 
 

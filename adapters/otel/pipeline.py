@@ -207,7 +207,7 @@ class _Shutdown:
         self._thread.start()
         self._thread.join(SHUTDOWN_TIMEOUT_S)
         if self._thread.is_alive():
-            _logger.warning("telemetry was not all exported within %.0f s; the rest is lost", SHUTDOWN_TIMEOUT_S)
+            _logger.warning("telemetry was not exported completely within %.0f s; the rest is lost", SHUTDOWN_TIMEOUT_S)
 
     def _run(self) -> None:
         for step in self._steps:

@@ -1,7 +1,7 @@
-"""An OpenBLAS for MLX on a Linux CPU, whose wheel brings only the reference BLAS: the system's, or numpy's.
+"""An OpenBLAS for MLX on a Linux CPU, the system's or numpy's, because MLX's wheel brings only the reference BLAS.
 
 Measured on the embedded 11 M model: prefill 10 times and decode 1.5 times as fast in float32; other dtypes do not use
-BLAS. The dynamic linker resolves MLX's `cblas_sgemm` in the global scope first: the library that is there when MLX is
+BLAS. The dynamic linker resolves MLX's `cblas_sgemm` in the global scope first: the library that is loaded when MLX is
 first imported is used, as with LD_PRELOAD. So `load_blas` must run before that import.
 
 MLX calls the C interface with 32-bit integers. A library built for 64-bit integers may have the same names and then
@@ -107,7 +107,7 @@ class BlasReport:
         return f"{self.build or Path(self.path).name}, threads {self.num_threads}" if self.is_active else ""
 
     def describe(self) -> str:
-        """One line for people."""
+        """Returns a summary in one line."""
         if not self.is_active:
             return f"none: {self.note}" if self.is_needed else self.note
         threads = f", {self.num_threads} thread{'s' * (self.num_threads > 1)}" if self.num_threads else ""

@@ -165,7 +165,7 @@ class EventLog(EventRouter):
         return {"request_id": id, **self._trace_ids(id)}
 
     def _stuck(self, event: EngineStuck) -> None:
-        """Write a line, then the stack with a line a frame."""
+        """Writes a line, then the stack with a line a frame."""
         stuck_s, still = (event.at_ns - event.since_ns) / 1e9, "" if event.is_first else "still "
         what = "without an engine" if event.stuck_in == ENDED else f"stuck in {event.stuck_in}"
         line = (

@@ -77,7 +77,7 @@ class KeyFile:
             return parse_keys(self._text())
 
     def change(self, change: Callable[[str], str]) -> None:
-        """Replace the text by `change(text)`; the text is empty where there is no file. One change at a time, written
+        """Replaces the text by `change(text)`; the text is empty if the file is absent. One change at a time, written
         in one step. Raises InvalidKeys, and what `change` raises."""
         with self._errors("written"):
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -131,12 +131,12 @@ class ServerKeys:
         self.ring = KeyRing([*self._own, *(self._file.read() if self._file else ())], is_open=not settings.needs_key)
 
     def look_now(self) -> None:
-        """Read the file again, changed or not."""
+        """Reads the file again, changed or not."""
         self._is_wanted.set()
 
     @asynccontextmanager
     async def watching(self, _app: object = None) -> AsyncGenerator[None]:
-        """Follow changes of the file inside the block."""
+        """Follows changes of the file inside the block."""
         if self._file is None:
             yield
             return
@@ -148,7 +148,7 @@ class ServerKeys:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self, file: KeyFile) -> None:
-        lane = Lane("key file", 1)  # a volume that hangs holds this thread and nothing else
+        lane = Lane("key file", 1)  # a volume that hangs blocks this thread only
         try:
             while True:
                 with suppress(TimeoutError):

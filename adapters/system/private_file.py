@@ -1,4 +1,5 @@
-"""Files that hold prompts or secrets: readable by their owner only from the first byte on, and whole or not there."""
+"""Files that hold prompts or secrets: readable only by their owner from the first byte on, and either whole or
+absent."""
 
 import os
 import stat
@@ -12,7 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def private_file(path: Path) -> Generator[BinaryIO]:
-    """A new file (mode 0600) that takes the name `path` when the block ends well, and vanishes when it does not.
+    """Yields a new file (mode 0600) that takes the name `path` when the block succeeds, and is removed when it fails.
 
     Raises OSError; also if the name is taken by something other than a file, so that nothing is written through a link.
     """
@@ -30,7 +31,7 @@ def private_file(path: Path) -> Generator[BinaryIO]:
 
 
 def read_secret(path: Path, max_bytes: int) -> bytes:
-    """The content of a file that only its owner may use. Raises OSError, and ValueError for anything else."""
+    """Returns the content of a file that only its owner may use. Raises OSError, and ValueError for anything else."""
     # Non-blocking: opening a pipe would wait for its writer.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as stream:

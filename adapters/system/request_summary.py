@@ -58,7 +58,7 @@ def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
     found = _LINE.fullmatch(line)
     if found is None:
         return None
-    text, _, error = found[2].partition(" error=")  # what follows may hold anything
+    text, _, error = found[2].partition(" error=")  # the rest of the line is free text
     starts = list(_PAIR.finditer(text))
     ends = [match.start() for match in starts[1:]] + [len(text)]
     pairs = {match[1]: text[match.end() : end] for match, end in zip(starts, ends, strict=True)}

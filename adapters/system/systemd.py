@@ -1,8 +1,8 @@
 """systemd's notification protocol: a datagram of `NAME=value` lines to the socket that `NOTIFY_SOCKET` names.
 
     READY=1           the unit has started (Type=notify)
-    WATCHDOG=1        the server moves; without it for WatchdogSec= systemd restarts the process
-    EXTEND_TIMEOUT_USEC=  before READY=1: loading a model may take longer than a start may
+    WATCHDOG=1 the server makes progress; without it for WatchdogSec= systemd restarts the process EXTEND_TIMEOUT_USEC=
+    before READY=1: loading a model may take longer than a start may
     STOPPING=1        the server was asked to stop
 
 See sd_notify(3). A name that begins with `@` is in the abstract namespace of Linux. Sending never waits: a datagram
@@ -48,7 +48,7 @@ class SystemdSupervisor:
         self._socket.close()
 
     def _send_ready(self) -> None:
-        """Repeated until it was sent: systemd waits for it."""
+        """Sends READY=1, repeated until it was sent, because systemd waits for it."""
         self._is_ready_sent = self._send("READY=1\nSTATUS=serving\nWATCHDOG=1")
 
     def _send(self, message: str) -> bool:

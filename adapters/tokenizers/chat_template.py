@@ -126,8 +126,8 @@ class ChatTemplate:
         return self._source + _around_each_role(self._apply)
 
     def separate(self, controls: ControlTokens) -> str:
-        """Keep text of clients from acting as control tokens from now on. Returns the reason where that fails
-        in part. Raises as `ControlTokens.defect`."""
+        """Keeps text of clients from acting as control tokens from now on. Returns the reason where that fails in part.
+        Raises as `ControlTokens.defect`."""
         defect = controls.defect()
         self._controls = controls
         return defect or controls.written_for_text(self._source)
@@ -211,7 +211,7 @@ class ChatTemplate:
         adjustments = replace(rendered.adjustments, text_parts=True)
         try:
             text = self._text_of(setting, messages, adjustments)
-        except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
+        except Exception:  # the first rendering is used: the template may only have escaped or shortened the text
             return rendered
         return replace(rendered, text=text, adjustments=adjustments) if _holds(unmarked(text), last) else rendered
 
@@ -310,7 +310,8 @@ def _tried(apply: Callable[..., str], messages: list[dict[str, Any]]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """A refusal raised by the template is a sentence; any other error needs its kind to be understood."""
+    """Returns the reason of a refusal. An error raised by the template is a sentence; any other needs its type to be
+    understood."""
     text = str(error).strip() or "no reason given"
     is_raised_by_template = type(error).__name__ == "TemplateError"
     return text if is_raised_by_template else f"{type(error).__name__}: {text}"

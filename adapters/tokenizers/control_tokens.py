@@ -1,4 +1,4 @@
-"""Client text kept apart from the control tokens that a chat template writes.
+"""The separation of client text from the control tokens that a chat template writes.
 
 A tokenizer reads `<|im_end|>` as one control token wherever it stands, so a web page that an agent reads could end the
 tool's turn and speak as the system. Where a string of a prompt spells a control token, therefore,
@@ -123,7 +123,7 @@ class ControlTokens:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Random, so that no client can write one."""
+        """Returns random names, so that no client can write one."""
         return {text: "".join(chr(secrets.choice(_PRIVATE)) for _ in text) for text in sorted(self._controls)}
 
     @cached_property
@@ -197,7 +197,7 @@ def _pattern(texts: Collection[str]) -> "re.Pattern[str]":
 
 
 def _full_width(text: str) -> str:
-    """Other characters that NFKC makes the same."""
+    """Returns the other characters that NFKC maps to the same one."""
     return text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)})
 
 

@@ -167,7 +167,7 @@ def _key(owner: str, text: str) -> bytes:
 
 def longest_of(texts: Iterable[str]) -> str:
     """Return a regular expression for the longest of `texts` that matches. It branches where they differ: some families
-    have thousands, and tried one after the other they take seconds for a few thousand `<`, with the interpreter held.
+    have thousands, and tried in turn they take seconds for a few thousand `<`, with the interpreter held.
     """
     ordered = sorted(set(texts))
     pairs = enumerate(zip(ordered[0], ordered[-1], strict=False))  # a prefix of these two is a prefix of all

@@ -184,7 +184,7 @@ def _first_difference(whole: EncodedText, first: int, window: EncodedText, start
     if whole.spans is None or window.spans is None:
         return 0
     at, in_window, here = first, 0, diverge_at
-    num_agreed = 0 if start else _NUM_WITNESSES  # nothing is cut off before the very beginning
+    num_agreed = 0 if start else _NUM_WITNESSES  # the window begins at the start of the text
     while at < len(whole.ids) and in_window < len(window.ids):
         here, there = whole.spans[at][0], window.spans[in_window][0] + start
         # Unknown characters are one token wherever they begin: only the start of a token shows that some were skipped.

@@ -36,7 +36,7 @@ class AddedToken(Protocol):
 class RustTokenizer(Protocol):
     """`tokenizers.Tokenizer`. Encoding and decoding are safe from any thread.
 
-    Only the batch calls let other threads run meanwhile: `encode` and `decode` hold the interpreter to their end.
+    Only the batch calls let other threads run: `encode` and `decode` hold the interpreter to their end.
     `encode_batch_fast` gives no spans.
     """
 

@@ -93,7 +93,7 @@ def check_ids(*ids: bytes) -> None:
     """Raises ValueError unless each is a namespace, a block hash or a digest by its length."""
     for id in ids:
         if len(id) != ID_BYTES:
-            raise ValueError(f"identifier has {len(id)} bytes, and must have {ID_BYTES}")
+            raise ValueError(f"identifier has {len(id)} bytes, but must have {ID_BYTES}")
 
 
 class Provenance(Enum):
@@ -132,7 +132,7 @@ class SnapshotKey:
     def __post_init__(self) -> None:
         check_ids(self.namespace, self.block_hash, self.digest)
         if not 0 <= self.num_partial <= MAX_PARTIAL:
-            raise ValueError(f"num_partial is {self.num_partial}, and must be between 0 and {MAX_PARTIAL}")
+            raise ValueError(f"num_partial is {self.num_partial}, but must be between 0 and {MAX_PARTIAL}")
 
 
 RecordKey: TypeAlias = BlockKey | SnapshotKey
@@ -156,10 +156,10 @@ class Record:
     def __post_init__(self) -> None:
         check_ids(self.parent)
         if not 0 <= self.position <= MAX_POSITION:
-            raise ValueError(f"position is {self.position}, and must be between 0 and {MAX_POSITION}")
+            raise ValueError(f"position is {self.position}, but must be between 0 and {MAX_POSITION}")
         if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
             raise ValueError(
-                f"groups are {min(self.groups)} to {max(self.groups)}, and must be between 0 and {MAX_GROUP}"
+                f"groups are {min(self.groups)} to {max(self.groups)}, but must be between 0 and {MAX_GROUP}"
             )
         if isinstance(self.key, SnapshotKey):
             if self.key.block_hash != self.parent:

@@ -1,4 +1,4 @@
-"""The `cairn` command. Modules of commands import what is heavy inside the command, so that help is instant."""
+"""The `cairn` command. Modules of commands import heavy libraries inside the command, so that help is instant."""
 
 import faulthandler
 import os
@@ -60,11 +60,12 @@ def cairn(
 
 
 _OTHERS = 0o022
-"""Nobody else may write to what is made, the cache folder above all, whatever umask the process was given."""
+"""The permission bits removed from created files, the cache folder above all: no other user may write to them, whatever
+the umask."""
 
 
 def main() -> None:
-    """Entry point. A crash in native code, and SIGUSR1, write every thread's stack to stderr."""
+    """The entry point. A crash in native code, and SIGUSR1, write every thread's stack to stderr."""
     faulthandler.enable()
     os.umask(os.umask(_OTHERS) | _OTHERS)
     if sys.platform != "win32":

@@ -1,6 +1,6 @@
-"""The compute side as one choice: engine, models and tokenizers that belong together.
+"""The backends: the engine, models and tokenizers that belong together, chosen by one setting.
 
-Each backend is imported when it is chosen, so that the toy one never pays for MLX.
+Each backend is imported when it is chosen, so that the toy one does not import MLX.
 """
 
 import os
@@ -178,7 +178,7 @@ def _keep_kernels_private() -> None:
     could plant one. If TMPDIR is not private, it is set to a private folder for this process and its children: in the
     cache folder, where compiled kernels survive a restart, or a new one if that cannot be used. Python's own temporary
     files stay in their folder."""
-    shared = gettempdir()  # which remembers its answer
+    shared = gettempdir()  # which caches its answer
     if "TMPDIR" in os.environ and _is_private(Path(os.environ["TMPDIR"])):
         return
     folder = cache_dir() / "kernels"

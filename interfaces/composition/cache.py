@@ -1,6 +1,6 @@
 """The prefix cache of an engine: hot tier, store, the queue between them, the workers; opened and closed together.
 
-Closing waits for nothing that hangs: threads in a call that does not return are left behind, and end with the process.
+Closing does not wait for hanging calls: threads in a call that does not return are abandoned, and end with the process.
 """
 
 import logging
@@ -92,7 +92,7 @@ class CacheTiers:
         return self.writer.held_bytes if self.writer is not None else 0
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Writes what is queued for at most `timeout_s`, then releases everything. After the engine stopped.
+        """Writes queued records for at most `timeout_s`, then releases everything. Called after the engine has stopped.
 
         A store whose reads return may use the rest of that time to close, because it may have much to write. All of it
         takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
@@ -108,11 +108,11 @@ class CacheTiers:
         if not (are_done and is_closed):
             message = "the store's volume hangs: unfinished reads and writes are left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))
-        self.hot.resize(0)  # its arrays must be gone before the backend's library is torn down
+        self.hot.resize(0)  # its arrays must be freed before the backend's library is torn down
         if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
             _logger.warning("%d records could not be stored within %.0f s", lost, timeout_s)
 
 
 def _closes(store: BlockStore, timeout_s: float) -> bool:
-    """Closes a store that may hang; False when it takes longer, and then it is left alone."""
+    """Closes a store that may hang; returns False when it takes longer, and abandons it then."""
     return not wait([Lane("store-end", 1).submit(store.close)], timeout_s).not_done

@@ -16,7 +16,8 @@ from interfaces.composition.engine_entry import engine_child
 def build_engine_process(
     settings: Settings, clock: Clock, first_child: ChildProcess | None, outdated: Callable[[str], object]
 ) -> EngineSupervisor:
-    """Nothing is started yet, but perhaps the `first_child`. `outdated`: as in EngineSupervisor."""
+    """Makes the supervisor. No child is started yet, except perhaps `first_child`. `outdated`: as in
+    EngineSupervisor."""
     encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
 
     def make(lost: Callable[[str], None]) -> EngineProcess:

@@ -1,4 +1,4 @@
-"""The HTTP side of a container; imported only when a server is wanted."""
+"""The HTTP side of a container; imported only for a server."""
 
 import os
 from typing import cast

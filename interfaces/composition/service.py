@@ -46,7 +46,7 @@ class Service:
         return self._app
 
     async def start(self) -> None:
-        """Start the engine and begin to load the default model; ready once that is loaded."""
+        """Starts the engine and begins to load the default model; the service is ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.engine.start(self.container.requests().receive)
         watch = self.container.watch()
@@ -56,13 +56,13 @@ class Service:
         self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
     async def ready(self) -> ServedModel:
-        """Wait for the default model. Raises the error of its load."""
+        """Waits for the default model. Raises the error of its load."""
         served = await self.pool.acquire(ModelId(self.settings.model.default))
         self.pool.release(served)
         return served
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End everything that was started; False if the engine did not end in time."""
+        """Stops everything that was started; returns False if the engine did not end in time."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -77,7 +77,7 @@ class Service:
         return stopped
 
     async def _load_default(self) -> None:
-        """Load the default model, then the pinned ones."""
+        """Loads the default model, then the pinned ones."""
         try:
             await self.ready()
         except DomainError as error:
@@ -90,7 +90,7 @@ class Service:
 
 
 def build_service(settings: Settings, **overrides: object) -> Service:
-    """Wire a service. `overrides`: container provider names to the objects to use instead (see Container)."""
+    """Builds a service. `overrides`: container provider names to the objects to use instead (see Container)."""
     from dependency_injector import providers
 
     container = Container(settings=providers.Object(settings))

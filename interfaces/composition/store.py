@@ -25,7 +25,7 @@ from application.settings import Settings, StoreSettings
 from interfaces.composition.backends import cache_dir
 
 READ_TIMEOUT_S = 20.0
-"""The limit on one read of a store; beyond it the store is left alone until the read returns."""
+"""The limit on one read of a store; beyond it the store is not used until the read returns."""
 
 DOCUMENTS_QUOTA_BYTES = 256 << 20
 DOCUMENTS_MAX_AGE_S = 30 * 86_400
@@ -89,7 +89,7 @@ def open_lmdb_store(
 
 
 def empty_store(settings: StoreSettings) -> None:
-    """Removes all that is stored, also where the store cannot be opened. Raises StoreOpenError."""
+    """Removes all stored records, also where the store cannot be opened. Raises StoreOpenError."""
     StoreDirectory(store_dir(settings)).empty_unopened()
 
 

@@ -37,7 +37,7 @@ def step_limits(settings: Settings, backend: Backend) -> StepLimits:
 
 
 def never() -> None:
-    """Holds no step: the receiver of this engine's batches keeps up."""
+    """Returns at once: the receiver of this engine's batches needs no back-pressure."""
 
 
 def closing(cache: CacheTiers, grammar_lane: Lane) -> Callable[[], None]:

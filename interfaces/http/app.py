@@ -120,14 +120,15 @@ def _dialect_routes(dialects: Dialects, services: Services, keepalive_s: float) 
 
 
 def _cors(settings: ServerSettings) -> CORSConfig:
-    """Pages send their key as a header, never as a cookie, so no credentials are allowed."""
+    """Returns the CORS configuration. Pages send their key as a header, never as a cookie, so no credentials are
+    allowed."""
     return CORSConfig(
         allow_origins=[origin.lower() for origin in settings.cors_origins], expose_headers=_READABLE_HEADERS
     )
 
 
 async def _refuse_unknown(response: Response[Any]) -> Response[Any]:
-    """Litestar answers unknown paths below the document's with a page of HTML."""
+    """Refuses unknown paths below the OpenAPI document's, for which Litestar would answer with HTML."""
     if response.status_code == 404:
         raise NotFoundException
     return response

@@ -84,8 +84,8 @@ class Problem:
 
 
 def overflow_words(error: ContextOverflow) -> str:
-    """The words on which agents of any dialect shorten a conversation. Without numbers where the engine found out too
-    late to know them."""
+    """Returns the sentence on which agents of any dialect shorten a conversation; without numbers if the engine does
+    not know them."""
     if not error.context_length:
         return "the prompt is too long"
     return f"this model's maximum context length is {error.context_length} tokens"
@@ -116,7 +116,7 @@ class ClientLeft(HTTPException):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Any exception as a Problem. Never carries a stack trace or the text of an unforeseen exception."""
+    """Returns any exception as a Problem, without a stack trace or the text of an unforeseen exception."""
     if isinstance(error, DomainError):
         return _domain_problem(error)
     if isinstance(error, HTTPException):
@@ -127,10 +127,10 @@ def problem_of(error: Exception) -> Problem:
 def _domain_problem(error: DomainError) -> Problem:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers: dict[str, str] = {}
-    if error.retryable:  # agents give up where nothing says that they may repeat
+    if error.retryable:  # agents give up unless a header permits a retry
         headers["Retry-After"] = str(error.retry_after_s if isinstance(error, QueueFull | ServerUnavailable) else 1)
     elif status >= 500:
-        headers["x-should-retry"] = "false"  # OpenAI clients repeat every other 5xx
+        headers["x-should-retry"] = "false"  # OpenAI's clients retry every other 5xx
     overflow = error if isinstance(error, ContextOverflow) else None
     message = error.message if status < 500 else _FOLDERS.sub("", error.message)
     return Problem(status, error.code, message, error.param, headers, overflow=overflow)

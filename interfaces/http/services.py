@@ -1,4 +1,4 @@
-"""The use cases and small ports that the HTTP side needs of the application, handed to it whole."""
+"""The use cases and small ports of the application that the HTTP side uses."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -129,7 +129,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         """Copies plain caches in as the last rows. `capacity`: the number of rows to allocate if the buffer has to
         grow. If this raises, the batch is unchanged."""
         if any((row.keys is None) != (self.keys is None) for row in rows):
-            raise ValueError("a row's model used a cache that the batch's did not")
+            raise ValueError("the row has state for a layer that is unused in the batch")
         if self.keys is None:
             self._place([*self._padding, *(0 for _ in rows)], self._idx)
             return

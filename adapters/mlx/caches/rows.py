@@ -201,7 +201,7 @@ def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
     """Rows of one recurrent state. Raises ValueError if only some rows have it."""
     found = [state for state in states if state is not None]
     if len(found) not in (0, len(states)):
-        raise ValueError("a row's model used a state that another's did not")
+        raise ValueError("one row has state for a layer that is unused in another row")
     return mx.concatenate(found) if found else None
 
 

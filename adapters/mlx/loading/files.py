@@ -76,7 +76,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
         raise ModelLoadFailed(f"{path} has no model_type")
     if (own := config.get("model_file")) is not None:
         raise ModelLoadFailed(
-            f"{path} asks for a Python file to be run (model_file: {str(own)[:80]!r}), which Cairn never does"
+            f"{path} requests the execution of a Python file (model_file: {str(own)[:80]!r}), which Cairn never does"
         )
     try:
         excess = next(_excesses(config), None)
@@ -156,7 +156,9 @@ def read_tensors(path: Path) -> Mapping[str, StoredTensor]:
             num_header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             size_bytes = path.stat().st_size
             if num_header > min(size_bytes, _MAX_HEADER_BYTES):
-                raise ModelLoadFailed(f"{path} could not be loaded: it is cut short, or not a safetensors file")
+                raise ModelLoadFailed(
+                    f"{path} could not be loaded: it is truncated or not a safetensors file; download it again"
+                )
             header = json.loads(file.read(num_header))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadFailed(f"{path} could not be loaded: {error}") from None
@@ -172,7 +174,7 @@ def read_tensors(path: Path) -> Mapping[str, StoredTensor]:
         found[name] = tensor
     end = max((tensor.end for tensor in found.values()), default=0) + _LENGTH_BYTES + num_header
     if end > size_bytes:
-        raise ModelLoadFailed(f"{path} could not be loaded: it is cut short ({size_bytes} of {end} bytes)")
+        raise ModelLoadFailed(f"{path} could not be loaded: it is truncated ({size_bytes} of {end} bytes)")
     return found
 
 

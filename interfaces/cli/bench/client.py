@@ -1,7 +1,6 @@
 """A client of any OpenAI-compatible server: streamed chat completions, and the timeline of each as the client saw it.
-
-Only what such servers share is used. `ignore_eos` makes answers run to their length; a server that refuses the field is
-asked without it. Times are of the monotonic clock, in seconds.
+It uses only features that such servers share. `ignore_eos` makes answers run to their length; a server that refuses the
+field is asked without it. Times are of the monotonic clock, in seconds.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ _REFUSED = (400, 422)
 
 
 class BenchFailed(Exception):
-    """The server did not do what it was asked to; the message holds its own words."""
+    """The server did not fulfil a request; the message quotes its answer."""
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Timeline:
         return _count(cast("dict[str, object]", details).get("cached_tokens")) if isinstance(details, dict) else None
 
     def read_line(self, line: bytes, now_s: float) -> None:
-        """Take a line of the stream. Raises ValueError for data that is not JSON."""
+        """Takes a line of the stream. Raises ValueError for data that is not JSON."""
         data = line[5:].strip() if line.startswith(b"data:") else b""
         if not data or data == b"[DONE]":
             return
@@ -105,9 +104,9 @@ class Timeline:
 
 
 def decode_rate(timelines: Sequence[Timeline]) -> float | None:
-    """Tokens a second over all streams while all of them run: from the last first token to the first end. A chunk may
-    hold several tokens: the server's count is spread evenly over them. None: the streams hardly overlap, or came in one
-    burst."""
+    """Returns tokens a second over all streams while all of them run: from the last first token to the first end. A
+    chunk may hold several tokens: the server's count is spread evenly over them. None: the streams hardly overlap, or
+    came in one burst."""
     start = max(timeline.first_token_s for timeline in timelines)
     end = min(timeline.token_s[-1] for timeline in timelines)
     within = [sum(start < at <= end for at in timeline.token_s) for timeline in timelines]
@@ -129,7 +128,7 @@ class Target:
         self.ignores_eos = True
 
     async def choose_model(self) -> None:
-        """Take the server's only model if none is named. Raises BenchFailed."""
+        """Chooses the server's only model if none is named. Raises BenchFailed."""
         if self.model:
             return
         models = await self._models()
@@ -140,7 +139,7 @@ class Target:
         self.model = models[0]
 
     async def ask(self, messages: Sequence[Message], max_tokens: int, leave_after_s: float | None = None) -> Timeline:
-        """The answer to `messages`, or to what was read of it within `leave_after_s`. Raises BenchFailed."""
+        """Returns the answer to `messages`, or the part of it read within `leave_after_s`. Raises BenchFailed."""
         timeline = await self._stream(messages, max_tokens, leave_after_s)
         if timeline.status in _REFUSED and self.ignores_eos and "ignore_eos" in timeline.error:
             self.ignores_eos = False
@@ -154,7 +153,7 @@ class Target:
         return timeline
 
     async def ask_together(self, prompts: Sequence[Sequence[Message]], max_tokens: int) -> list[Timeline]:
-        """One answer for each prompt, all requested at once. Raises the first failure after all have ended."""
+        """Returns one answer for each prompt, all requested at once. Raises the first failure after all have ended."""
         asking = [self.ask(messages, max_tokens) for messages in prompts]
         timelines: list[Timeline] = []
         for answer in await asyncio.gather(*asking, return_exceptions=True):
@@ -197,9 +196,9 @@ class Target:
 
 
 async def stream(client: "httpx.AsyncClient", url: str, body: dict[str, Any], leave_after_s: float | None) -> Timeline:
-    """POST `body` and read the answer's events to their end, or leave after `leave_after_s`: the timeline's error is
-    LEFT then. A refusal is in its status and error. Raises BenchFailed for a server that cannot be reached, or does
-    not stream as OpenAI's do."""
+    """Posts `body` and reads the answer's events to their end, or disconnects after `leave_after_s`: the timeline's
+    error is LEFT then. A refusal is in its status and error. Raises BenchFailed for a server that cannot be reached, or
+    does not stream as OpenAI's do."""
     import httpx
 
     timeline = Timeline(time.monotonic())
@@ -223,7 +222,7 @@ async def stream(client: "httpx.AsyncClient", url: str, body: dict[str, Any], le
 
 
 async def _read(response: "httpx.Response", timeline: Timeline, max_bytes: int) -> None:
-    """Read the stream to its end. Raises ValueError for malformed events, and for a stream beyond `max_bytes`."""
+    """Reads the stream to its end. Raises ValueError for malformed events, and for a stream beyond `max_bytes`."""
     rest, num_bytes = b"", 0
     async for data in response.aiter_bytes():
         now_s = time.monotonic()
@@ -247,7 +246,7 @@ def new_client(api_key: str | None, *, is_local: bool) -> "httpx.AsyncClient":
 
 
 def _refusal(path: str, status: int, content: bytes) -> str:
-    """The server's own words, on one line without control codes."""
+    """Returns the server's error message on one line, without control codes."""
     text = content.decode(errors="replace")
     try:
         error = cast("dict[str, Any]", decoded(content))["error"]

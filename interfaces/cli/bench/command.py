@@ -144,7 +144,8 @@ def as_data(
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of them do not exceed (nearest rank); None of nothing."""
+    """Returns the smallest value that at least this share of the values does not exceed (nearest rank); None without
+    values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 

@@ -9,8 +9,8 @@
     after a pause      the first one again, after all of the above
     N streams          short prompts that differ; answers run to their length
 
-The figure of reuse is the time to the first token. How a server reuses is unknown: a time far below the cold one is
-reuse as seen from outside, and cached tokens are the server's own count.
+The figure of reuse is the time to the first token. A server's reuse cannot be observed directly: a time far below the
+cold one indicates it, and cached tokens are the server's own count.
 """
 
 import random
@@ -40,7 +40,7 @@ REPLY_TOKENS = 16
 
 
 def words(seed: int, count: int) -> str:
-    """A text of `count` words that no two seeds share."""
+    """Returns a text of `count` words that differs for every seed."""
     return " ".join(f"{WORDS[(seed + i) % 12]} {seed * 7919 + i * 31}" for i in range(count))
 
 
@@ -49,7 +49,7 @@ def user(text: str) -> Message:
 
 
 def conversation(seed: int, count: int) -> list[Message]:
-    """A short system prompt, some turns of `count` words in all, and a question."""
+    """Returns a conversation: a short system prompt, some turns of `count` words in all, and a question."""
     messages = [{"role": "system", "content": f"You are assistant number {seed}."}]
     for turn in range(NUM_TURNS):
         messages.append(user(words(seed + turn, count // NUM_TURNS)))
@@ -58,7 +58,7 @@ def conversation(seed: int, count: int) -> list[Message]:
 
 
 def edited(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation with a few words put before the middle one of its long messages."""
+    """Returns the conversation with a few words inserted before the middle one of its long messages."""
     middle = 1 + 2 * (NUM_TURNS // 2)
     changed = user("Please look at this again: " + messages[middle]["content"])
     return [*messages[:middle], changed, *messages[middle + 1 :]]
@@ -80,14 +80,15 @@ class Scenario:
     note: str = ""
 
     def add(self, *timelines: Timeline) -> None:
-        """A round: of several at once, the time until the last of them has its first token, and the sum of tokens."""
+        """Adds a round: of several concurrent answers, the time until the last one has its first token, and the sum of
+        tokens."""
         sent_s = min(timeline.sent_s for timeline in timelines)
         self.ttft_s.append(max(timeline.first_token_s for timeline in timelines) - sent_s)
         self.prompt_tokens.append(_sum([timeline.num_prompt for timeline in timelines]))
         self.cached_tokens.append(_sum([timeline.num_cached for timeline in timelines]))
 
     def add_streams(self, timelines: Sequence[Timeline]) -> None:
-        """Answers that were decoded at once."""
+        """Adds answers that were decoded at once."""
         num_chunks = sum(len(timeline.token_s) for timeline in timelines)
         self.ttft_s = [timeline.ttft_s for timeline in timelines]
         self.gaps_s = [gap for timeline in timelines for gap in timeline.gaps_s]
@@ -139,8 +140,8 @@ class Bench:
         self.scenarios = {name: Scenario(name) for name in (*reuse, *streams)}
 
     async def run(self) -> None:
-        """Scenario by scenario; a failure is noted, and the next one is tried. Raises BenchFailed for a server that
-        cannot be measured at all."""
+        """Runs the scenarios in order; a failure is noted, and the next one is tried. Raises BenchFailed for a server
+        that cannot be measured at all."""
         await self._target.choose_model()
         await self._warm_up()
         steps = [(COLD, self._dialogue), (self._shared_name, self._shared), (CANCELLED, self._cancelled)]
@@ -156,7 +157,7 @@ class Bench:
             await self._tried(f"{count} streams", partial(self._decode, count))
 
     async def _warm_up(self) -> None:
-        """A short prompt: a server loads and compiles, and its count shows how many tokens a word has."""
+        """Sends a short prompt, so that the server loads and compiles, and its count shows the tokens of a word."""
         timeline = await self._target.ask([user(words(self._seed(), WARM_UP_WORDS))], REPLY_TOKENS)
         tokens_a_word = timeline.num_prompt / WARM_UP_WORDS if timeline.num_prompt else TOKENS_A_WORD
         self._num_words = max(8, int(self._options.prompt_tokens / tokens_a_word))
@@ -186,7 +187,7 @@ class Bench:
 
     async def _cancelled(self) -> None:
         if not self.scenarios[COLD].ttft_s:
-            raise BenchFailed("there is no cold prompt to time it by")
+            raise BenchFailed("no cold prompt was measured to derive the delay from")
         cold_s = statistics.median(self.scenarios[COLD].ttft_s)
         for share in LEAVES_AT:
             messages = conversation(self._seed(), self._num_words)
@@ -194,7 +195,7 @@ class Bench:
             if not left.token_s:
                 self.scenarios[CANCELLED].add(await self._ask(messages))
                 return
-        raise BenchFailed("answers begin too soon to leave before them; try more --prompt-tokens")
+        raise BenchFailed("answers begin before the client can disconnect; raise --prompt-tokens")
 
     async def _paused(self) -> None:
         await self._sleep(self._options.pause_s)

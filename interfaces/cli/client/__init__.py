@@ -1,1 +1,1 @@
-"""A client of a running server, and views of what it answers. Uses `terminal`."""
+"""A client of a running server, and views of its answers. Uses `terminal`."""

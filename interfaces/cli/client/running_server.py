@@ -1,4 +1,4 @@
-"""A running server as commands talk to it: one JSON request, one JSON answer, and a message when it fails.
+"""The commands' client of a running server: one JSON request, one JSON answer, and a message on failure.
 
 The server may be another program: an answer is read up to a bound, decoded as JSON or refused, and its text is shown
 only through `domain/printable.py`.
@@ -54,7 +54,7 @@ class NoAnswer(Exception):
 
 @contextmanager
 def needed() -> Generator[None]:
-    """End the command with the message of a NoAnswer."""
+    """Ends the command with the message of a NoAnswer."""
     try:
         yield
     except NoAnswer as why:
@@ -79,7 +79,7 @@ class RunningServer:
             raise NoAnswer(message) from None
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
-        """The answer to a JSON body, or to GET. `timeout_s`: most to wait; None: as long as it takes. Raises
+        """Returns the answer to a JSON body, or to GET. `timeout_s`: the longest wait; None: no limit. Raises
         NoAnswer."""
         import httpx
 
@@ -144,7 +144,7 @@ async def content_of(response: "httpx.Response") -> bytes:
 
 
 def decoded(content: bytes) -> Any:
-    """JSON whose numbers are finite. Raises ValueError, also for a value that is nested too deeply."""
+    """Decodes JSON whose numbers are finite. Raises ValueError, also for a value that is nested too deeply."""
     try:
         return json.loads(content, parse_int=_whole, parse_float=_finite, parse_constant=_refused)
     except RecursionError:
@@ -173,7 +173,7 @@ class Asks(Protocol):
 async def warmed(
     server: Asks, body: bytes, *, quiet: bool, look_every_s: float = LOOK_EVERY_S, opener: Opener = progress
 ) -> dict[str, object]:
-    """Have the server compute the prompts of a request, and show how far it is. Returns its answer. Raises NoAnswer.
+    """Lets the server compute the prompts of a request, and shows its progress. Returns its answer. Raises NoAnswer.
 
     The admin API reports on every open request. Without access to it (a key that is no admin's, an older server) there
     is no bar. If interrupted, the server stops computing and keeps what it has computed.
@@ -188,9 +188,9 @@ async def warmed(
                     continue
                 try:
                     found = _warming(await server.ask("/admin/api/requests?ended=0", timeout_s=LOOK_TIMEOUT_S))
-                    prompts = {id: (total, total) for id, (_, total) in prompts.items()} | found  # gone is whole
+                    prompts = {id: (total, total) for id, (_, total) in prompts.items()} | found  # unlisted: done
                 except NoAnswer as why:
-                    may_look = why.http_status is None  # busy now, or never for us
+                    may_look = why.http_status is None  # busy now, or not permitted
                 if prompts:
                     bar.reach(sum(done for done, _ in prompts.values()), sum(total for _, total in prompts.values()))
         return asking.result()

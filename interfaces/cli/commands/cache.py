@@ -103,7 +103,7 @@ def verify(store: StoreDir = None, payloads: Payloads = True, as_json: AsJson = 
 
 @cache_app.command()
 def compact(store: StoreDir = None, as_json: AsJson = False) -> None:
-    """Give freed space back to the volume. Needs room for a copy of the live records."""
+    """Return freed space to the volume. Needs space for a copy of the live records."""
     from application.ports.block_store import StoreOpenError
 
     with _opened(store, read_only=False) as target, _bytes_of(target, "compacting", as_json) as bar:
@@ -209,7 +209,7 @@ def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, 
 
 @contextmanager
 def _opened(directory: str | None, *, read_only: bool) -> "Generator[LmdbBlockStore]":
-    """The store; ends the command when it cannot be opened."""
+    """Returns the store; ends the command when it cannot be opened."""
     from application.ports.block_store import StoreOpenError
 
     try:
@@ -230,7 +230,7 @@ def _open(directory: str | None, *, read_only: bool) -> "LmdbBlockStore":
 
 @contextmanager
 def _documents(settings: "StoreSettings") -> "Generator[DocumentStore | None]":
-    """The documents beside the store; None where there never were any."""
+    """Returns the documents beside the store; None if there never were any."""
     from adapters.system.clock import SystemClock
     from interfaces.composition.store import documents_file, open_documents
 
@@ -254,7 +254,7 @@ def _num_records(spaces: "Sequence[NamespaceUsage]") -> int:
 
 
 def _counted(choice: "NamespaceChoice") -> int | None:
-    """Returns how many records of a server's store are chosen; None when it cannot be read."""
+    """Returns the number of chosen records in a server's store; None when it cannot be read."""
     from application.ports.block_store import StoreOpenError
 
     with suppress(StoreOpenError), closing(_open(None, read_only=True)) as source:
@@ -263,7 +263,7 @@ def _counted(choice: "NamespaceChoice") -> int | None:
 
 
 def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
-    """Asks the user. `total` None: not known. `num_documents`: all that there are."""
+    """Asks the user. `total` None: unknown. `num_documents`: the number of all documents."""
     if (total != 0 or num_documents) and not yes:
         what = "everything that is chosen" if total is None else f"{total} records"
         what += f" and those chosen of {num_documents} documents (stored responses and more)" if num_documents else ""

@@ -1,4 +1,4 @@
-"""`cairn cache explain` and `warm`: what a running server would reuse of a request, and computing it ahead of time."""
+"""`cairn cache explain` and `warm`: explain the reuse of a request by a running server, or compute it ahead of time."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ OtherModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help=
 def explain(
     file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
-    """Say what a running server would reuse of a request, and why no more. Computes nothing."""
+    """Explain what a running server would reuse of a request, and why no more. Computes nothing."""
     import asyncio
 
     from interfaces.cli.client.running_server import needed

@@ -31,7 +31,8 @@ class Chat:
         self.history: list[ChatMessage] = [ChatMessage(Role.SYSTEM, system)] if system else []
 
     async def ask(self, text: str, show: Callable[[str], None]) -> Reply:
-        """One turn; `show` is called with each piece of the answer. Raises DomainError, and then the turn is not kept.
+        """Runs one turn; `show` is called with each piece of the answer. Raises DomainError, and then the turn is not
+        kept.
 
         When the calling task is cancelled the model stops within a step, and the turn is kept.
         """

@@ -1,7 +1,7 @@
 """`cairn doctor`: checks of this machine and of the settings.
 
-Each check is a name, a finding, and what to do about it if something is wrong. A check never raises: a failure to find
-out is itself a finding.
+Each check is a name, a finding, and what to do about it if something is wrong. A check never raises: a failed check is
+itself a finding.
 """
 
 import json
@@ -61,7 +61,7 @@ class Check:
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Every check, in the order shown. Takes a few seconds: MLX is imported."""
+    """Runs every check, in the order shown. Takes a few seconds: MLX is imported."""
     parts: tuple[Callable[[], Iterator[Check]], ...] = (
         _versions,
         lambda: _computing(settings),
@@ -178,7 +178,7 @@ def _data(settings: Settings) -> Iterator[Check]:
 
 
 def _guard(settings: Settings) -> Iterator[Check]:
-    """Settings that give up a part of what SECURITY.md promises."""
+    """Checks for settings that weaken the guarantees of SECURITY.md."""
     server = settings.server
     key = "with a key" if server.needs_key else "without a key"
     problems = [

@@ -122,7 +122,8 @@ def _file(given: str | None) -> "KeyFile":
 
 
 def _shown(client: "Client") -> dict[str, Any]:
-    """A client's fields without its hash and its salt, a secret: with it, the tenant's prefixes can be looked for."""
+    """Returns a client's fields without its hash and its salt, a secret with which the tenant's prefixes can be
+    probed."""
     from adapters.system.key_file import key_fields
 
     values = key_fields(client)

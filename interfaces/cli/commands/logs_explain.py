@@ -66,7 +66,7 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
 
 
 def _ask(id: str, url: str | None, api_key: str | None) -> "RequestBody":
-    """Ask the server. Raises NoAnswer."""
+    """Asks the server. Raises NoAnswer."""
     import asyncio
     from urllib.parse import quote
 
@@ -85,7 +85,7 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestBody":
 
 
 def _look(id: str, log: str) -> "tuple[RequestBody, str] | None":
-    """Search the log for the request; its trace id comes with it. Ends the command for a log that cannot be read."""
+    """Searches the log for the request and its trace id. Ends the command for a log that cannot be read."""
     from interfaces.cli.client.request_story import find_story
 
     if log == "-":

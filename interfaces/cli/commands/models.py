@@ -14,7 +14,7 @@ def models(model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson
     from interfaces.composition.backends import model_repository
 
     settings = settings_with(model_flags(None, None, model_dir, backend)).settings
-    if settings.model.hub_cache == "auto":  # this is not a client of a server
+    if settings.model.hub_cache == "auto":  # this command is not a client of a server
         settings = replace(settings, model=replace(settings.model, hub_cache="on"))
     found = model_repository(settings).list()
     if as_json:

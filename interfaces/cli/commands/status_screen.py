@@ -37,14 +37,14 @@ class Status:
 
 
 async def read(server: RunningServer) -> Status:
-    """Ask the server. Raises NoAnswer."""
+    """Asks the server. Raises NoAnswer."""
     overview = await server.ask("/admin/api/overview", timeout_s=TIMEOUT_S)
     requests = await server.ask(f"/admin/api/requests?ended={NUM_ENDED}", timeout_s=TIMEOUT_S)
     return Status(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
 
 
 def lines(found: Status, url: str, width: int) -> list[Text]:
-    """The screen, each line cut to `width` columns."""
+    """Returns the screen, each line cut to `width` columns."""
     texts = [*_head(found.overview, url), Text(), *_requests_table(found.requests)]
     return [_fitted(text, width) for text in texts]
 

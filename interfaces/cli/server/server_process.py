@@ -57,7 +57,7 @@ class Outcome:
 
 
 async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
+    """Serves until a signal arrives or the default model fails to load. `first_child`: as in Container. Raises
     AddressUnavailable and InvalidKeys."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), systemd_supervisor() or NoSupervisor()
@@ -81,7 +81,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         place="process",
         first_child=first_child,
         supervisor=supervisor,
-        give_up=os._exit,  # a hanging thread would block any other exit
+        give_up=os._exit,  # any other exit would wait for a hanging thread
         outdated=outdated,
     )
     announcing: asyncio.Task[str] | None = None
@@ -93,7 +93,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         announcing = asyncio.create_task(_announce(service, server, base_url, supervisor))
 
     try:
-        await service.start()  # the child has much to import too: both do it at once
+        await service.start()  # the child's imports take long too: both run at once
         app = service.app
         if settings.server.key_file is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
@@ -112,8 +112,8 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
 
 
 async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
-    """Wait for the model, then print the banner and report to the supervisor. Returns why the model cannot be served,
-    after stopping the server, or an empty string."""
+    """Waits for the model, then prints the banner and reports to the supervisor. Returns why the model cannot be
+    served, after stopping the server, or an empty string."""
     try:
         served = await wait_for_model(service)
     except DomainError as error:
@@ -155,7 +155,7 @@ def _config_fact() -> str:
 
 
 QUESTION = "My cat is called Miso. What is my cat called?"
-"""A question that the embedded model can answer: it knows only what its prompt says."""
+"""A question that the embedded model can answer from its prompt."""
 
 
 def banner(

@@ -12,7 +12,7 @@ USAGE = 2
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
-    """End the command with one line on stderr."""
+    """Ends the command with one line on stderr."""
     import typer
 
     typer.echo(f"cairn: {message}", err=True)
@@ -20,10 +20,10 @@ def fail(message: str, status: int = FAILED) -> NoReturn:
 
 
 async def unless_interrupted(work: Coroutine[Any, Any, object]) -> bool:
-    """Run `work` to its end, or cancel it on SIGINT; False then. Raises what `work` raises. Main thread only.
+    """Runs `work` to its end, or cancels it on SIGINT and returns False. Raises what `work` raises. Main thread only.
 
-    `asyncio.Runner` handles SIGINT in Python code, which a loop that goes to sleep runs only when something else wakes
-    it up: with a model that computes for minutes, minutes later. A handler of the loop's own wakes it up.
+    `asyncio.Runner` handles SIGINT in Python code, which a sleeping loop runs only when another event wakes it up: with
+    a model that computes for minutes, minutes later. A handler of the loop's own wakes it up.
     """
     import asyncio
 
@@ -42,7 +42,7 @@ async def unless_interrupted(work: Coroutine[Any, Any, object]) -> bool:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit at once, after everything was closed and stored.
+    """Exits at once, after everything was closed and stored.
 
     MLX's stream threads now and then abort an interpreter that is shutting down, which would turn a clean end into
     status 134.

@@ -51,7 +51,7 @@ ApiKey = Annotated[
         help="File with the server's key. Default: CAIRN_SERVER__API_KEY, or server.api_key of the settings.",
     ),
 ]
-"""The key itself is not an argument: every user of a machine can see the arguments of its processes."""
+"""Returns the key. It is not an argument, because every user of a machine can see the arguments of its processes."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 

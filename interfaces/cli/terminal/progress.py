@@ -21,7 +21,7 @@ LINE_EVERY_S = 10.0
 
 
 def format_time(seconds: float) -> str:
-    """A duration in two units at most: `9s`, `2m 05s`, `3h 12m`, `5d 3h`."""
+    """Returns a duration in two units at most: `9s`, `2m 05s`, `3h 12m`, `5d 3h`."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole}s"
@@ -57,11 +57,11 @@ class Meter(Protocol):
     """A bar, lines, or nothing. Any thread, one at a time."""
 
     def advance(self, count: int) -> None:
-        """Add `count` to what is done."""
+        """Adds `count` to the completed amount."""
         ...
 
     def reach(self, done: int, total: int | None) -> None:
-        """Set what is done and the total; None: unknown. What is done never becomes less."""
+        """Sets the completed amount and the total; None: unknown. The completed amount never decreases."""
         ...
 
 

@@ -141,7 +141,7 @@ def _started(context: RequestContext, requests: Sequence[GenerationRequest], ans
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:
-    """The same error, naming the models that the client may use."""
+    """Returns the same error, naming the models that the client may use."""
     served = ", ".join(entry.source.id for entry in await models_for(context)) or "none"
     return ModelNotFound(f"{error.message}; served here: {served}", param="model")
 
@@ -153,7 +153,7 @@ async def models_for(context: RequestContext) -> list[ModelEntry]:
 
 
 async def cancelled_on_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`, cancelling it when the client disconnects (ClientLeft). The body must have been read."""
+    """Runs `work`, and cancels it when the client disconnects (ClientLeft). The body must have been read."""
     worker = asyncio.create_task(work)
     watcher = asyncio.create_task(_disconnected(request.receive))
     try:

@@ -1,4 +1,4 @@
-"""A dialect: the wire shape that one family of clients speaks, and nothing of how it is served.
+"""A dialect: the wire format of one family of clients, separate from how requests are served.
 
     body --decode--> BodyT --convert--> GenerationRequest, one a prompt
                                             | answering.py: start, stream or collect, cancel when the client disconnects

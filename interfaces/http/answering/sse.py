@@ -2,11 +2,11 @@
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Neither caches nor proxies may hold a stream back."""
+"""The headers that keep caches and proxies from buffering a stream."""
 
 
 def event(payload: bytes, name: str = "") -> bytes:
-    """One event, with a line `event: name` where its dialect wants one. `payload` is JSON on a single line."""
+    """Returns one event, with a line `event: name` if its dialect uses one. `payload` is JSON on a single line."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + payload + b"\n\n"
 
 

@@ -1,12 +1,12 @@
-"""A message as an answer: one body, whose pieces a stream sends one after the other, and errors.
+"""A message as an answer: one body, whose pieces a stream sends in order, and errors.
 
     message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
 
 `message_start` waits for the request's admission, because it reports what was reused, or for the first keep-alive.
 
 Claude Code gives up after 300 s without an event that it counts, and counts neither comments nor `ping`: only deltas of
-a block. So a keep-alive is an empty delta of the block that is open, or of a text block opened for it; text goes on in
-that block, and an empty one that clients send back is dropped. Claude Code compacts a conversation on "prompt is too
+a block. So a keep-alive is an empty delta of the block that is open, or of a text block opened for it; text continues
+in that block, and an empty one that clients send back is dropped. Claude Code compacts a conversation on "prompt is too
 long", retries with fewer `max_tokens` where the numbers say so, and gives up on every other 400.
 """
 
@@ -61,7 +61,7 @@ def _type(problem: Problem) -> str:
 
 
 def _overflow(error: ContextOverflow) -> str:
-    """The words first, then what is behind them where it is not the context that is too small."""
+    """Returns the sentence that clients match, followed by the real reason if that is not the context's size."""
     if not error.context_length:
         message = "prompt is too long"
     elif error.num_wanted:

@@ -130,13 +130,13 @@ def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
 
 
 def text_of(content: Content, path: str, *, refuses_media: bool) -> str:
-    """The text of all blocks, one after the other. Raises InvalidRequest."""
+    """Returns the text of all blocks, joined. Raises InvalidRequest."""
     texts = (block_text(block, at, refuses_media=refuses_media) for at, block in blocks_of(content, path))
     return BETWEEN.join(text for text in texts if text)
 
 
 def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
-    """The text of one block; empty for those that are no text. Raises InvalidRequest."""
+    """Returns the text of one block; empty for blocks without text. Raises InvalidRequest."""
     match block:
         case TextBlock(text=text):
             return text
@@ -178,7 +178,7 @@ def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> s
 
 
 BILLING = "x-anthropic-billing-header:"
-"""Opens a system block of Claude Code that changes with every question, 47 characters into the prompt."""
+"""The beginning of a system block of Claude Code that changes with every question, 47 characters into the prompt."""
 
 _INSTRUCTING = {"system": Role.SYSTEM, "developer": Role.DEVELOPER}
 
@@ -215,7 +215,7 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
 
 
 def _assistant(content: Content, path: str) -> list[ChatMessage]:
-    """One message, or none: the blocks are pieces of one text, one reasoning and one list of calls."""
+    """Returns one message, or none: the blocks are pieces of one text, one reasoning and one list of calls."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -241,7 +241,7 @@ def _arguments(block: ToolUseBlock) -> str:
 
 
 def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]:
-    """Results of tools are messages of their own; what stands between them is the user's."""
+    """Returns tool results as separate messages; the blocks between them form the user's messages."""
     found: list[ChatMessage] = []
     texts: list[str] = []
     for at, block in blocks_of(content, path):

@@ -65,7 +65,7 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
 
 
 def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """The tools that the model is shown. Raises InvalidRequest, naming `tools[i].field`."""
+    """Returns the tools for the prompt. Raises InvalidRequest, naming `tools[i].field`."""
     own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]
     return tuple(_spec(converted(tool, Tool, f"tools[{index}]")) for index, tool in own)
 

@@ -3,7 +3,7 @@
 Service tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones
 every year, so an unknown one is no error.
 
-Images, documents and sound are refused by name in a conversation that has no answer yet, where nothing is lost by it.
+Images, documents and sound are refused by name in a conversation that has no answer yet, where a refusal costs nothing.
 Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and where a
 tool returned them it never could: the model reads that something was left out.
 

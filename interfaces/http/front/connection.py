@@ -1,4 +1,4 @@
-"""One HTTP connection on uvicorn's protocol class, which bounds neither headers nor time nor unread answers.
+"""One HTTP connection with bounds on headers, time and unread answers, which uvicorn's protocol class lacks.
 
     BETWEEN --first byte--> HEAD --headers--> BODY --last byte--> BETWEEN
        |                      |                 |

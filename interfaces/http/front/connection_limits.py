@@ -1,6 +1,6 @@
 """Limits of one connection before its client is known: bytes, time, and a slot among the connections of the server.
 
-Sizes are generous for what OpenAI's clients send and far below what hurts.
+Sizes are generous for OpenAI's clients and far below harmful ones.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ LINGER_S = 2.0
 """Time for which input is read and discarded after a refusal."""
 
 RESERVED_CONNECTIONS = 16
-"""Connections beyond the limit, for health checks: a server that is full is not dead."""
+"""The number of connections beyond the limit, reserved for health checks of a full server."""
 
 STALL_S = 1.0
 """A timer later than this means that the event loop stood still, and that input was not read in the meantime."""

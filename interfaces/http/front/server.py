@@ -62,7 +62,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals to the caller: uvicorn would raise them again when it ends, before the engine has stopped."""
+        """Leaves signals to the caller: uvicorn would raise them again when it ends, before the engine has stopped."""
         yield
 
 
@@ -85,7 +85,7 @@ class HttpServer:
     @property
     def base_url(self) -> str:
         host = self._settings.host
-        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard address cannot be connected to
         return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
 
     async def serve(
@@ -118,13 +118,13 @@ class HttpServer:
             self._socket.close()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Make `serve` return; requests may take `grace_s`, at most GRACE_S. Any thread."""
+        """Makes `serve` return; requests may take `grace_s`, at most GRACE_S. Any thread."""
         if self._server is not None:
             self._server.grace_s = grace_s
             self._server.should_exit = True
 
     def close(self) -> None:
-        """Release the address of a server that was never started."""
+        """Releases the address of a server that was never started."""
         self._socket.close()
 
 

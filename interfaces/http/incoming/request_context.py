@@ -68,9 +68,9 @@ class BodyBudget:
     """The memory that the bodies of all unanswered requests may take; half of it for one key, or for one address
     without a key. Event loop only.
 
-    A body counts as it arrives, not as it is announced, so that no header takes room; and until its request is
-    answered, because the application keeps it that long. A body without room is refused at once: bodies that are each
-    half there would wait for one another.
+    A body counts as it arrives, not as it is announced, so that no header reserves memory; and until its request is
+    answered, because the application keeps it that long. A body without room is refused at once, because incomplete
+    bodies would wait for one another.
     """
 
     def __init__(self, max_body_bytes: int) -> None:

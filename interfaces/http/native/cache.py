@@ -101,7 +101,7 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
             requests = _labelled(await body.requests(context, num_at_once=1), "warmCache")
             if not all(request.persist for request in requests):
                 raise InvalidRequest("store is false: nothing of this request may be stored", param="store")
-            # one prompt after the other, so that later ones reuse what they share with earlier ones
+            # in turn, so that later prompts reuse prefixes that they share with earlier ones
             warmed = [await services.cached_prompts.warm(request) for request in requests]
         prompts = [_prompt_warmed(one) for one in warmed]
         return WarmedBody(warmed[0].model, prompts)

@@ -1,5 +1,5 @@
-"""Routes for operators: /health/live (the process answers), /health/ready (a model is served, and the engine moves),
-/health/engine (how well it moves), /version, and /metrics in Prometheus' text format, or in OpenMetrics where the
+"""Routes for operators: /health/live (the process answers), /health/ready (a model is served, and the engine makes
+progress), /health/engine (its state), /version, and /metrics in Prometheus' text format, or in OpenMetrics where the
 scraper asks for that. Where keys are needed, scrapers need one of an admin."""
 
 from collections.abc import Callable

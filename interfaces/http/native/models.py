@@ -1,4 +1,5 @@
-"""GET /models, POST /models/load, /models/unload, /models/pin, /models/unpin: what is in memory, by hand. For admins.
+"""GET /models, POST /models/load, /models/unload, /models/pin, /models/unpin: models loaded and unloaded by hand. For
+admins.
 
 The paths of the first three are llama.cpp's router's; the bodies are Cairn's own.
 """

@@ -226,7 +226,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
 
 
 def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListBody:
-    # Polled: what no client reads in a list is left out.
+    # Polled: fields that no client reads in a list are left out.
     opened = [request_body(one, None, now_ns, unix_offset_ns) for one in found.open]
     ended = [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in found.ended]
     preparing = [preparing_body(one, now_ns) for one in found.preparing]

@@ -50,9 +50,9 @@ class Options(Struct, kw_only=True):
     repeat_penalty: Annotated[float | None, mapped("over the whole answer and prompt; 1 by default")] = None
     presence_penalty: Annotated[float | None, supported("0 by default")] = None
     frequency_penalty: Annotated[float | None, supported("0 by default")] = None
-    mirostat: Annotated[int | None, refused("there is no such sampler", 0)] = None
-    typical_p: Annotated[float | None, refused("there is no such sampler", 1.0)] = None
-    tfs_z: Annotated[float | None, refused("there is no such sampler", 1.0)] = None
+    mirostat: Annotated[int | None, refused("this sampler is not implemented", 0)] = None
+    typical_p: Annotated[float | None, refused("this sampler is not implemented", 1.0)] = None
+    tfs_z: Annotated[float | None, refused("this sampler is not implemented", 1.0)] = None
     num_ctx: Annotated[Any, ignored("the context is the model's, or `model.context_length`")] = None
     num_keep: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
     repeat_last_n: Annotated[Any, ignored("`repeat_penalty` looks at everything")] = None
@@ -149,8 +149,8 @@ class AnswerFields(Struct, kw_only=True):
         mapped("true, false, `low`, `medium` or `high`, if the model's template knows it"),
     ] = None
     keep_alive: Annotated[Any, ignored("models stay loaded until another needs the room")] = None
-    logprobs: Annotated[bool | None, refused("log probabilities are in OpenAI's dialect", False)] = None
-    top_logprobs: Annotated[int | None, refused("log probabilities are in OpenAI's dialect", 0)] = None
+    logprobs: Annotated[bool | None, refused("request log probabilities at `/v1/chat/completions`", False)] = None
+    top_logprobs: Annotated[int | None, refused("request log probabilities at `/v1/chat/completions`", 0)] = None
     truncate: Annotated[Any, ignored("what does not fit is refused")] = None
     shift: Annotated[Any, ignored("what does not fit is refused")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
@@ -175,9 +175,9 @@ class GenerateRequest(AnswerFields, kw_only=True):
     prompt: Annotated[str | None, supported("a user's message, unless `raw`")] = None
     system: Annotated[str | None, supported("a system message before it; not with `raw`")] = None
     raw: Annotated[bool | None, supported("the model gets the prompt without its template")] = None
-    suffix: Annotated[str | None, refused("nothing is filled in", "")] = None
-    template: Annotated[str | None, refused("the template is the model's", "")] = None
-    context: Annotated[list[int] | None, refused("conversations are in `/api/chat`", [])] = None
+    suffix: Annotated[str | None, refused("infilling is not implemented", "")] = None
+    template: Annotated[str | None, refused("the model's own template is used", "")] = None
+    context: Annotated[list[int] | None, refused("send conversations to `/api/chat`", [])] = None
     images: Annotated[list[Any] | None, refused("models read text only", [])] = None
 
 

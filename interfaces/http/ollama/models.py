@@ -1,7 +1,7 @@
-"""GET /api/tags, /api/ps and /api/version, POST /api/show: which models there are; and what is refused.
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: the list of models, and refused routes.
 
-No weights are read for this: a digest stands for a model's name and age. A size is that of the loaded weights, or else
-of their files.
+No weights are read: the digest is one of a model's name and age. A size is that of the loaded weights, or else of their
+files.
 """
 
 from datetime import UTC, datetime

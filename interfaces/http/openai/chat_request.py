@@ -193,7 +193,7 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
 
 
 _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
-"""One thing, by the names that servers have for it."""
+"""The names that servers have for the same field."""
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
@@ -207,7 +207,8 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
 
 
 def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
-    """-1 is no limit, as elsewhere; without a budget, the effort `none` is one of no tokens. Raises InvalidRequest."""
+    """Returns the limit on reasoning. A budget of -1 is no limit; without a budget, the effort `none` is a limit of no
+    tokens. Raises InvalidRequest."""
     if (name := _budget_name(body)) is not None:
         budget = getattr(body, name)
         return None if budget == -1 else ReasoningLimit(budget)

@@ -53,7 +53,7 @@ class CompletionRequest(CompletionFields, kw_only=True):
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
 
     def __post_init__(self) -> None:
-        """Keep ids as rows, which are small: a body stays in memory until its request is answered."""
+        """Keeps ids as rows, which are small: a body stays in memory until its request is answered."""
         if self.prompt and not isinstance(self.prompt, str):
             row = _rowed(self.prompt)
             self.prompt = row or [item if isinstance(item, str | int) else _rowed(item) or item for item in self.prompt]
@@ -85,7 +85,7 @@ def wire_names(body: CompletionRequest) -> dict[str, str]:
 
 
 def _rowed(items: Sequence[object]) -> IdRow | None:
-    """None for what is no row of ids."""
+    """Returns a list of ids as a row; None for any other value."""
     try:
         return IdRow(items)  # type: ignore[arg-type]
     except (TypeError, ValueError):

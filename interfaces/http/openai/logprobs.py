@@ -15,7 +15,7 @@ from domain.request.stream import ContentDelta, TokenLogprob
 from interfaces.http.openai.shared import plain_text
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON does not have."""
+"""The value that stands for minus infinity, which JSON lacks."""
 
 TextOf: TypeAlias = Callable[[int], str]
 

@@ -50,7 +50,7 @@ class CustomInput:
         return self._text() if self._in_text else ""
 
     def finish(self) -> str:
-        """The rest, once the arguments have ended: all of them where they are no such object."""
+        """Returns the rest, once the arguments have ended: all of them if they are not such an object."""
         if self._in_text:
             return self._waiting
         return "" if self._is_done else "".join(self._arguments)
@@ -76,7 +76,7 @@ class CustomInput:
 
 
 def _unescaped(escape: str) -> str:
-    """Half of a surrogate pair, which no encoding has, becomes a question mark."""
+    """Returns text in which half of a surrogate pair, which UTF-8 cannot encode, is a question mark."""
     try:
         text = str(json.loads(f'"{escape}"'))
     except ValueError:

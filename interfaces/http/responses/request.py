@@ -98,9 +98,9 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         str | None, supported("the items of that response, and of all before it, come before the input")
     ] = None
     conversation: Annotated[Any, refused("conversations are not stored")] = None
-    prompt: Annotated[Any, refused("there are no stored prompts")] = None
-    background: Annotated[bool | None, refused("nothing runs without a client", False)] = None
-    top_logprobs: Annotated[int | None, refused("log probabilities are in chat completions", 0)] = None
+    prompt: Annotated[Any, refused("stored prompts are not implemented")] = None
+    background: Annotated[bool | None, refused("requests do not run in the background", False)] = None
+    top_logprobs: Annotated[int | None, refused("request log probabilities at `/v1/chat/completions`", 0)] = None
     truncation: Annotated[Any, ignored("what does not fit is refused")] = None
     prompt_cache_key: Annotated[str | None, ignored("every prompt is cached, by its content")] = None
     max_tool_calls: Annotated[Any, ignored("it counts tools that the server runs")] = None

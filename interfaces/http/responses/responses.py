@@ -62,7 +62,7 @@ def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
 
 
 def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:
-    """Store the answer, its turn and its items, unless the client does not want that. Returns at once."""
+    """Stores the answer, its turn and its items, unless the client declined that. Returns at once."""
     if body.store is False:
         return
     own = body.input

@@ -26,7 +26,7 @@ MAX_RESPONSES = 1_000
 """Bound on the responses of a conversation."""
 
 MAX_BYTES = 16 << 20
-"""Bound on what is looked up for one request: what a client may send at once. More is no prompt."""
+"""Bound on what is looked up for one request: what a client may send at once. A longer prompt could not be served."""
 
 
 class Turn(Struct):

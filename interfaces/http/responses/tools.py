@@ -1,4 +1,4 @@
-"""Tools on the wire as functions of the model's template, and back: which tool a function's name stands for.
+"""The mapping of tools on the wire to functions of the model's template, and back from a function's name to its tool.
 
     function                as it is
     custom                  a function with one argument, `input`: text, described by the grammar that it has to match

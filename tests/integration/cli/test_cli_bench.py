@@ -101,7 +101,7 @@ def test_a_client_leaves_before_the_answer_begins(begins_s: float, left_after_s:
     found = bench.scenarios[CANCELLED]
     assert [after for _, after in target.asked if after is not None] == pytest.approx(left_after_s)
     assert len(found.ttft_s) == num_timed
-    assert ("begin too soon" in found.note) is not bool(num_timed)
+    assert ("begin before" in found.note) is not bool(num_timed)
     last_left = max(index for index, (_, after) in enumerate(target.asked) if after is not None)
     assert (target.asked[last_left + 1] == (target.asked[last_left][0], None)) is bool(num_timed)
 

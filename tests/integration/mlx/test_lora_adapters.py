@@ -181,7 +181,7 @@ def test_what_is_no_adapter_is_said_before_anything_is_unloaded(base: Path, adap
     cut.mkdir()
     (cut / ADAPTER_CONFIG).write_bytes((adapter / ADAPTER_CONFIG).read_bytes())
     (cut / ADAPTER_WEIGHTS).write_bytes((adapter / ADAPTER_WEIGHTS).read_bytes()[:-5])
-    for folder, words in [*cases, (peft, "another library's format"), (cut, "cut short")]:
+    for folder, words in [*cases, (peft, "another library's format"), (cut, "truncated")]:
         with pytest.raises(ModelLoadFailed, match=words):
             check_source(source_of(base, folder), LoadOptions())
 

@@ -187,7 +187,7 @@ def test_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: 
         (_unknown_type, "no model type 'perpetuum_mobile'"),
         (_endless_layers, "num_hidden_layers is 100000000, but at most 2048 are built"),
         (_without_weights, "no weights"),
-        (_truncated_weights, "cut short"),
+        (_truncated_weights, "truncated"),
         (_truncated_header, "could not be loaded"),
         (_no_safetensors, "could not be loaded"),
         (_endless_numbers, "is not a tensor"),
