@@ -4,6 +4,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 
 import typer
 
@@ -73,6 +74,7 @@ def main() -> None:
     try:
         app(prog_name="cairn")
     except SystemExit as end:
-        if "mlx.core" in sys.modules and (end.code is None or isinstance(end.code, int)):
+        has_threads = "mlx.core" in sys.modules or threading.active_count() > 1
+        if has_threads and (end.code is None or isinstance(end.code, int)):
             leave(end.code or 0)
         raise

@@ -1,4 +1,4 @@
-"""The ways in which a command ends: a failure, Ctrl-C, and the exit of a process that has computed with MLX."""
+"""The ways in which a command ends: a failure, Ctrl-C, and the exit of a process that has threads left."""
 
 import os
 import signal
@@ -44,8 +44,8 @@ async def unless_interrupted(work: Coroutine[Any, Any, object]) -> bool:
 def leave(status: int) -> NoReturn:
     """Exits at once, after everything was closed and stored.
 
-    MLX's stream threads now and then abort an interpreter that is shutting down, which would turn a clean end into
-    status 134.
+    MLX's stream threads now and then abort an interpreter that is shutting down, and a daemon thread that wakes up
+    then may crash it: a clean end would have status 134 or 139.
     """
     sys.stdout.flush()
     sys.stderr.flush()
