@@ -5,7 +5,7 @@ from typing import NewType
 RequestId = NewType("RequestId", str)
 """Unique for the life of the process; shown to clients and in traces."""
 
-NOBODY = RequestId("")
+NO_REQUEST = RequestId("")
 """The id of no request, for fields that require one."""
 
 ModelId = NewType("ModelId", str)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from domain.ids import NOBODY, ModelId, RequestId
+from domain.ids import NO_REQUEST, ModelId, RequestId
 from domain.memory.ledger import MemoryUse
 
 
@@ -189,7 +189,7 @@ class RecordsPersisted:
     started_ns: int
     at_ns: int
     offered_ns: int = 0
-    id: RequestId = NOBODY
+    id: RequestId = NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class RecordsDropped:
     raw_bytes: int
     reason: str
     at_ns: int
-    id: RequestId = NOBODY
+    id: RequestId = NO_REQUEST
     was_offered: bool = True
 
 

@@ -19,7 +19,7 @@ from application.ports.model_repository import ModelCheck, ModelPlanner, ModelRe
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
 from application.services.prefix.store_tier import Upload
-from application.services.text_side.models.model_finder import nothing_to_check
+from application.services.text_side.models.model_finder import accept_any_model
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId
@@ -55,7 +55,7 @@ class Backend:
     memory: MemoryProbe = field(default_factory=SystemMemory)
     host_memory: MemoryProbe | None = None
     may_be_cpu: bool = True
-    check: ModelCheck = nothing_to_check
+    check: ModelCheck = accept_any_model
     plan: ModelPlanner = _no_plan
 
 

@@ -24,7 +24,7 @@ from itertools import takewhile
 from application.ports.state_access import StateAccess
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.tiers import PrefixTiers
-from domain.ids import NOBODY, RequestId, SequenceId
+from domain.ids import NO_REQUEST, RequestId, SequenceId
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import ANYWHERE, HOT, PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import ForkKind, ForkPoint
@@ -53,7 +53,7 @@ class StateCapture:
         start: int,
         *,
         is_canonical: bool,
-        request_id: RequestId = NOBODY,
+        request_id: RequestId = NO_REQUEST,
         persist: bool = True,
         restored: Sequence[Record] = (),
         taken_over_bytes: int | None = None,

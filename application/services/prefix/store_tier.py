@@ -26,7 +26,7 @@ from application.services.lane import Call, Lane, LaneFull
 from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.ids import NOBODY, GroupIndex, RequestId
+from domain.ids import NO_REQUEST, GroupIndex, RequestId
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import Namespace, Record, RecordKey, StatePayload
 
@@ -128,7 +128,7 @@ class StoreTier:
         """Keys of all stored records of a namespace. Blocks for the store."""
         return self.writer.store.keys(namespace) if self.writer is not None else ()
 
-    def put(self, kept: Sequence[Record], id: RequestId = NOBODY) -> int:
+    def put(self, kept: Sequence[Record], id: RequestId = NO_REQUEST) -> int:
         """Queue records of one namespace, parents first, all or none; returns how many. After a refusal nothing that
         follows them can be stored. `id`: the request that computed them."""
         if self.writer is None or not kept:

@@ -32,7 +32,7 @@ from application.ports.cache_stats import QueueCounts
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.indexes import Indexes
-from domain.ids import NOBODY, GroupIndex, RequestId
+from domain.ids import NO_REQUEST, GroupIndex, RequestId
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
 from domain.prefix.record_tree import parent_of
@@ -56,7 +56,7 @@ class Offer:
     records: tuple[Record, ...]
     raw_bytes: int
     number: int = 0
-    id: RequestId = NOBODY
+    id: RequestId = NO_REQUEST
     offered_ns: int = 0
 
 
@@ -107,7 +107,7 @@ class WriteBehind:
         self._indexes = indexes
         self.store.watch(indexes.note_gone)
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NO_REQUEST) -> bool:
         """Queues records of one namespace, parents first, or refuses them all; after a refusal nothing that follows
         them should be offered. A batch larger than the whole queue is taken when the queue is empty. Never blocks on
         the store."""

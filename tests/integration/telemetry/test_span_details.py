@@ -18,7 +18,7 @@ from application.events import (
     StepCompleted,
     TokensReceived,
 )
-from domain.ids import NOBODY, ModelId, RequestId
+from domain.ids import NO_REQUEST, ModelId, RequestId
 from tests.support.telemetry.event_script import START_NS, Script, at
 from tests.support.telemetry.otel import SpanRecorder
 
@@ -186,7 +186,9 @@ def test_records_may_be_persisted_before_they_are_offered(recorder: SpanRecorder
 
 
 def test_a_request_without_records_has_no_persist_span(recorder: SpanRecorder) -> None:
-    recorder.play([*SCRIPT.prefilled(), offered(1, 2.0, NOBODY), persisted(1, 2.0, 2.0, NOBODY), SCRIPT.ended()])
+    recorder.play(
+        [*SCRIPT.prefilled(), offered(1, 2.0, NO_REQUEST), persisted(1, 2.0, 2.0, NO_REQUEST), SCRIPT.ended()]
+    )
     assert "persist" not in [span.name for span in recorder.spans()]
 
 

@@ -28,7 +28,7 @@ from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
-from application.services.text_side.models.model_finder import nothing_to_check
+from application.services.text_side.models.model_finder import accept_any_model
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
@@ -136,7 +136,7 @@ def fake_service(
     documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
     tables: Mapping[str, ModelTable] | None = None,
-    check: ModelCheck = nothing_to_check,
+    check: ModelCheck = accept_any_model,
     room: Callable[[], LoadRoom] = LoadRoom,
     room_bytes: int | None = None,
     guard: MemoryGuard | None = None,

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from adapters.fake.environment import FakeClock
 from application.ports.block_store import BlockStore, PutOutcome
 from application.services.prefix.write_behind import Offer, WriteBehind
-from domain.ids import NOBODY, RequestId
+from domain.ids import NO_REQUEST, RequestId
 from domain.prefix.index import STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
 from tests.support.telemetry.recording import RecordingEvents
@@ -63,7 +63,7 @@ class DirectWriter(SteppedWriter):
         self.is_refusing = False
         self.outcomes: list[PutOutcome] = []
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NO_REQUEST) -> bool:
         if self.is_refusing:
             return False
         self.store.open_namespace(info)

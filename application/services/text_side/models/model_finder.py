@@ -59,8 +59,8 @@ class ModelStanding:
     idle_ttl_s: int | None = None
 
 
-def nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
-    """A ModelCheck for models whose files cannot be checked."""
+def accept_any_model(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
+    """A ModelCheck that accepts every model, for backends without files."""
     return ModelPreview()
 
 

@@ -23,7 +23,7 @@ from application.services.text_side.models.model_finder import (
     ModelFinder,
     ModelStanding,
     ServedModel,
-    nothing_to_check,
+    accept_any_model,
 )
 from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.byte_size import format_bytes
@@ -55,7 +55,7 @@ class ModelPool:
         engine: Engine,
         settings: ModelSettings,
         clock: Clock,
-        check: ModelCheck = nothing_to_check,
+        check: ModelCheck = accept_any_model,
         workers: Lane | None = None,
         tables: Mapping[str, ModelTable] | None = None,
         room: Callable[[], LoadRoom] = LoadRoom,
