@@ -17,8 +17,6 @@ from enum import Enum
 from itertools import count
 from typing import Any, TypeVar
 
-import msgspec
-
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.child import Child
 from adapters.engine_process.messages import (
@@ -56,6 +54,7 @@ from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
+from application.services.faults import described
 from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity
 from domain.id_row import IdRow
@@ -258,9 +257,9 @@ class EngineProcess:
             return
         try:
             self._take(decoded(payload, ToParent))
-        except (msgspec.MsgspecError, KeyError) as error:
-            _logger.exception("a message from the engine's process cannot be decoded")
-            self._broken = f"a message from the engine's process cannot be decoded: {error}"
+        except Exception as error:  # going on would leave a gap in some answer: the next engine resumes all of them
+            _logger.exception("a message from the engine's process cannot be handled")
+            self._broken = f"a message from the engine's process cannot be handled: {described(error)}"
             self._give_up()
 
     def _take(self, message: ToParent) -> None:

@@ -26,7 +26,8 @@ from application.ports.engine import (
     Submission,
     Tokens,
 )
-from domain.errors import DomainError, EngineLost
+from application.services.faults import described
+from domain.errors import ComputeFailed, DomainError, EngineLost
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason, Usage, choice_id
@@ -188,8 +189,9 @@ class OpenWork:
             if work.submission.model not in missing:
                 try:
                     self.send(work, engine)
-                except DomainError as error:
-                    refused += [(work, number, work.failed(number, error)) for number in work.choices]
+                except Exception as error:  # work that cannot be sent fails alone, whatever the reason
+                    failure = error if isinstance(error, DomainError) else ComputeFailed(described(error))
+                    refused += [(work, number, work.failed(number, failure)) for number in work.choices]
         return self._ended(refused, at_ns)
 
     def received(self, batch: StepBatch) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from application.events import EngineRestarted
-from application.ports.engine import Ended, Tokens
+from application.ports.engine import Ended, Submission, Tokens
 from application.services.text_side.answers.open_requests import RETRY_AFTER_S
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.health.engine_health import ENDED, EngineHealth, engine_health
@@ -13,7 +13,7 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions
 from domain.request.request import FinishReason
 from tests.support.engines.engine_client import MODEL, source
-from tests.support.engines.mortal_world import World, in_world
+from tests.support.engines.mortal_world import Mortal, World, in_world
 from tests.support.patience import PATIENCE_S
 
 ENDLESS = 20_000
@@ -359,5 +359,28 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
         living.submit = send
         world.client.submit("b")
         await world.client.end("b")
+
+    in_world(work)
+
+
+def test_work_that_cannot_be_sent_to_the_next_engine_fails_alone() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+        submit = Mortal.submit
+
+        def refuse_a(life: Mortal, submission: Submission) -> None:
+            if submission.id == "a":
+                raise OverflowError("more than 64 bits")
+            submit(life, submission)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Mortal, "submit", refuse_a)
+            await world.lose()
+            end = await world.client.end("a")
+            assert end.error is not None
+            assert "more than 64 bits" in end.error.message
+        world.client.submit("b", num_tokens=40)
+        assert len(await world.client.tokens("b")) == 40
 
     in_world(work)
