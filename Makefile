@@ -44,7 +44,7 @@ test-long: install $(VENV)/.group-test ## Run every test, and what is random or 
 	CAIRN_TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
-	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \
+	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/compute/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \
 	  tests/integration/mlx/test_mlx_greedy.py $(ARGS)
 
 lint: install $(VENV)/.group-lint $(VENV)/.group-test ## Style, layer contracts, types (mypy and pyright), file sizes

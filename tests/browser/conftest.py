@@ -14,8 +14,8 @@ import pytest
 
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from tests.support.http.fake_service import FakeService, Serving, fake_service
-from tests.support.http.live_service import live_service
+from tests.support.http.servers.fake_service import FakeService, Serving, fake_service
+from tests.support.http.servers.live_service import live_service
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from adapters.fake.options import FakeOptions
 from application.settings import CacheSettings
 from tests.support.browser.admin_page import formatted, open_admin, requests, row_of
 from tests.support.browser.browser import expect
-from tests.support.http.fake_service import FakeService, Serving, fake_service
+from tests.support.http.servers.fake_service import FakeService, Serving, fake_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 

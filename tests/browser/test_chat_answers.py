@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.browser.browser import expect
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.fake_service import FakeService, fake_service
-from tests.support.http.scripted_chat import ELSE, ScriptedChat
+from tests.support.http.replay.scripted_chat import ELSE, ScriptedChat
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 THOUGHT = "<think>Stones, *surely*.</think>They mark **paths**."
 CALL = 'I look.<call>look {"place": "cairn"}</call>'

@@ -10,8 +10,8 @@ import pytest
 from tests.support.browser.accessibility import grave_findings
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.fake_service import FakeService, fake_service
-from tests.support.http.scripted_chat import ELSE, ScriptedChat
+from tests.support.http.replay.scripted_chat import ELSE, ScriptedChat
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 LONG = "\n\n".join(f"Stone {number} of the cairn." for number in range(60))
 HOSTILE = "<img src=x onerror=window.hurt=1>"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.browser.browser import expect, hold_timers
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.fake_service import FakeService, fake_service
-from tests.support.http.scripted_chat import ScriptedChat
+from tests.support.http.replay.scripted_chat import ScriptedChat
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 MARKDOWN = """# Paths
 

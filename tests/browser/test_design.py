@@ -8,7 +8,7 @@ import pytest
 from interfaces.http.pages.routes import FOLDER
 from tests.support.browser.accessibility import grave_findings
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
-from tests.support.http.fake_service import FakeService
+from tests.support.http.servers.fake_service import FakeService
 
 PAGES = ("/admin", "/chat")
 MAX_PAGE_BYTES = 150_000

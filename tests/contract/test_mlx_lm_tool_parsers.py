@@ -7,7 +7,7 @@ import mlx_lm.tool_parsers
 import pytest
 
 from adapters.tokenizers.loader import PARSER_NAMES
-from tests.support.http.transcripts import TOOLS, TRANSCRIPTS
+from tests.support.http.replay.transcripts import TOOLS, TRANSCRIPTS
 
 _CASES = [
     ("json_tools", "hermes"),

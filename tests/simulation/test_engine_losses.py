@@ -18,7 +18,7 @@ from domain.ids import RequestId
 from domain.request.request import FinishReason
 from tests.support.effort import scaled
 from tests.support.engines.engine_client import EngineClient, hosted_toy
-from tests.support.http.eight_streams import (
+from tests.support.http.replay.eight_streams import (
     NUM_CHOICES,
     STREAMS,
     check_same,

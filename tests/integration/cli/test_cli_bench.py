@@ -13,9 +13,9 @@ from adapters.fake.options import FakeOptions
 from interfaces.cli.bench.client import BenchFailed, Message, Target, Timeline, new_client
 from interfaces.cli.bench.scenarios import CANCELLED, COLD, EDIT, PAUSED, REPEAT, TURN, Bench, Options, Scenario
 from interfaces.cli.main import app
-from tests.support.http.fake_service import fake_service
-from tests.support.http.foreign_server import foreign_server
 from tests.support.http.key_argument import key_argument
+from tests.support.http.servers.fake_service import fake_service
+from tests.support.http.servers.foreign_server import foreign_server
 
 SMALL = Options(prompt_tokens=1200, rounds=2, users=3, pause_s=5.0, streams=(), tokens=8)
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from adapters.fake.options import FakeOptions
 from application.settings import CacheSettings
 from interfaces.cli.main import app
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 LINE = (
     "2026-11-22 10:00:04.250 INFO cairn.requests: request chatcmpl-9 model=demo prompt=1025 reused=0 computed=1025"

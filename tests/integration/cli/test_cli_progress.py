@@ -17,7 +17,7 @@ from interfaces.cli.client.running_server import NoAnswer, RunningServer, warmed
 from interfaces.cli.server.loading import LoadStages
 from interfaces.cli.terminal.progress import Unit
 from tests.integration.engine.test_model_pool import A, B, Bench
-from tests.support.http.fake_service import fake_service
+from tests.support.http.servers.fake_service import fake_service
 from tests.support.patience import PATIENCE_S
 
 BODY = json.dumps({"prompt": "a fresh one " * 100}).encode()

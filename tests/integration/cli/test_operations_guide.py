@@ -18,7 +18,7 @@ from interfaces.cli.bench import scenarios
 from interfaces.cli.main import app
 from interfaces.composition.backends import Backend
 from tests.support.engines.two_models import content
-from tests.support.http.live_service import live_service
+from tests.support.http.servers.live_service import live_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.cache_cli import isolate, make_store
 

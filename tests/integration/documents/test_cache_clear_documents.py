@@ -15,7 +15,7 @@ from adapters.system.clock import SystemClock
 from application.settings import CacheSettings
 from domain.request.document import Document, DocumentKey, Owner
 from interfaces.cli.commands.cache import cache_app
-from tests.support.http.fake_service import fake_service
+from tests.support.http.servers.fake_service import fake_service
 from tests.support.processes.cache_cli import isolate, make_store
 from tests.support.processes.gate import Gate
 from tests.support.stores.kill_documents import open_documents

@@ -14,7 +14,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from interfaces.http.responses.conversation import LEFT_OUT
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.stores.kill_documents import open_documents
 
 PATH = "/v1/responses"

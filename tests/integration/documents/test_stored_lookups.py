@@ -16,7 +16,7 @@ from domain.byte_size import ByteSize
 from domain.request.document import Document, DocumentKey
 from interfaces.http.incoming import json_body, request_context
 from interfaces.http.responses import stored
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.stores.store_records import EventList
 
 PATH = "/v1/responses"

@@ -14,7 +14,7 @@ from application.services.prefix.cached_sequence import CachedSequence
 from application.services.token_side.sequence_run import SequenceRun
 from interfaces.http.front.connection import BoundedConnection
 from tests.simulation.test_memory_runs import play
-from tests.support.http.fake_service import fake_service
+from tests.support.http.servers.fake_service import fake_service
 
 
 @pytest.fixture(autouse=True)

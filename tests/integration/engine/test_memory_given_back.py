@@ -6,8 +6,8 @@ from application.events import PressureRelieved
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
-from tests.support.http.fake_service import wait_until
-from tests.support.http.live_service import LiveService, live_service
+from tests.support.http.servers.fake_service import wait_until
+from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
 

@@ -15,7 +15,7 @@ from domain.output.family import Values, WrittenCalls, WrittenParameters
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.grammar import Grammar, json_schema_grammar
 from domain.request.request import ChatPrompt
-from tests.support.http.transcripts import TRANSCRIPTS, Told, Transcript, told
+from tests.support.http.replay.transcripts import TRANSCRIPTS, Told, Transcript, told
 from tests.support.mlx.output_parsers import model_of, numbered_ids
 from tests.support.mlx.writing_models import takes
 

@@ -8,7 +8,7 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.errors import InvalidRequest
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 ALIASES = ("claude-haiku-*=fake-hybrid", "claude-*", "fake-hybrid=fake-attention")
 HELLO = [{"role": "user", "content": "hi"}]

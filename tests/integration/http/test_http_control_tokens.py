@@ -14,8 +14,8 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
-from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.fuzz_requests import templated_chat
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 CHAT = "/v1/chat/completions"
 

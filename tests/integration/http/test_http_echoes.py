@@ -10,7 +10,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.system.event_log import EventLog
 from application.services.request_timelines import RequestTimelines
 from application.settings import ServerSettings
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LONG = "x" * 2**21

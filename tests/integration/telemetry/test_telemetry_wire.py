@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from adapters.otel.log_export import ROOT
 from adapters.otel.setup import CAPTURE_CONTENT
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
-from tests.support.http.live_service import live_service
+from tests.support.http.servers.live_service import live_service
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.otel import clear_otel_variables
 from tests.support.telemetry.otlp_receiver import OtlpReceiver, otlp_receiver

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.http.fake_service import FakeService
+from tests.support.http.servers.fake_service import FakeService
 
 LONG = "x" * 700
 """A prompt of several blocks."""

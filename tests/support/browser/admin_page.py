@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from tests.support.browser.browser import expect
-from tests.support.http.fake_service import wait_until
+from tests.support.http.servers.fake_service import wait_until
 
 Shown: TypeAlias = tuple[Any, Callable[[str, str], bool], str]
 """A place, and what its text is or contains."""

@@ -148,7 +148,7 @@ def command_of(process: Path) -> str:
 def killed_server(home: Path, arguments: Sequence[str], *, is_killed_often: bool) -> Iterator[KilledServer]:
     """`cairn serve`, stopped with the block, in order. `is_killed_often`: losses cost it no pauses."""
     command = ("serve", "--port", "0", "--block-size", "16", "--prefill-grid", "32", *arguments)
-    module = "tests.support.http.killed_server" if is_killed_often else "tests.support.stores.small_blocks"
+    module = "tests.support.http.servers.killed_server" if is_killed_often else "tests.support.stores.small_blocks"
     with cairn_process(home, command, module=module) as cairn:
         yield KilledServer(cairn)
         cairn.send(signal.SIGTERM)

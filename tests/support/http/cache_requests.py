@@ -3,7 +3,7 @@
 from typing import Any
 
 from interfaces.http.answering.documented import CACHE_HEADER
-from tests.support.http.fake_service import FakeService
+from tests.support.http.servers.fake_service import FakeService
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

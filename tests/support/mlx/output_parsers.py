@@ -13,7 +13,7 @@ from domain.output.text_parser import TextParser
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt
 from domain.request.stream import ContentDelta
-from tests.support.http.transcripts import TOOLS, Told, Transcript, told
+from tests.support.http.replay.transcripts import TOOLS, Told, Transcript, told
 from tests.support.mlx.tiny_tokenizers import byte_level, load_folder, write_folder
 
 

@@ -8,7 +8,7 @@ import pytest
 from adapters.system.systemd import SystemdSupervisor, systemd_supervisor
 from adapters.system.thread_stacks import PythonStacks
 from application.services.lane import IDLE_IN, Lane
-from tests.support.http.fake_service import wait_until
+from tests.support.http.servers.fake_service import wait_until
 from tests.support.processes.cli_process import PATIENCE_S
 from tests.support.telemetry.notify_socket import HAS_ABSTRACT, notify_socket
 

@@ -10,7 +10,7 @@ import pytest
 
 from application.settings import ServerSettings
 from tests.support.http.asking import FAKE, settings_of
-from tests.support.http.live_service import live_service
+from tests.support.http.servers.live_service import live_service
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.named_events import named_events
 

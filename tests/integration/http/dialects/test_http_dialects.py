@@ -14,9 +14,9 @@ from domain.byte_size import ByteSize
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import OPENAI
 from interfaces.http.front.connection_limits import ConnectionLimits
-from tests.support.http.fake_service import FakeService, fake_service
 from tests.support.http.raw_client import RawClient
-from tests.support.http.telegraph import PATH, TELEGRAPH
+from tests.support.http.servers.fake_service import FakeService, fake_service
+from tests.support.http.servers.telegraph import PATH, TELEGRAPH
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 

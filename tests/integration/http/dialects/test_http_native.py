@@ -9,7 +9,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.models.model_card import ModelSource
-from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 CHAT = {"messages": [{"role": "user", "content": "Héllo"}]}
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 STATS = {

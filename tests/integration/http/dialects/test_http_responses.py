@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.telemetry.named_events import named_events
 
 PATH = "/v1/responses"

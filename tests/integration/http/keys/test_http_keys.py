@@ -13,9 +13,9 @@ from domain.client import Client, KeyRing
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import OPENAI
 from interfaces.http.incoming.request_context import LARGE_BYTES
-from tests.support.http.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.http.keyed_service import KEY, SETTINGS, headers, keyed_service
-from tests.support.http.telegraph import PATH, TELEGRAPH
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.http.servers.keyed_service import KEY, SETTINGS, headers, keyed_service
+from tests.support.http.servers.telegraph import PATH, TELEGRAPH
 
 OPTIONS = FakeOptions(reply=reply_with("ok"))
 CLIENTS = (

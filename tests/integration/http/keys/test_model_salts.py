@@ -2,7 +2,7 @@
 
 from adapters.fake.options import FakeOptions
 from application.settings import ModelSettings, ModelTable
-from tests.support.http.fake_service import FakeService, fake_service
+from tests.support.http.servers.fake_service import FakeService, fake_service
 
 PLAIN, TWIN, APART = "fake-attention", "fake-hybrid", "fake-windowed"
 """Names of equal weights: the toy engine gives all the same."""

@@ -14,7 +14,7 @@ from application.events import FaultObserved
 from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
 from domain.ids import RequestId
 from domain.request.request import FinishReason, Usage
-from tests.support.http.fake_service import wait_until
+from tests.support.http.servers.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 
 ID = RequestId("a")

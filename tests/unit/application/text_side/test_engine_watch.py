@@ -18,7 +18,7 @@ from application.services.text_side.supervision.engine_watch import (
 )
 from domain.health.engine_health import ENDED, EVENT_LOOP, Activity
 from domain.ids import RequestId
-from tests.support.http.fake_service import wait_until
+from tests.support.http.servers.fake_service import wait_until
 from tests.support.processes.lanes import HeldLane, InlineLane
 from tests.support.telemetry.recording import RecordingEvents
 

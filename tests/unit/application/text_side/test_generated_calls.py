@@ -10,7 +10,7 @@ from application.ports.tokenizer import Tokenizer
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, GeneratedCall, Role, ToolCall, ToolSpec, with_generated
 from domain.request.request import ChatPrompt
-from tests.support.http.transcripts import told
+from tests.support.http.replay.transcripts import told
 from tests.support.mlx.output_parsers import numbered_ids
 from tests.support.mlx.tiny_tokenizers import byte_level, load_folder, write_folder
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from domain.output.schema_check import call_problems, first_misfit, joined_calls
 from domain.request.chat import ToolCall, ToolSpec
 from domain.request.stream import CallProblem, ProblemKind, TextDelta, ToolCallDelta
-from tests.support.http.transcripts import TOOLS
+from tests.support.http.replay.transcripts import TOOLS
 
 
 @pytest.mark.parametrize(

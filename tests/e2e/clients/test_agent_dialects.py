@@ -1,0 +1,133 @@
+"""The official `anthropic` and `openai` packages drive /v1/messages and /v1/responses over a socket.
+
+On the toy engine; test_tool_loops drives the embedded models.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from tests.support.http.servers.live_service import LiveService, live_service
+
+KEY = "test-key"
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    settings = Settings(
+        server=ServerSettings(port=0, api_key=KEY),
+        model=ModelSettings(default="fake-attention", download=False),
+        engine=EngineSettings(backend="fake", queue=8),
+        store=StoreSettings(kind="off"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with live_service(settings) as running:
+            yield running
+
+
+@pytest.fixture
+def claude(live: LiveService) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=live.base_url, api_key=KEY, max_retries=0, timeout=120) as made:
+        yield made
+
+
+@pytest.fixture
+def client(live: LiveService) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{live.base_url}/v1", api_key=KEY, max_retries=0, timeout=120) as made:
+        yield made
+
+
+@pytest.fixture
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+TOOL: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+def test_a_message_and_its_stream_say_the_same(claude: anthropic.Anthropic, model: str) -> None:
+    wanted: dict[str, Any] = {
+        "model": model,
+        "max_tokens": 16,
+        "extra_body": {"temperature": 0},  # the package has no parameter for it any more
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "tools": [{"name": "read", "description": "Read a file.", "input_schema": TOOL}],
+    }
+    whole = claude.messages.create(**wanted)
+    assert (whole.type, whole.role, whole.model) == ("message", "assistant", model)
+    with claude.messages.stream(**wanted) as stream:
+        events = list(stream)
+        streamed = stream.get_final_message()
+    assert events[0].type == "message_start"
+    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
+    assert (streamed.stop_reason, streamed.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
+    assert streamed.id != whole.id
+    counted = claude.messages.count_tokens(**{key: wanted[key] for key in ("model", "system", "messages", "tools")})
+    assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+
+
+def test_a_conversation_with_tools_goes_on(claude: anthropic.Anthropic, model: str) -> None:
+    call = {"type": "tool_use", "id": "call_1", "name": "read", "input": {"path": "a.txt"}}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "no such file", "is_error": True}
+    messages: Any = [
+        {"role": "user", "content": "Read a.txt"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "x"}, call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
+        {"role": "system", "content": "Stay polite."},
+    ]
+    answer = claude.messages.create(model=model, max_tokens=8, messages=messages)
+    assert answer.stop_reason in ("end_turn", "max_tokens")
+
+
+def test_anthropics_errors_become_the_clients_own_exceptions(claude: anthropic.Anthropic, live: LiveService) -> None:
+    hello: Any = [{"role": "user", "content": "x"}]
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
+        claude.messages.create(model="", max_tokens=5, messages=hello, tool_choice={"type": "any"})
+    with pytest.raises(anthropic.NotFoundError, match="no-such-model"):
+        claude.messages.create(model="no-such-model", max_tokens=5, messages=hello)
+    with (
+        anthropic.Anthropic(base_url=live.base_url, api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(anthropic.AuthenticationError) as refused,
+    ):
+        stranger.messages.create(model="m", max_tokens=5, messages=hello)
+    assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+
+
+def test_a_response_and_its_stream_say_the_same(client: openai.OpenAI, model: str) -> None:
+    wanted: dict[str, Any] = {
+        "model": model,
+        "max_output_tokens": 16,
+        "temperature": 0,
+        "instructions": "Be brief.",
+        "input": [{"role": "developer", "content": "Speak English."}, {"role": "user", "content": "Hello"}],
+        "tools": [{"type": "function", "name": "read", "parameters": TOOL, "strict": False}, {"type": "web_search"}],
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+    }
+    whole = client.responses.create(**wanted)
+    assert (whole.object, whole.model) == ("response", model)
+    assert whole.usage is not None
+    with client.responses.stream(**wanted) as stream:
+        types = [event.type for event in stream]
+        streamed = stream.get_final_response() if types[-1] == "response.completed" else None
+    assert types[0] == "response.created"
+    assert types[-1] == f"response.{whole.status}"
+    if streamed is not None:
+        assert streamed.output_text == whole.output_text
+        assert streamed.usage is not None
+        assert streamed.usage.total_tokens == whole.usage.total_tokens
+
+
+def test_responses_errors_become_the_clients_own_exceptions(client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=model, input="x", previous_response_id="resp_1")
+    assert refused.value.param == "previous_response_id"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.responses.create(model="no-such-model", input="x")
+    assert unknown.value.code == "model_not_found"

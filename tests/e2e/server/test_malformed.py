@@ -1,0 +1,217 @@
+"""A thousand malformed requests: drawn from the served OpenAPI document by schemathesis, and made by hand.
+
+No 5xx but 503, errors always in OpenAI's shape, nothing left behind, and the server answers afterwards.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, cast
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+
+from adapters.fake.options import FakeOptions
+from tests.support.effort import scaled
+from tests.support.http.servers.fake_service import FakeService, fake_service
+from tests.support.processes.resources import resources
+
+pytestmark = pytest.mark.slow
+
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+NUM_MUTATED = 800
+NUM_TRUNCATED = 100
+NUM_NEGATIVE = scaled(40)
+"""For each of the two routes that take a body. One of these takes as long as thirty of those made by hand."""
+NUM_POSITIVE = scaled(25)
+
+VALID: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "model": "fake-attention",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "f"}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "4"},
+        ],
+        "max_tokens": 4,
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "top_k": 5,
+        "logit_bias": {"65": 1},
+        "seed": 1,
+        "stop": ["x"],
+        "n": 1,
+        "logprobs": True,
+        "top_logprobs": 1,
+        "stream": False,
+        "stream_options": {"include_usage": True},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "chat_template_kwargs": {"a": 1},
+    },
+    COMPLETIONS: {
+        "prompt": ["a", [98, 99]],
+        "max_tokens": 4,
+        "min_tokens": 1,
+        "echo": False,
+        "best_of": 1,
+        "n": 1,
+        "logprobs": None,
+        "stop": "y",
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+        "stream": True,
+        "cache_salt": "s",
+    },
+    RESPONSES: {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "4"},
+            {"type": "web_search_call", "action": [[], {"x": []}]},
+            {"type": "item_reference", "id": "msg_resp-3_0"},
+        ],
+        "previous_response_id": "resp-3",
+        "instructions": "be brief",
+        "max_output_tokens": 4,
+        "tools": [{"type": "function", "name": "f", "parameters": {}}],
+        "include": ["reasoning.encrypted_content"],
+        "text": {"format": {"type": "text"}},
+        "metadata": {"a": "b"},
+        "store": True,
+        "stream": False,
+    },
+}  # fmt: skip
+
+JUNK: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, -(2**63) - 1, 10**40, 0.5, -0.0, 1e308, -1e308, "", " ", "x",
+    "\x00", "é漢🌍", "none", "[DONE]", "x" * 4_000, [], [[]], [None], [""], [0], ["x", 1], {}, {"": ""}, {"a": None},
+    {"type": "text"}, {"role": "user"}, [{"role": "user"}], {"x": {"x": {"x": []}}}, list(range(300)),
+)  # fmt: skip
+
+
+class Tally:
+    """Sends requests and checks every answer."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service = service
+        self.statuses: Counter[int] = Counter()
+
+    def post(self, path: str, body: bytes) -> None:
+        response = self.service.client.post(path, content=body, headers={"content-type": "application/json"})
+        self.note(response.status_code, response.headers["content-type"], response.content, body)
+
+    def note(self, status: int, content_type: str, answer: bytes, request: object) -> None:
+        self.statuses[status] += 1
+        assert status < 500 or status == 503, f"{status} for {request!r}: {answer[:500]!r}"
+        if status >= 400:
+            assert content_type == "application/json"
+            assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}, request
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Tally]:
+    with fake_service(FakeOptions(context_length=300, eos_every=0)) as service:
+        assert service.client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 2}).status_code == 200
+        first = service.client.post(RESPONSES, json={"input": "x", "max_output_tokens": 2}).json()
+        assert [first["id"], first["output"][0]["id"]] == [VALID[RESPONSES]["previous_response_id"], "msg_resp-3_0"]
+        before = resources()
+        counted = Tally(service)
+        yield counted
+        service.wait_until_idle()
+        assert not service.events.of("FaultObserved")
+        answer = service.client.post(CHAT, json={"messages": [{"role": "user", "content": "still there?"}]})
+        assert answer.status_code == 200
+        service.wait_until(lambda: resources().is_within(before), f"no more than {before}")
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_valid_bodies_with_junk_somewhere(tally: Tally, path: str) -> None:
+    generator = random.Random(f"junk {path}")
+    for _ in range(NUM_MUTATED // 2):
+        body = deepcopy(VALID[path])
+        for _ in range(generator.choice((1, 1, 1, 2, 4))):
+            _spoil(body, generator)
+        tally.post(path, json.dumps(body).encode())
+
+
+def _spoil(body: dict[str, Any], generator: random.Random) -> None:
+    """Replace or remove one value anywhere in the tree."""
+    places = list(_places(body))
+    container, key = generator.choice(places)
+    if generator.random() < 0.15:
+        del container[key]
+    else:
+        container[key] = deepcopy(generator.choice(JUNK))
+
+
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+    for key in keys:
+        yield node, key
+        yield from _places(node[key])
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_bytes_cut_off_and_flipped(tally: Tally, path: str) -> None:
+    generator = random.Random(f"bytes {path}")
+    whole = json.dumps(VALID[path]).encode()
+    for _ in range(NUM_TRUNCATED // 2):
+        if generator.random() < 0.5:
+            tally.post(path, whole[: generator.randrange(len(whole))])
+        else:
+            spoiled = bytearray(whole)
+            for _ in range(generator.choice((1, 2, 8))):
+                spoiled[generator.randrange(len(spoiled))] = generator.randrange(256)
+            tally.post(path, bytes(spoiled))
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("mode", "count"), [(GenerationMode.NEGATIVE, NUM_NEGATIVE), (GenerationMode.POSITIVE, NUM_POSITIVE)]
+)
+def test_what_schemathesis_makes_of_the_document(tally: Tally, path: str, mode: GenerationMode, count: int) -> None:
+    document = tally.service.client.get("/schema/openapi.json").json()
+    operation = schemathesis.openapi.from_dict(document)[path]["POST"]
+    seen = 0
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Case) -> None:
+        nonlocal seen
+        seen += 1
+        response = cast("Any", case.call(base_url=tally.service.base_url))
+        tally.note(response.status_code, response.headers["content-type"][0], response.content, case.body)
+
+    send()
+    assert seen >= count // 2
+
+
+@pytest.mark.parametrize("length", [1, 1_000, 100_000])
+@pytest.mark.parametrize("piece", [b"[", b'{"messages":', b'{"prompt":[', b'"', b"\\u", b"9", b"-", b"\x00", b"\xf0"])
+def test_one_piece_over_and_over(tally: Tally, piece: bytes, length: int) -> None:
+    for path in (CHAT, COMPLETIONS):
+        tally.post(path, piece * length)
+        tally.post(path, b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","n":' + piece * length + b"}")
+
+
+def test_a_thousand_were_sent(tally: Tally) -> None:
+    """Last, and only with the others: most were refused, some were fine, none was the server's fault."""
+    assert sum(tally.statuses.values()) >= 1_000, tally.statuses
+    assert set(tally.statuses) <= {200, 400, 404}
+    assert tally.statuses[400] > tally.statuses[200] > 0

@@ -1,0 +1,118 @@
+"""POST /v1/cache/clear, and `cairn cache clear` through a running server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.fake.environment import FakeClock
+from adapters.fake.options import FakeOptions
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.memory.block_store import MemoryBlockStore
+from adapters.zstd.codec import ZstdStateCodec
+from application.settings import CacheSettings
+from tests.support.http.cache_requests import PROMPT, complete
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.processes.cli_process import run_cairn
+from tests.support.stores.store_records import EventList
+
+CLEAR = "/v1/cache/clear"
+OPTIONS = FakeOptions(eos_every=0)
+
+
+def clear(service: FakeService, **body: Any) -> dict[str, Any]:
+    response = service.client.post(CLEAR, json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    assert answer.pop("object") == "cairn.cleared"
+    return answer
+
+
+def reused(service: FakeService, **body: Any) -> int:
+    header = complete(service, PROMPT, **body)
+    return int(header.split(";")[0].removeprefix("reused="))
+
+
+def is_stored(service: FakeService) -> bool:
+    """Whether all that was computed is in the store."""
+    queue = service.client.get("/v1/cache/stats").json()["queue"]
+    return queue["persisted"] > 0 and queue["queued"] == 0
+
+
+def test_a_live_server_forgets_everything() -> None:
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
+        assert reused(service) == 0
+        assert reused(service) > 0
+        answer = clear(service)
+        assert answer["records"] > 0
+        assert answer["hot_records"] > 0
+        assert answer["problem"] is None
+        stats = service.client.get("/v1/cache/stats").json()
+        assert (stats["hot"]["used_bytes"], stats["store"]["stored_bytes"]) == (0, 0)
+        assert reused(service) == 0
+        assert reused(service) > 0
+
+
+def test_without_a_store_memory_is_cleared() -> None:
+    with fake_service(OPTIONS, reuses=True) as service:
+        reused(service)
+        assert clear(service)["hot_records"] > 0
+        assert clear(service) == {
+            "hot_records": 0,
+            "records": 0,
+            "bytes": 0,
+            "documents": 0,
+            "document_bytes": 0,
+            "problem": None,
+        }
+        assert reused(service) == 0
+
+
+def test_a_tenant_s_salt_clears_that_tenant() -> None:
+    settings = CacheSettings(salt="the server's own")
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore(), cache_settings=settings) as service:
+        for salt in ("alice", "bob"):
+            assert reused(service, cache_salt=salt) == 0
+        service.wait_until(lambda: is_stored(service), "the store to have what was computed")
+        answer = clear(service, salt="alice")
+        assert answer["records"] > 0
+        assert answer["bytes"] > 0
+        assert reused(service, cache_salt="bob") > 0
+        assert reused(service, cache_salt="alice") == 0
+        assert clear(service, salt="")["records"] == 0
+        assert clear(service, model="somebody else's")["records"] == 0
+        assert clear(service, model=DEFAULT_MODEL, salt="bob")["records"] > 0
+
+
+@pytest.mark.parametrize("body", [{"modle": "x"}, {"model": 7}, {"salt": ["alice"]}, [], "all"], ids=str)
+def test_what_is_not_understood_clears_nothing(body: Any) -> None:
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
+        reused(service)
+        response = service.client.post(CLEAR, json=body)
+        assert response.status_code == 400, response.text
+        assert service.client.get(CLEAR).status_code == 405
+        assert reused(service) > 0
+
+
+def test_the_command_asks_the_server_that_has_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    with fake_service(OPTIONS, reuses=True, store=store) as service:
+        reused(service)
+        service.client.post("/v1/cache/warm", json={"prompt": PROMPT})
+        port = service.base_url.rpartition(":")[2]
+        environment = {"CAIRN_STORE__DIR": str(path), "CAIRN_SERVER__PORT": port, "CAIRN_STORE__QUOTA": "64MiB"}
+        asked = run_cairn(tmp_path, "cache", "clear", stdin="n\n", **environment)
+        assert asked.returncode == 1
+        assert "records?" in asked.stderr
+        assert reused(service) > 0
+        done = run_cairn(tmp_path, "cache", "clear", "--yes", "--json", **environment)
+        assert done.returncode == 0, done.stderr
+        removed = json.loads(done.stdout)
+        assert removed["removed"] > 0
+        assert removed["removed_from_memory"] > 0
+        assert reused(service) == 0
+        # A folder that somebody else has is not guessed to be that server's.
+        other = run_cairn(tmp_path, "cache", "clear", "--yes", "--store", str(path), **environment)
+        assert (other.returncode, "--url" in other.stderr) == (1, True)

@@ -1,0 +1,84 @@
+"""Bodies that are small on the wire and large in memory."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from domain.request.request import ChatPrompt, GenerationRequest
+from interfaces.http.answering.dialect import Dialects
+from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
+from interfaces.http.responses import request, responses
+from interfaces.http.responses.request import ResponsesRequest
+from tests.support.http.servers.fake_service import fake_service
+from tests.support.http.servers.telegraph import PATH, SEND, TELEGRAPH, Telegram
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/cache/explain", "/tokenize"])
+def test_a_body_of_too_many_values_is_refused_before_they_exist(path: str) -> None:
+    """16 MiB of them took 774 MB and stopped the event loop for seconds."""
+    bomb = b'{"messages":[{"role":"user","content":"x"}],"input":[{"type":"x","a":[%s[]]}]}' % (b"[]," * 66_000)
+    with fake_service() as service:
+        response = service.client.post(path, content=bomb, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert "holds more than 1048576 values" in response.json()["error"]["message"]
+
+
+def test_arguments_of_tool_calls_count_too() -> None:
+    function = {"name": "f", "arguments": "[" + "[]," * 66_000 + "[]]"}
+    calls = [{"id": "1", "type": "function", "function": function}]
+    body = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}]}
+    with fake_service() as service:
+        error = service.client.post("/v1/chat/completions", json=body).json()["error"]
+    assert "the arguments of tool calls hold more than 1048576 values" in error["message"]
+    assert error["param"] == "messages"
+
+
+def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
+    """500,000 keys of `logit_bias` took a second to convert."""
+    threads: list[tuple[str, threading.Thread]] = []
+
+    def decode(raw: bytes) -> Telegram:
+        threads.append(("decode", threading.current_thread()))
+        return SEND.decode(raw)
+
+    def convert(body: Telegram, context: RequestContext) -> Sequence[GenerationRequest]:
+        threads.append(("convert", threading.current_thread()))
+        return SEND.convert(body, context)
+
+    recording = replace(TELEGRAPH, operations=(replace(SEND, decode=decode, convert=convert),))
+    with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([recording])) as service:
+        for padding, in_loop in (("", True), (" " * LARGE_BYTES, False)):
+            body = '{"telegram": "x"}' + padding
+            for path in (PATH, "/v1/cache/explain"):
+                answer = service.client.post(path, content=body, headers={"content-type": "application/json"})
+                assert answer.status_code == 200
+            assert [what for what, _ in threads] == ["decode", "convert"] * 2
+            assert {thread.name == "http" for _, thread in threads} == {in_loop}
+            threads.clear()
+
+
+def test_many_logit_biases_are_refused_by_name() -> None:
+    body = {"prompt": "x", "logit_bias": {str(number): 1 for number in range(500_000)}}
+    with fake_service() as service:
+        error = service.client.post("/v1/completions", json=body).json()["error"]
+    assert error["param"] == "logit_bias"
+
+
+def test_what_a_response_refers_to_is_converted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def recorded(body: ResponsesRequest) -> ChatPrompt:
+        threads.append(threading.current_thread())
+        return request.chat_prompt(body)
+
+    large = [{"type": "web_search_call", "x": "x" * LARGE_BYTES}, {"role": "user", "content": "x"}]
+    monkeypatch.setattr(responses, "chat_prompt", recorded)
+    with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
+        first = service.client.post("/v1/responses", json={"input": large}).json()
+        second = service.client.post("/v1/responses", json={"input": "y", "previous_response_id": first["id"]})
+    assert second.status_code == 200
+    assert len(threads) == 2
+    assert all(thread.name != "http" for thread in threads)

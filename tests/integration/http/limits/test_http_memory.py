@@ -1,0 +1,175 @@
+"""What can never fit in memory is refused on every route that computes, before a header is sent; and then the next one
+is answered."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from tests.support.http.servers.fake_service import FakeService, fake_service
+
+TOKEN_BYTES = 16
+"""Of the toy model's two layers."""
+
+ROOM_TOKENS = 1_000
+SHORT, LONG = "x" * 40, "x" * 1_100
+
+
+def _chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _bodies(text: str) -> dict[str, dict[str, Any]]:
+    """By route and what is special about the body: everything that is computed."""
+    return {
+        "/v1/chat/completions": {"messages": _chat(text)},
+        "/v1/chat/completions n": {"messages": _chat(text), "n": 2, "max_tokens": 4},
+        "/v1/chat/completions scored": {"messages": _chat(text), "prompt_logprobs": 1, "max_tokens": 1},
+        "/v1/completions": {"prompt": text},
+        "/v1/completions ids": {"prompt": [65] * len(text)},
+        "/v1/completions list": {"prompt": ["a", text], "max_tokens": 4},
+        "/v1/completions scored": {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0},
+        "/v1/responses": {"input": text},
+        "/v1/messages": {"messages": _chat(text), "max_tokens": 4},
+        "/api/chat": {"messages": _chat(text)},
+        "/api/generate": {"prompt": text},
+        "/v1/cache/warm": {"prompt": text},
+    }
+
+
+STREAMED = [case for case in _bodies("") if case.split()[0] != "/v1/cache/warm" and "scored" not in case]
+
+COMPUTES_NOTHING = {
+    "/admin/api/requests/{request_id:str}/cancel",
+    "/v1/responses/{response_id:str}/cancel",
+    "/v1/messages/count_tokens",
+    "/api/show",
+    "/api/embed",
+    "/api/embeddings",
+    "/v1/cache/explain",
+    "/v1/cache/clear",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/models/load",
+    "/models/unload",
+    "/models/pin",
+    "/models/unpin",
+}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    with fake_service(
+        FakeOptions(reply=reply_with("ok")), room_bytes=ROOM_TOKENS * TOKEN_BYTES, reuses=True
+    ) as running:
+        yield running
+
+
+def refused(service: FakeService, case: str, **fields: Any) -> dict[str, Any]:
+    answer = service.client.post(case.split()[0], json=_bodies(LONG)[case] | {"model": service.model} | fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    error: dict[str, Any] = answer.json()
+    return error
+
+
+def test_every_route_that_takes_a_body_is_known_here(service: FakeService) -> None:
+    """A new one belongs to the bodies above, unless it computes nothing."""
+    posted = {route.path for route in service.app.routes if "POST" in getattr(route, "methods", ())}
+    computing = {case.split()[0] for case in _bodies("")}
+    assert posted == computing | COMPUTES_NOTHING
+
+
+@pytest.mark.parametrize("case", _bodies(""))
+def test_what_never_fits_is_refused_and_the_next_one_answered(service: FakeService, case: str) -> None:
+    stream = {"stream": False} if case.startswith("/api/") else {}
+    body = refused(service, case, **stream)
+    told = str(body)
+    assert "prefill_memory_exceeded" in told
+    numbers = body["memory"] if "memory" in body else body["error"]["memory"]
+    assert numbers["estimated_bytes"] > numbers["available_bytes"] == ROOM_TOKENS * TOKEN_BYTES
+    assert numbers["limit_bytes"] > numbers["available_bytes"]
+    assert 0 < numbers["largest_prompt_tokens"] < len(LONG)
+    answer = service.client.post(case.split()[0], json=_bodies(SHORT)[case] | {"model": service.model} | stream)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_streams_are_refused_with_a_status(service: FakeService, case: str) -> None:
+    assert "prefill_memory_exceeded" in str(refused(service, case, stream=True))
+
+
+def test_nothing_of_it_was_submitted(service: FakeService) -> None:
+    num_queued = len(service.events.of("RequestQueued"))
+    refused(service, "/v1/completions")
+    assert len(service.events.of("RequestQueued")) == num_queued
+    assert service.events.of("RequestRefused")[-1].error_code == "prefill_memory_exceeded"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("case", _bodies(""))
+def test_what_only_a_reading_refuses_is_the_servers_fault(service: FakeService, case: str) -> None:
+    """The prompt fits by configuration, and the process was read to hold more than it leaves."""
+    service.memory.other_bytes = ROOM_TOKENS * TOKEN_BYTES
+    try:
+        answer = service.client.post(case.split()[0], json=_bodies(SHORT)[case] | {"model": service.model})
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["retry-after"]) > 0
+        assert "try again" in answer.text
+        if "list" not in case:  # its first prompt is short
+            refused(service, case, **({"stream": False} if case.startswith("/api/") else {}))
+    finally:
+        service.memory.other_bytes = 0
+
+
+class TestWords:
+    """On which agents shorten a conversation."""
+
+    def test_openai(self, service: FakeService) -> None:
+        error = refused(service, "/v1/chat/completions")["error"]
+        assert (error["code"], error["type"], error["param"]) == (
+            "prefill_memory_exceeded",
+            "invalid_request_error",
+            "messages",
+        )
+        most = error["memory"]["largest_prompt_tokens"] + 1
+        assert f"this model's maximum context length is {most} tokens" in error["message"]
+
+    def test_codex(self, service: FakeService) -> None:
+        """It acts on this code only."""
+        error = refused(service, "/v1/responses", stream=True)["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
+        assert error["message"].startswith("prefill_memory_exceeded: ")
+
+    def test_claude_code(self, service: FakeService) -> None:
+        error = refused(service, "/v1/messages")["error"]
+        assert error["type"] == "invalid_request_error"
+        num_prompt = service.client.post("/v1/messages/count_tokens", json=_bodies(LONG)["/v1/messages"]).json()
+        assert error["message"].startswith(f"prompt is too long: {num_prompt['input_tokens']} tokens > ")
+
+    def test_an_answer_that_is_too_long_says_how_long_it_may_be(self, service: FakeService) -> None:
+        body = {"messages": _chat("x" * 400), "max_completion_tokens": 900}
+        error = service.client.post("/v1/chat/completions", json=body).json()["error"]
+        assert (error["code"], error["param"]) == ("prefill_memory_exceeded", "max_completion_tokens")
+        assert f"maximum context length is {ROOM_TOKENS} tokens" in error["message"]
+        most = int(error["message"].partition("or this one with an answer of ")[2].partition(";")[0])
+        for num_new, status in ((most, 200), (most + 1, 400)):
+            body["max_completion_tokens"] = num_new
+            assert service.client.post("/v1/chat/completions", json=body).status_code == status
+
+    def test_where_the_dialect_lets_the_server_shorten_an_answer_it_does(self, service: FakeService) -> None:
+        """Agents ask for 32,000 tokens whatever they need."""
+        for path, name in (("/v1/messages", "max_tokens"), ("/v1/responses", "max_output_tokens")):
+            prompt = {"messages": _chat("x" * 400)} if path == "/v1/messages" else {"input": "x" * 400}
+            assert service.client.post(path, json=prompt | {name: 32_000}).status_code == 200
+
+
+def test_an_answer_of_no_stated_length_is_as_long_as_memory_allows() -> None:
+    with fake_service(FakeOptions(eos_every=0, context_length=4_000), room_bytes=300 * TOKEN_BYTES) as service:
+        chat = service.client.post("/v1/chat/completions", json={"messages": _chat("x")}).json()
+        assert chat["usage"]["total_tokens"] == 300
+        assert chat["choices"][0]["finish_reason"] == "length"
+        two = service.client.post("/v1/chat/completions", json={"messages": _chat("x"), "n": 2}).json()
+        assert two["usage"]["prompt_tokens"] * 2 + two["usage"]["completion_tokens"] == 300
+        assert service.client.post("/v1/completions", json={"prompt": "x", "max_tokens": 300}).status_code == 400

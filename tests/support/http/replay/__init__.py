@@ -1,0 +1,1 @@
+"""Conversations replayed against several servers, and their scripts."""

@@ -1,0 +1,1 @@
+"""Servers under test: fake, live, killed, held, foreign."""

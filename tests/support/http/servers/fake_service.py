@@ -1,0 +1,270 @@
+"""A whole server on the toy engine, listening on a real socket, with every part within a test's reach."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+import httpx
+from litestar import Litestar
+
+from adapters.config.loader import shown_settings
+from adapters.fake.engine import FakeEngine, FakeModels
+from adapters.fake.environment import FakeClock, FakeIds
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizers
+from adapters.sqlite.document_store import SqliteDocumentStore
+from application.ports.block_store import BlockStore
+from application.ports.document_store import DocumentStore
+from application.ports.model_repository import ModelCheck
+from application.ports.tokenizer import TokenizerLoader
+from application.services.cache_readings import CacheReadings
+from application.services.documents import Documents
+from application.services.event_sinks import EventFanOut
+from application.services.live_figures import LiveFigures
+from application.services.request_timelines import RequestTimelines
+from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.models.model_finder import accept_any_model
+from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_batcher import EventBatcher
+from application.services.token_side.memory_guard import MemoryGuard
+from application.settings import CacheSettings, ModelSettings, ModelTable, ServerSettings, Settings, StoreSettings
+from application.use_cases.cached_prompts import CachedPrompts
+from application.use_cases.check_health import CheckHealth
+from application.use_cases.generate import Generate
+from application.use_cases.models import Models
+from application.use_cases.tokenize import Tokenize
+from application.use_cases.watch_requests import WatchRequests
+from domain.byte_size import ByteSize
+from domain.client import KeyRing, own_clients
+from domain.ids import ModelId
+from domain.models.residency import LoadRoom
+from domain.scheduling.queue_waits import QueueWaits
+from domain.scheduling.step_values import StepLimits
+from interfaces.composition.cache import CacheTiers
+from interfaces.http.answering import event_stream
+from interfaces.http.answering.dialect import Dialects
+from interfaces.http.dialects import DIALECTS
+from interfaces.http.front.connection_limits import ConnectionLimits
+from interfaces.http.front.server import HttpServer, new_event_loop
+from interfaces.http.services import AdminServices, Services
+from tests.support.engines.guards import UnboundedGuard
+from tests.support.engines.short_memory import ShortMemory
+from tests.support.http.servers.lent_app import lent_app
+from tests.support.patience import PATIENCE_S
+from tests.support.telemetry.recording import RecordingEvents
+
+DEFAULT_MODEL = "fake-attention"
+
+# What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.
+event_stream.HEADERS_BY_S = PATIENCE_S
+
+
+@dataclass
+class FakeService:
+    """`base_url` and `client` reach the server; the other fields are its insides."""
+
+    engine: FakeEngine
+    loop: EngineThread
+    requests: OpenRequests
+    pool: ModelPool
+    clock: FakeClock
+    events: RecordingEvents
+    server: HttpServer
+    client: httpx.Client
+    app: Litestar
+    memory: ShortMemory
+    model: str = DEFAULT_MODEL
+
+    @property
+    def base_url(self) -> str:
+        return self.server.base_url
+
+    def num_open_sequences(self) -> int:
+        return sum(len(model.open_ids()) for model in tuple(self.engine.loaded))
+
+    def is_idle(self) -> bool:
+        """Nothing waits, runs, holds state or is listened to."""
+        status = self.loop.status()
+        return not (status.num_waiting or status.num_running or self.num_open_sequences() or self.requests.num_open)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, what)
+
+    def wait_until_idle(self) -> None:
+        wait_until(self.is_idle, "the engine to be idle")
+
+
+Serving = Callable[[AbstractContextManager[FakeService]], FakeService]
+"""Starts a server that lasts as long as the test."""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something another thread does; an AssertionError after a time no healthy machine needs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.002)
+
+
+@contextmanager
+def fake_service(
+    options: FakeOptions | None = None,
+    *,
+    by_model: Mapping[str, FakeOptions] | None = None,
+    settings: ServerSettings | None = None,
+    connections: ConnectionLimits | None = None,
+    model_settings: ModelSettings | None = None,
+    models: FakeModels | None = None,
+    tokenizers: TokenizerLoader | None = None,
+    limits: StepLimits | None = None,
+    max_queue: int = 64,
+    reuses: bool = False,
+    read_timeout_s: float = 20.0,
+    hot_bytes: int = 1 << 28,
+    live_bytes: int = 0,
+    store: BlockStore | None = None,
+    cache_settings: CacheSettings | None = None,
+    trace_context: Callable[[], Mapping[str, str]] = dict,
+    dialects: Dialects = DIALECTS,
+    documents: DocumentStore | None = None,
+    keys: KeyRing | None = None,
+    tables: Mapping[str, ModelTable] | None = None,
+    check: ModelCheck = accept_any_model,
+    room: Callable[[], LoadRoom] = LoadRoom,
+    room_bytes: int | None = None,
+    guard: MemoryGuard | None = None,
+    waits: QueueWaits | None = None,
+    max_loaded: int | None = None,
+    room_wait_s: float = ROOM_WAIT_S,
+) -> Iterator[FakeService]:
+    """Start everything, and at the end stop it and check that nothing was left behind.
+
+    `reuses`: with a prefix cache of `hot_bytes` over `store`, and of `live_bytes` beside it: most tests are about
+    records, which taking states over would leave unused. `store` and `documents` are closed at the end.
+    `room_bytes`: what the engine says one request may take of memory; None: nothing.
+    """
+    settings = settings or ServerSettings(port=0)
+    clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
+    whole = Settings(server=settings, cache=cache_settings or CacheSettings())
+    timelines = RequestTimelines(keeps_tokens=whole.shows_text)
+    figures = LiveFigures(clock, timelines)
+    sinks = EventFanOut(timelines, events, figures)
+    engine_events = EventBatcher(clock)
+    engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
+    limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
+    tiers = CacheTiers(
+        Settings(
+            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0)),
+            cache=replace(cache_settings or CacheSettings(), live_states=ByteSize(num_bytes=live_bytes)),
+        ),
+        limits,
+        store if reuses else None,
+        engine_events,
+        clock,
+        read_timeout_s=read_timeout_s,
+    )
+    loop = EngineThread(
+        EngineLoop(
+            batcher=engine_events,
+            prefix_cache=tiers.prefix_cache,
+            guard=guard or UnboundedGuard(),
+            limits=limits,
+            waits=waits,
+        ),
+        make_backend=lambda: engine,
+        close_cache=lambda: tiers.close(PATIENCE_S),
+    )
+    requests = OpenRequests(loop, sinks, clock, max_queue, timelines.explained)
+    repository = models or FakeModels()
+    model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
+    pool = ModelPool(
+        repository=repository,
+        tokenizers=tokenizers or FakeTokenizers(),
+        engine=loop,
+        settings=model_settings,
+        clock=clock,
+        check=check,
+        tables=tables,
+        room=room,
+        max_loaded=max_loaded,
+        room_wait_s=room_wait_s,
+    )
+    document_store = documents or SqliteDocumentStore(None, 0, events, clock)
+    salt = cache_settings.salt if cache_settings is not None else ""
+    kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
+    calls = GeneratedCalls(kept)
+    encoder = PromptEncoder(calls)
+    memory = ShortMemory(loop, room_bytes)
+    generate = Generate(
+        pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls
+    )
+    services = Services(
+        DEFAULT_MODEL,
+        generate,
+        Models(pool, repository, settings.model_of, DEFAULT_MODEL),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
+        CachedPrompts(
+            pool=pool,
+            engine=loop,
+            encoder=encoder,
+            requests=requests,
+            generate=generate,
+            clock=clock,
+            shows_text=whole.shows_text,
+        ),
+        Tokenize(pool, encoder),
+        loop.cache.stats,
+        loop.cache.clear,
+        kept,
+        ids,
+        clock,
+        sinks,
+        AdminServices(
+            figures,
+            WatchRequests(timelines, requests, pool),
+            CacheReadings(loop, kept.usage, clock),
+            lambda: shown_settings(whole, {}, ""),
+        ),
+        trace_context,
+    )
+    if keys is None:
+        keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)
+    server = HttpServer(settings, connections)
+    with lent_app(services, settings, dialects, keys) as app:
+        started = threading.Event()
+
+        async def serve() -> None:
+            loop.start(requests.receive)
+            try:
+                await server.serve(app, lambda _url: started.set(), requests.cut_off)
+            finally:
+                assert await loop.stop(PATIENCE_S), "the compute thread did not end"
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(serve())
+
+        thread = threading.Thread(target=run, name="http")
+        thread.start()
+        try:
+            assert started.wait(PATIENCE_S), "the server did not start"
+            # No https, so no certificates are read: that takes as long as many a test.
+            with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client:
+                service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
+                yield service
+                service.wait_until_idle()
+        finally:
+            server.stop()
+            thread.join(PATIENCE_S)
+            encoder.close()
+            kept.close(PATIENCE_S)
+            pool.close()
+            assert not thread.is_alive(), "the server did not stop"
+            assert not loop.status().is_alive, "the compute thread did not end"
