@@ -184,4 +184,4 @@ def test_a_collector_that_never_answers_does_not_keep_the_server_from_ending(
         for event in Script().finished():
             EventFanOut(timelines, telemetry.sink).emit(event)
         telemetry.shutdown()  # returns while the collector still keeps its answer back
-        assert "not all exported" in caplog.text
+        assert "not exported completely" in caplog.text
