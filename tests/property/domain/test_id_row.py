@@ -66,9 +66,9 @@ def test_an_index_outside_is_refused() -> None:
 @pytest.mark.parametrize("numbers", [(-1,), (1, MAX_TOKEN_ID + 1), (1 << 70,)])
 def test_what_is_no_id_is_refused(numbers: tuple[int, ...]) -> None:
     for given_as in (numbers, list(numbers), iter(numbers)):
-        with pytest.raises(ValueError, match=f"0 to {MAX_TOKEN_ID}"):
+        with pytest.raises(ValueError, match=f"in 0..{MAX_TOKEN_ID}"):
             IdRow(given_as)
-    with pytest.raises(ValueError, match=f"0 to {MAX_TOKEN_ID}"):
+    with pytest.raises(ValueError, match=f"in 0..{MAX_TOKEN_ID}"):
         IdRow((1,)).followed_by(numbers)
 
 
