@@ -1,6 +1,6 @@
 """A thousand malformed requests: drawn from the served OpenAPI document by schemathesis, and made by hand.
 
-No 5xx but 503, errors always in OpenAI's shape, nothing left behind, and the server answers afterwards.
+No 5xx, errors always in OpenAI's shape, nothing left behind, and the server answers afterwards.
 """
 
 import json
@@ -111,7 +111,7 @@ class Tally:
 
     def note(self, status: int, content_type: str, answer: bytes, request: object) -> None:
         self.statuses[status] += 1
-        assert status < 500 or status == 503, f"{status} for {request!r}: {answer[:500]!r}"
+        assert status in (200, 400, 404), f"{status} for {request!r}: {answer[:500]!r}"
         if status >= 400:
             assert content_type == "application/json"
             assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}, request
@@ -135,12 +135,14 @@ def tally() -> Iterator[Tally]:
 
 @pytest.mark.parametrize("path", VALID)
 def test_valid_bodies_with_junk_somewhere(tally: Tally, path: str) -> None:
-    generator = random.Random(f"junk {path}")
+    """Most are refused, some are fine."""
+    generator, before = random.Random(f"junk {path}"), tally.statuses.copy()
     for _ in range(NUM_MUTATED // 2):
         body = deepcopy(VALID[path])
         for _ in range(generator.choice((1, 1, 1, 2, 4))):
             _spoil(body, generator)
         tally.post(path, json.dumps(body).encode())
+    assert tally.statuses[400] - before[400] > tally.statuses[200] - before[200] > 0
 
 
 def _spoil(body: dict[str, Any], generator: random.Random) -> None:
@@ -208,10 +210,3 @@ def test_one_piece_over_and_over(tally: Tally, piece: bytes, length: int) -> Non
     for path in (CHAT, COMPLETIONS):
         tally.post(path, piece * length)
         tally.post(path, b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","n":' + piece * length + b"}")
-
-
-def test_a_thousand_were_sent(tally: Tally) -> None:
-    """Last, and only with the others: most were refused, some were fine, none was the server's fault."""
-    assert sum(tally.statuses.values()) >= 1_000, tally.statuses
-    assert set(tally.statuses) <= {200, 400, 404}
-    assert tally.statuses[400] > tally.statuses[200] > 0

@@ -159,9 +159,9 @@ class Answer:
         """Cancels the choices that have not ended, within one engine step. Idempotent."""
         if self.is_closed:
             return
-        self.is_closed = True
         for id in dict.fromkeys(choice.request.id for choice in self.choices if choice.outcome is None):
             self._engine.cancel(id)
+        self.is_closed = True  # last: other threads may read it, and rely on the cancellation
         for choice in self.choices:
             choice.close()
         self._give_back_if_over()
