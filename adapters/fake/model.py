@@ -16,7 +16,7 @@ from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, TokenLeaf, W
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
-from application.ports.state_access import LeftState
+from application.ports.state_access import LeftState, StateMisfit
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
 from domain.models.model_card import ModelDescription, ModelSource
@@ -83,17 +83,14 @@ class FakeModel:
             self._states[other] = _State(deepcopy(state.leaves), state.position, is_scored=state.is_scored)
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
-        self._begin("restore", id)
-        fresh = self._empty()
+        self._check_thread()
+        calls, state = self._state(id).calls, self._empty()
         try:
-            for group in self._options.layout.groups:
-                self._refill(fresh, group, position, blocks, snapshot)
-        except (ValueError, KeyError) as error:
-            self._states[id] = self._empty()
-            raise ComputeFailed(f"cannot restore at {position}: {error}") from error
-        fresh.position = position
-        fresh.calls = self._states[id].calls
-        self._states[id] = fresh
+            self._begin("restore", id)
+            state = self._refilled(position, blocks, snapshot)
+        finally:
+            state.calls = calls
+            self._states[id] = state
 
     def position(self, id: SequenceId) -> int:
         return self._state(id).position
@@ -269,6 +266,17 @@ class FakeModel:
             if len(parts) == len(group.leaves):
                 groups[group.index] = pack(parts, is_sliced=True)
         return groups
+
+    def _refilled(self, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> _State:
+        state = self._empty()
+        state.position = position
+        try:
+            for group in self._options.layout.groups:
+                self._refill(state, group, position, blocks, snapshot)
+        except Exception as error:
+            failure = StateMisfit if isinstance(error, (ValueError, KeyError)) else ComputeFailed
+            raise failure(f"cannot restore at {position}: {error}") from error
+        return state
 
     def _refill(
         self,

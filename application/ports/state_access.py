@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.prefix.record import GroupPayloads
 
@@ -25,6 +26,11 @@ class LeftState:
     position: int
     first: int
     size_bytes: int
+
+
+class StateMisfit(ComputeFailed):
+    """The pieces given to `restore` do not fit the model (missing tokens or tensors, a wrong shape, dtype or number of
+    bytes), and never will: their records are of no use. Any other ComputeFailed, such as a lack of memory, may pass."""
 
 
 class StateAccess(Protocol):
@@ -44,8 +50,8 @@ class StateAccess(Protocol):
         `blocks`: block 0 onward without a gap; ALL groups in each, TRAILING groups at least in those that their window
         still reaches. `snapshot`: the result of `capture_snapshot` at `position` (or, without SNAPSHOT groups, of
         `capture_blocks` for the partial block); empty where blocks alone suffice. Where a TRAILING slice is shorter
-        than its span, nothing before it is needed. Raises ComputeFailed when the pieces do not fit; the sequence is
-        then empty, at position 0.
+        than its span, nothing before it is needed. Raises StateMisfit when the pieces do not fit, and ComputeFailed on
+        any other failure, after which the same pieces may be restored; the sequence is then empty, at position 0.
         """
         ...
 

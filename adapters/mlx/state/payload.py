@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adapters.mlx.cuda.link import PIECE_BYTES, find_link
 from adapters.mlx.runtime.arrays import byte_view, evaluate, evaluate_soon, from_numpy
+from application.ports.state_access import StateMisfit
 from domain.prefix.record import StatePayload, TensorSpec
 
 ABSENT = TensorSpec("bool", (0,))
@@ -49,7 +50,9 @@ def spec_of(array: mx.array | None) -> TensorSpec:
 
 
 def host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
-    """A tensor's bytes as a numpy array, not copied. numpy has no bfloat16, so those are uint16."""
+    """A tensor's bytes as a numpy array, not copied. numpy has no bfloat16, so those are uint16. Raises StateMisfit."""
+    if data.nbytes != spec.size_bytes:
+        raise StateMisfit(f"a tensor of {spec} has {data.nbytes} bytes, expected {spec.size_bytes}")
     return np.frombuffer(data, "uint16" if spec.dtype == "bfloat16" else spec.dtype).reshape(spec.shape)
 
 

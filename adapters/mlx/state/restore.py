@@ -17,7 +17,7 @@ from adapters.mlx.caches.leaves import Caches, fill, leaf_at, live_arrays, num_t
 from adapters.mlx.runtime.arrays import evaluate, from_numpy
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, upload
-from domain.errors import ComputeFailed
+from application.ports.state_access import StateMisfit
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.record import GroupPayloads, StatePayload, TensorSpec
 
@@ -35,7 +35,7 @@ def restore_caches(
     blocks: Sequence[GroupPayloads],
     snapshot: GroupPayloads,
 ) -> None:
-    """Fills fresh plain `caches` so that they are at `position`, and evaluates them. Raises ComputeFailed if a piece is
+    """Fills fresh plain `caches` so that they are at `position`, and evaluates them. Raises StateMisfit if a piece is
     missing or has the wrong shape."""
     for group in layout.groups:
         if group.policy is HitPolicy.SNAPSHOT:
@@ -59,7 +59,7 @@ def _fill_group(caches: Caches, group: StateGroup, tensors: Sequence[mx.array | 
 def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot: GroupPayloads) -> Tensors:
     payload = snapshot.get(group.index)
     if payload is None:
-        raise ComputeFailed(f"no snapshot of state group {group.index} at position {position}")
+        raise StateMisfit(f"no snapshot of state group {group.index} at position {position}")
     _check(group, expected, payload)
     return cast(DevicePayload, upload([payload])[0]).tensors()
 
@@ -87,7 +87,7 @@ def _tokens(
         ]
     exact = group.policy is HitPolicy.ALL
     if any(have < want or (exact and have != want) for have, want in zip(covered, needed, strict=True) if want):
-        raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
+        raise StateMisfit(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
     used.reverse()
     spare = _by_tensor(group, caches, lambda cache: spare_tokens(cache, position))
     join = _join_on_host if on_cpu() else _join_on_device
@@ -158,11 +158,11 @@ def _drop_surplus(parts: list[Any], num_tokens: int) -> None:
 def _check(group: StateGroup, expected: GroupSpecs, payload: StatePayload) -> None:
     pattern = expected[group.index]
     if len(payload.specs) != len(pattern):
-        raise ComputeFailed(f"state group {group.index} has {len(payload.specs)} tensors, expected {len(pattern)}")
+        raise StateMisfit(f"state group {group.index} has {len(payload.specs)} tensors, expected {len(pattern)}")
     is_sliced = group.policy is not HitPolicy.SNAPSHOT
     for spec, want in zip(payload.specs, pattern, strict=True):
         if not _fits(spec, want, is_sliced):
-            raise ComputeFailed(f"state group {group.index} holds {spec}, which does not match {want}")
+            raise StateMisfit(f"state group {group.index} holds {spec}, which does not match {want}")
 
 
 def _fits(spec: TensorSpec, want: TensorSpec, is_sliced: bool) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
-from application.ports.state_access import StateAccess
+from application.ports.state_access import StateAccess, StateMisfit
 from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import explained, match_with_live
 from application.services.prefix.fetch import PrefixFetch
+from application.services.prefix.live_tier import LiveState
 from application.services.prefix.lookup import Lookup, Resume
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.ids import RequestId, SequenceId
@@ -48,15 +49,20 @@ class CachedSequence(Lookup):
         resume, fetch = self._resume, self._fetch
         if not self._is_ready or resume is None:
             raise IllegalTransition("prefix cache: restored before it was ready")
-        if resume.live is not None and self._attempt(model, "cache.live", lambda: self._take_over(resume)):
-            return self._continue(resume)
-        match, reused = resume.match, dict[str, int]()
-        if fetch is not None and self._put_back(model, fetch):
-            reused = dict(fetch.num_reused)
-        else:
-            fetch = None
-            if match.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
-                match = match.because(StopReason.UNREADABLE)
+        match, live, reused, reason = resume.match, resume.live, dict[str, int](), StopReason.UNREADABLE
+        try:
+            if live is not None:
+                self._tiers.live.take_over(live, self.id, resume.live_position)
+            elif fetch is not None:
+                self._put_back(model, fetch)
+                reused = dict(fetch.num_reused)
+        except ComputeFailed as error:
+            reason = self._failed(model, error)
+            live = fetch = None
+        if live is not None:
+            return self._continue(resume, live)
+        if fetch is None and match.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
+            match = match.because(reason)
         self._explain(resume.chain, match, reused)
         return self._compute(
             resume.chain,
@@ -114,14 +120,9 @@ class CachedSequence(Lookup):
             at_ns = self._tiers.clock.now_ns()
             self._tiers.events.emit(StateCaptured.of(self.request_id, captured, started_ns, at_ns))
 
-    def _take_over(self, resume: Resume) -> None:
-        assert resume.live is not None
-        self._tiers.live.take_over(resume.live, self.id, resume.live_position)
-
-    def _continue(self, resume: Resume) -> int:
+    def _continue(self, resume: Resume, live: LiveState) -> int:
         """Continues from the live state that was taken over."""
-        live, position = resume.live, resume.live_position
-        assert live is not None
+        position = resume.live_position
         match = match_with_live(resume.match, position, resume.chain, self._rules.grid)
         self._explain(resume.chain, match, {self._tiers.live.name: position})
         return self._compute(
@@ -132,16 +133,10 @@ class CachedSequence(Lookup):
             taken_over_bytes=self._shape.state_bytes(position),
         )
 
-    def _put_back(self, model: StateAccess, fetch: PrefixFetch) -> bool:
-        """Restores the state from records. Returns False, and drops the records, when they do not fit the model."""
+    def _put_back(self, model: StateAccess, fetch: PrefixFetch) -> None:
+        """Restores the state from records. Raises ComputeFailed."""
         fetched_ns = self._tiers.clock.now_ns()
-        states = fetch.block_states, fetch.snapshot_state
-        if not self._attempt(model, "cache.restore", lambda: model.restore(self.id, fetch.position, *states)):
-            keys = [record.key for record in reversed(fetch.records)]
-            self._release()
-            self._tiers.indexes.remove(keys, PERSISTED)  # from memory at once; a worker deletes them from the store
-            self._tiers.discard(keys)
-            return False
+        model.restore(self.id, fetch.position, fetch.block_states, fetch.snapshot_state)
         self._tiers.events.emit(
             StateRestored(
                 id=self.request_id,
@@ -153,18 +148,21 @@ class CachedSequence(Lookup):
                 tier_bytes=fetch.tier_bytes,
             )
         )
-        return True
 
-    def _attempt(self, model: StateAccess, where: str, act: Callable[[], None]) -> bool:
-        """Returns False when it failed and the sequence is still open and empty, so that its prompt can be computed."""
-        try:
-            act()
-        except ComputeFailed as error:
-            if self.id not in model.open_ids() or model.position(self.id):
-                raise
-            self._tiers.events.emit(FaultObserved(where, str(error), self._tiers.clock.now_ns()))
-            return False
-        return True
+    def _failed(self, model: StateAccess, error: ComputeFailed) -> StopReason:
+        """Reports a failure to restore and returns the reason to give: the prompt is computed. Records are dropped only
+        if they do not fit the model. Raises the error when the sequence is not open and empty any more."""
+        if self.id not in model.open_ids() or model.position(self.id):
+            raise error
+        tiers, fetch = self._tiers, self._fetch
+        tiers.events.emit(FaultObserved("cache.restore" if fetch else "cache.live", str(error), tiers.clock.now_ns()))
+        if fetch is None or not isinstance(error, StateMisfit):
+            return StopReason.RESTORE_FAILED
+        keys = [record.key for record in reversed(fetch.records)]
+        self._release()
+        tiers.indexes.remove(keys, PERSISTED)  # from memory at once; a worker deletes them from the store
+        tiers.discard(keys)
+        return StopReason.UNREADABLE
 
     def _compute(
         self,

@@ -28,7 +28,8 @@ class PrefixFetch:
     """The records of one match. Compute thread only. It pins hot records until `close`.
 
     `position`: where the sequence resumes with them. `records`: its blocks from the start, then its snapshot if it has
-    one; `missing`: the keys of those that could not be read; both are final once `finish` returned.
+    one; `missing`: the keys of those that could not be read; `gone`: those of them that the store does not have. All
+    are final once `finish` returned.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PrefixFetch:
         """`on_progress` is called from workers whenever something arrived."""
         self.position = match.position
         self.missing: frozenset[RecordKey] = frozenset()
+        self.gone: frozenset[RecordKey] = frozenset()
         self._tiers = tiers
         self._chain = chain
         self._is_exact = rules.grid.is_exact
@@ -52,6 +54,7 @@ class PrefixFetch:
         self._pinned = [record.key for record in self._found if record is not None]
         self._cold = [index for index, record in enumerate(self._found) if record is None]
         self._reads: list[_Read] = []
+        self._unread = set(self._cold)  # the store has not answered, or failed
         self._is_begun = self._begin_reads()
 
     @property
@@ -130,6 +133,7 @@ class PrefixFetch:
             for key, groups, record in checked
             if record is None or record.key != key or not self._is_as_promised(record, groups)
         )
+        self.gone = self.missing - {self._keys[index] for index in self._unread}
         self._promote()
         self._tiers.store.touch([key for key in self._keys if key not in self.missing])
         return not self.missing
@@ -158,10 +162,13 @@ class PrefixFetch:
         """Puts a read's records in their places."""
         self._reads.remove(pair)
         indices, read = pair
-        found, store = read.answer or (), self._tiers.store
+        found, store = read.answer, self._tiers.store
+        if found is None:
+            return
+        self._unread.difference_update(indices)
         if store.uploads_on_compute_thread:
             found = store.uploaded(found)
-        for index, record in zip(indices, found, strict=False):
+        for index, record in zip(indices, found, strict=True):
             self._found[index] = record
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:

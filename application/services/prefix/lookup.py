@@ -341,7 +341,6 @@ class Lookup(SequenceCache):
             self._num_failed += 1
             self._absent |= fetch.missing
             self._is_late = not is_answered
-            if is_answered:
-                self._tiers.indexes.remove(fetch.missing, STORED)
+            self._tiers.indexes.remove(fetch.gone, STORED)
             self._resume = self._find(resume.chain)
         return True

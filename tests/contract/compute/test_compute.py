@@ -1,13 +1,17 @@
 """The compute port's contract, over the toy engine and over MLX on tiny models of each layout."""
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
 
 import pytest
 
 from application.ports.compute import DecodeStart, LoadedModel
+from application.ports.state_access import StateMisfit
 from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy
-from domain.prefix.record import StatePayload, TensorSpec
+from domain.prefix.record import GroupPayloads, HostPayload, StatePayload, TensorSpec
 from domain.request.sampling import SamplingParams
 from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.stores.state_replay import (
@@ -226,17 +230,82 @@ def test_restore_replaces_what_was_held(model: LoadedModel) -> None:
     model.close([cold, busy])
 
 
-def test_a_failed_restore_leaves_the_sequence_empty(model: LoadedModel) -> None:
+def without_bytes(captured: Captured) -> Captured:
+    """Every tensor lacks its last byte."""
+    whole = captured.on_host()
+
+    def cut(payloads: GroupPayloads) -> GroupPayloads:
+        return {
+            index: HostPayload(payload.specs, tuple(data[:-1] for data in payload.buffers()))
+            for index, payload in payloads.items()
+        }
+
+    return Captured(whole.position, [cut(block) for block in whole.blocks], cut(whole.snapshot))
+
+
+def without_tensors(captured: Captured) -> Captured:
+    def emptied(payloads: GroupPayloads) -> GroupPayloads:
+        return dict.fromkeys(payloads, HostPayload((), ()))
+
+    return Captured(captured.position, [emptied(block) for block in captured.blocks], emptied(captured.snapshot))
+
+
+MISFITS = [without_bytes, without_tensors, lambda captured: Captured(captured.position)]
+
+
+@pytest.mark.parametrize("misfit", MISFITS, ids=["bytes", "tensors", "pieces"])
+def test_pieces_that_do_not_fit_are_told_from_other_failures(
+    model: LoadedModel, misfit: Callable[[Captured], Captured]
+) -> None:
     skip_unless_reusable(model)
-    if not any(group.policy is HitPolicy.ALL for group in model.description.layout.groups):
-        pytest.skip("nothing but a snapshot is needed")
-    captured = capture(model, PROMPT, 3 * BLOCK)
+    captured = misfit(capture(model, PROMPT, 3 * BLOCK))
     id = open_at(model, OTHER)
-    with pytest.raises(ComputeFailed):
-        model.restore(id, captured.position, captured.blocks[:1], captured.snapshot)
+    with pytest.raises(StateMisfit):
+        model.restore(id, captured.position, captured.blocks, captured.snapshot)
     assert model.position(id) == 0
     prefill(model, id, PROMPT, len(PROMPT) - 1)
     cold = open_at(model, PROMPT)
+    assert whole_state(model, id) == whole_state(model, cold)
+    model.close([id, cold])
+
+
+@dataclass
+class ScarcePayload:
+    """A payload for which memory is missing until `has_room` says otherwise."""
+
+    payload: StatePayload
+    has_room: Event
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return self.payload.specs
+
+    @property
+    def size_bytes(self) -> int:
+        return self.payload.size_bytes
+
+    def buffers(self) -> tuple[memoryview, ...]:
+        if not self.has_room.is_set():
+            raise MemoryError("no room")
+        return self.payload.buffers()
+
+
+def test_the_same_pieces_are_restored_after_a_passing_failure(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    captured, has_room = capture(model, PROMPT, 3 * BLOCK).on_host(), Event()
+
+    def scarce(payloads: GroupPayloads) -> GroupPayloads:
+        return {index: ScarcePayload(payload, has_room) for index, payload in payloads.items()}
+
+    pieces = captured.position, [scarce(block) for block in captured.blocks], scarce(captured.snapshot)
+    id, cold = open_at(model, OTHER), open_at(model, PROMPT)
+    with pytest.raises(ComputeFailed, match="no room") as failed:
+        model.restore(id, *pieces)
+    assert not isinstance(failed.value, StateMisfit)
+    assert (id in model.open_ids(), model.position(id)) == (True, 0)
+    has_room.set()
+    model.restore(id, *pieces)
+    prefill(model, id, PROMPT, len(PROMPT) - 1)
     assert whole_state(model, id) == whole_state(model, cold)
     model.close([id, cold])
 

@@ -68,6 +68,18 @@ class TestHeader:
                 assert entries[1] == entries[3] == entries[0]
                 assert entries[2] == "reused=0; live=0; hot=0; store=0; computed=300; reason=never-seen"
 
+    def test_a_restore_that_fails_is_counted_and_the_next_one_finds_the_prefix(self) -> None:
+        def out_of_memory(operation: str, _: SequenceId | None, __: int) -> None:
+            if operation == "restore" and not service.events.of("FaultObserved"):
+                raise ComputeFailed("out of memory")
+
+        with fake_service(FakeOptions(hook=out_of_memory), reuses=True) as service:
+            headers = [complete(service, "x" * 300) for _ in range(3)]
+            faults = [fault for fault in service.events.of("FaultObserved") if fault.where == "cache.restore"]
+        assert headers[1] == "reused=0; live=0; hot=0; store=0; computed=300; reason=restore-failed"
+        assert headers[2] == "reused=299; live=0; hot=299; store=0; computed=1; reason=last-token"
+        assert [fault.message for fault in faults] == ["out of memory"]
+
     def test_stays_short(self) -> None:
         with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
             entries = complete(service, "x", n=40).split(", ")
@@ -117,13 +129,13 @@ class TestHeader:
     def test_what_fails_before_admission_has_a_status(self, stream: bool) -> None:
         def fail_to_restore(operation: str, _sequence: SequenceId | None, _count: int) -> None:
             if operation == "restore":
-                raise ComputeFailed("out of luck")
+                raise RuntimeError("out of luck")
 
         with fake_service(FakeOptions(hook=fail_to_restore), reuses=True) as service:
             complete(service)
             response = service.client.post(COMPLETIONS, json={"prompt": PROMPT, "stream": stream})
             assert response.status_code == 500
-            assert response.json()["error"]["message"] == "out of luck"
+            assert response.json()["error"]["message"].endswith("out of luck")
             assert CACHE_HEADER not in response.headers
 
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from adapters.decorators.compute_faults import ComputeFaults, FaultyModel
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
+from application.events import FaultObserved
 from application.ports.tokenizer import EncodedPrompt
+from domain.errors import ComputeFailed
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import HitPolicy, StateLayout
@@ -66,6 +69,20 @@ def test_records_that_are_not_what_their_key_says_are_not_used(layout: StateLayo
     assert job.output == plain_answer(options(layout), PROMPT)
 
 
+class ScarceStore(MemoryBlockStore):
+    """Has no memory for the next reads."""
+
+    num_failures = 0
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise MemoryError("no room")
+        return super().get(keys, groups)
+
+
 class ShrunkStore(MemoryBlockStore):
     """Keeps every record and loses the contents of its state."""
 
@@ -88,6 +105,46 @@ def test_a_state_that_does_not_fit_is_let_go_and_computed_anew(layout: StateLayo
     assert len(driver.events.of("FaultObserved")) == 1
     again = driver.run(PROMPT)
     assert (again.computed, again.output) == (0, job.output)
+    driver.check_idle()
+
+
+@KINDS
+def test_a_restore_that_fails_for_lack_of_memory_costs_one_request_its_prefix(layout: StateLayout) -> None:
+    store, faults = MemoryBlockStore(), ComputeFaults()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    model = driver.model
+    driver.model = FaultyModel(model, faults)
+    stored = store.usage().namespaces
+    faults.arm("restore", ComputeFailed("out of memory"))
+    job = driver.begin(PROMPT, 1)
+    assert driver.step(job)
+    assert (job.position, store.usage().namespaces) == (0, stored)
+    driver.finish(job)
+    assert job.output == plain_answer(options(layout), PROMPT, 1)
+    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.RESTORE_FAILED)
+    (fault,) = driver.events.of("FaultObserved")
+    assert isinstance(fault, FaultObserved)
+    assert (fault.where, fault.message) == ("cache.restore", "out of memory")
+    again = driver.run(PROMPT, 1)
+    assert (again.computed, again.output) == (0, job.output)
+    assert dict(again.explanation.reused) == {"hot": len(PROMPT) - 1}
+    driver.check_idle()
+
+
+@KINDS
+def test_a_read_that_fails_costs_one_request_what_is_stored(layout: StateLayout) -> None:
+    store = ScarceStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), hot_bytes=0, store=store)
+    store.num_failures = 1
+    failed = driver.begin(PROMPT)
+    assert driver.step(failed)
+    assert failed.position < len(PROMPT) - 1
+    driver.fail(failed)
+    again = driver.run(PROMPT)
+    assert again.output == plain_answer(options(layout), PROMPT)
+    assert dict(again.explanation.reused) == {"store": len(PROMPT) - 1}
     driver.check_idle()
 
 
