@@ -8,7 +8,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.ports.compute import (
+    NO_DRAFTS,
+    ComputeEngine,
+    DecodeResult,
+    DecodeStart,
+    Draft,
+    LoadedModel,
+    LoadSteps,
+    PromptScores,
+)
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
@@ -135,8 +144,10 @@ class FaultyModel:
             lambda: self.inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs),
         )
 
-    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        return self._faults.around("decode", lambda: self.inner.decode(ids))
+    def decode(
+        self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
+    ) -> Sequence[DecodeResult]:
+        return self._faults.around("decode", lambda: self.inner.decode(ids, drafts))
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         return self._faults.around("capture_blocks", lambda: self.inner.capture_blocks(id, spans))

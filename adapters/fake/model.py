@@ -6,16 +6,17 @@ every later token.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import takewhile
 from threading import get_ident
 
 from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, TokenLeaf, Words, mix, pack, unpack
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
-from application.ports.compute import DecodeResult, DecodeStart, PromptScores
+from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draft, PromptScores
 from application.ports.state_access import LeftState, StateMisfit
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
@@ -118,8 +119,10 @@ class FakeModel:
             raise
         return scores
 
-    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        return [self._decode_one(id) for id in ids]
+    def decode(
+        self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
+    ) -> Sequence[DecodeResult]:
+        return [self._decode_one(id, drafts.get(id)) for id in ids]
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         state = self._begin("capture_blocks", id)
@@ -182,17 +185,20 @@ class FakeModel:
         states = (*self._states.values(), *self._left.values())
         return sum(leaf.size_bytes for state in states for leaf in state.leaves.values())
 
-    def _decode_one(self, id: SequenceId) -> DecodeResult:
+    def _decode_one(self, id: SequenceId, draft: Draft | None) -> DecodeResult:
         try:
             state = self._begin("decode", id)
             if state.start is None:
                 raise RuntimeError(f"sequence {id} has not started to decode")
-            given = self._decode_some(state, state.start)
+            proposal, is_own = self._proposed(state, state.start, draft)
+            start = state.start
+            given = self._verify(state, start, proposal) if proposal else self._decode_some(state, start)
         except DomainError as error:
             self._states.pop(id, None)
             return DecodeResult(id, error=error)
         tokens, logprobs = zip(*given, strict=True)
-        return DecodeResult(id, tokens, tuple(logprob for logprob in logprobs if logprob is not None))
+        found = tuple(logprob for logprob in logprobs if logprob is not None)
+        return DecodeResult(id, tokens, found, None, len(proposal), is_own and bool(proposal))
 
     def _decode_some(self, state: _State, start: DecodeStart) -> list[tuple[int, TokenLogprob | None]]:
         given: list[tuple[int, TokenLogprob | None]] = []
@@ -205,6 +211,43 @@ class FakeModel:
             state.ahead = self._step(state, start)
         if state.position > before:
             self._settle(state, state.position - before)
+        return given
+
+    def _proposed(self, state: _State, start: DecodeStart, draft: Draft | None) -> tuple[Sequence[int], bool]:
+        """Returns the tokens to verify behind the next one, which is chosen if it was not, and whether the toy's own
+        drafter proposed them."""
+        if draft is None:
+            return (), False
+        if state.ahead is None:
+            state.ahead = self._step(state, start)
+        next_id, ends, own = state.ahead[0], start.eos_token_ids, self._options.drafter
+        found: Sequence[int] = draft.token_ids[1:] if draft.token_ids[:1] == (next_id,) else ()
+        is_own = not found and bool(draft.depth) and own is not None
+        if is_own and own is not None:
+            found = own([*start.prompt_ids, *state.output_ids, next_id])[: draft.depth]
+        size = self._options.vocab_size if next_id not in ends else 0
+        return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, found)), is_own
+
+    def _verify(
+        self, state: _State, start: DecodeStart, proposal: Sequence[int]
+    ) -> list[tuple[int, TokenLogprob | None]]:
+        """Feeds the next token and a proposal behind it, as one pass does, and undoes what was rejected. Returns the
+        next token and the accepted ones."""
+        assert state.ahead is not None
+        leaves, position, given = deepcopy(state.leaves), state.position, [state.ahead]
+        for guess in (*proposal, None):
+            state.feed = given[-1][0]
+            state.output_ids.append(state.feed)
+            state.ahead = self._step(state, start)
+            if state.ahead[0] != guess:
+                break
+            given.append(state.ahead)
+        for rejected in proposal[len(given) - 1 :]:
+            self._append(state, rejected, 1)
+        state.leaves, state.position = leaves, position
+        for token, _ in given:
+            self._append(state, token, 1)
+        self._settle(state, len(given))
         return given
 
     def _num_in_step(self, state: _State) -> int:

@@ -62,7 +62,8 @@ class FakeOptions:
     `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `tokens_per_step`: the most tokens of a decode step, as if a draft
-    was verified; the tokens themselves do not depend on it. `load_error`: `load` fails with this message, after
+    was verified; the tokens themselves do not depend on it. `drafter`: proposes tokens behind a text, as a model's own
+    drafter does; None for none. `load_error`: `load` fails with this message, after
     `load_pieces` pieces and once `load_waits_for` is done.
     """
 
@@ -80,6 +81,7 @@ class FakeOptions:
     chunk_sensitive: bool = False
     runs_ahead: bool = False
     tokens_per_step: int = 1
+    drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
     load_error: str | None = None
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None

@@ -10,6 +10,10 @@ takes a step alone, to be ahead like the others, and joins with it.
 A failed join leaves both groups unchanged. Rows that left are dropped together before the next step, after other rows
 were captured at the end of this one.
 
+A draft is verified by one pass of the waiting tokens and the draft behind them (`verify`). Its positions are then
+sampled one by one, as without a draft, up to the first token that differs: the sampler never sees a position that plain
+decoding does not have, and nothing of it has to be undone. What was fed behind that token is undone (`Rollback`).
+
 A row constrained by a grammar runs ahead like the others: the forward pass of its waiting token is queued, the token is
 read and accepted, and the next one is chosen with the mask that was computed during the pass (`finish_step`).
 
@@ -25,9 +29,10 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from adapters.mlx.caches.leaves import Caches
+from adapters.mlx.caches.leaves import Caches, live_arrays
+from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
-from adapters.mlx.runtime.arrays import evaluate_soon
+from adapters.mlx.runtime.arrays import evaluate_soon, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
@@ -96,6 +101,30 @@ class DecodeGroup:
         assert current is not None
         self._feed(current)
         return current
+
+    def verify(self, drafts: Sequence[Sequence[int]]) -> list[Sampled]:
+        """Feeds the waiting tokens with a draft behind them; returns the waiting tokens, and then those of the draft
+        that were accepted for every row. Waits for them. An error is stored on the rows.
+
+        `drafts`: one a row, of one length, each in the vocabulary and without a token that ends the answer."""
+        given = [_waiting_of(self)]
+        try:
+            rollback = Rollback(self.caches, self.rows[0].position)
+            proposed = mx.stack([token_array(draft) for draft in drafts])
+            tokens = mx.concatenate([given[0].fed, proposed], axis=1)
+            logits = self._pass(tokens)
+            for index in range(tokens.shape[1]):
+                if self._sampler.is_constrained:
+                    self._accept(given[-1])
+                self._queue_choice(logits[:, index])
+                chosen = _waiting_of(self)
+                if index == proposed.shape[1] or chosen.read()[0] != [draft[index] for draft in drafts]:
+                    break
+                given.append(chosen)
+            self._undo(rollback, tokens, len(given))
+        except Exception as error:
+            self._fail(ComputeFailed(f"a decode step failed: {error}"))
+        return given
 
     def finish_step(self) -> None:
         """If a grammar constrains some row: lets it accept the tokens that were fed, and chooses the next ones with the
@@ -230,6 +259,15 @@ class DecodeGroup:
         for row in self.rows:
             row.position += tokens.shape[1]
         return logits
+
+    def _undo(self, rollback: Rollback, fed: mx.array, num_kept: int) -> None:
+        """Undoes the pass of `fed` [rows, width] but for its first `num_kept` tokens."""
+        num_again = rollback.undo(fed.shape[1], num_kept)
+        if num_again:
+            self._forward(fed[:, :num_again], self.caches)
+            evaluate_soon(live_arrays(self.caches))
+        for row in self.rows:
+            row.position -= fed.shape[1] - num_kept
 
     def _accept(self, fed: Sampled) -> None:
         """Waits for the tokens and gives them to the constraints, whose errors are stored on their rows."""

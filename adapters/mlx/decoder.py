@@ -1,28 +1,32 @@
 """Decode steps: which groups take one, in which order they are queued and read, and the results by sequence.
 
-`Decoder.step` is the only caller of decode groups, and `DecodeGroup._pass` the only forward pass of decoding.
+`Decoder.step` is the only caller of decode groups, and `DecodeGroup._pass` the only forward pass of decoding. A group
+whose rows all have a draft verifies it; the others feed their waiting tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from adapters.mlx.batch import DecodeGroup, Forward, Row, join_groups
 from adapters.mlx.sampling.sampled import Sampled
-from application.ports.compute import DecodeResult
+from application.ports.compute import DecodeResult, Draft
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import DecodeMode
+from domain.request.stream import TokenLogprob
 
 
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
-    def __init__(self, forward: Forward, clear_spare: Callable[[], None], mode: DecodeMode) -> None:
+    def __init__(self, forward: Forward, clear_spare: Callable[[], None], mode: DecodeMode, vocab_size: int) -> None:
         """`clear_spare`: returns freed memory to the system if there is much of it."""
         self._forward, self._clear_spare, self._mode = forward, clear_spare, mode
+        self._vocab_size = vocab_size
 
-    def step(self, rows: Sequence[Row], memory: MemoryShape) -> list[DecodeResult]:
-        """Returns the next token of each row, in order. A row that failed has an error instead, and no group any more;
+    def step(self, rows: Sequence[Row], memory: MemoryShape, drafts: Mapping[SequenceId, Draft]) -> list[DecodeResult]:
+        """Returns the next tokens of each row, in order. A row that failed has an error instead, and no group any more;
         the error of its next token is reported by the next step. `memory`: decides which groups join."""
         begun = [row for row in rows if row.is_first_out]
         firsts = [_take_first(row) for row in rows if not row.is_first_out]
@@ -32,14 +36,37 @@ class Decoder:
         for group in groups:
             group.narrow()
         groups = [group for group in groups if group.waiting is not None]
+        proposed = {group: found for group in groups if (found := self._proposed(group, drafts))}
+        plain = [group for group in groups if group not in proposed]
         # Queue every group's next step before reading any: the device computes while results are delivered.
-        steps = [(tuple(group.rows), group.advance()) for group in groups]
-        for group in groups:
+        steps = [(tuple(group.rows), [group.advance()], 0) for group in plain]
+        for group in plain:
             group.finish_step()
+        steps += [(tuple(group.rows), group.verify(found), len(found[0])) for group, found in proposed.items()]
         results: dict[SequenceId, DecodeResult] = {}
-        for members, sampled in [*steps, *firsts]:
-            results |= _read(members, sampled)
+        for members, given, num_proposed in [*steps, *firsts]:
+            results |= _read(members, given, num_proposed)
         return [results.get(row.id) or DecodeResult(row.id, error=row.failure) for row in rows]
+
+    def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[Sequence[int]]:
+        """Returns the tokens to verify behind the waiting ones, as many for each row; empty if a row has none. Waits
+        for the waiting tokens if every row has a draft."""
+        if group.waiting is None or not all(row.id in drafts for row in group.rows):
+            return []
+        try:
+            waiting = group.waiting.read()[0]
+        except Exception:  # the step's own read reports it
+            return []
+        found = [self._continued(row, drafts[row.id], token) for row, token in zip(group.rows, waiting, strict=True)]
+        width = min(map(len, found))
+        return [ids[:width] for ids in found] if width else []
+
+    def _continued(self, row: Row, draft: Draft, waiting: int) -> Sequence[int]:
+        """Returns the draft's tokens behind the waiting one, up to one that is invalid or ends the answer."""
+        ends: frozenset[int] = row.sampler.end_ids if row.sampler is not None else frozenset()
+        if draft.token_ids[:1] != (waiting,) or waiting in ends:
+            return ()
+        return tuple(takewhile(lambda id: 0 <= id < self._vocab_size and id not in ends, draft.token_ids[1:]))
 
     def _started(self, rows: Sequence[Row]) -> list[Row]:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
@@ -82,20 +109,24 @@ def _without_failed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.failure is None]
 
 
-def _take_first(row: Row) -> tuple[tuple[Row, ...], Sampled]:
+def _take_first(row: Row) -> tuple[tuple[Row, ...], list[Sampled], int]:
     if row.first is None:
         raise RuntimeError(f"sequence {row.id} has not started to decode")
     row.is_first_out = True
-    return (row,), row.first
+    return (row,), [row.first], 0
 
 
-def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResult]:
+def _read(rows: Sequence[Row], given: Sequence[Sampled], num_proposed: int) -> dict[SequenceId, DecodeResult]:
+    """Returns the results of one group's step. `given`: the tokens of each position that was fed."""
     try:
-        tokens, logprobs = sampled.read()
+        read = [sampled.read() for sampled in given]
     except Exception as error:
         return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
     results: dict[SequenceId, DecodeResult] = {}
-    for index, row in enumerate(rows):
-        asked = (logprobs[index],) if index in logprobs else ()
-        results[row.id] = DecodeResult(row.id, (tokens[index],), asked)
+    for index, (row, *tokens) in enumerate(zip(rows, *(tokens for tokens, _ in read), strict=True)):
+        asked: list[TokenLogprob] = []
+        for _, logprobs in read:
+            if index in logprobs:
+                asked.append(logprobs[index])
+        results[row.id] = DecodeResult(row.id, (*tokens,), (*asked,), None, num_proposed)
     return results

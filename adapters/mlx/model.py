@@ -23,7 +23,7 @@ from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
-from application.ports.compute import DecodeResult, DecodeStart, PromptScores
+from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draft, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -59,7 +59,7 @@ class MlxModel:
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
-        self._decoder = Decoder(self._forward, self._clear_spare, description.decode_mode)
+        self._decoder = Decoder(self._forward, self._clear_spare, description.decode_mode, description.vocab_size)
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -158,8 +158,10 @@ class MlxModel:
         row.position += len(token_ids)
         return scores
 
-    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        results = self._decoder.step([self._rows[id] for id in ids], self._description.memory)
+    def decode(
+        self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
+    ) -> Sequence[DecodeResult]:
+        results = self._decoder.step([self._rows[id] for id in ids], self._description.memory, drafts)
         self.close([result.id for result in results if result.error is not None])
         self._num_steps += 1
         if self._num_steps % CLEAR_EVERY_STEPS == 0:

@@ -18,14 +18,18 @@ and each later one feeds what the last one gave:
     computes     a chunk     the last chunk                 token 1    token 2
     gives                                        token 1    token 2    token 3
 
-A step may give several tokens (an accepted draft): all but the last of them are fed by then. An adapter may run ahead
-by one token: the one it just sampled is already being fed while the caller processes it. So after `n` tokens the
-position is `n - 1` or `n` behind the prompt; `position` is exact at any time.
+An adapter may run ahead by one token: the one it just sampled is already being fed while the caller processes it. So
+after `n` tokens the position is `n - 1` or `n` behind the prompt; `position` is exact at any time.
+
+A step may give several tokens: those of a Draft that are what plain decoding would have chosen. One forward pass of
+`1 + K` tokens verifies a draft of `K`; a position is accepted while the token that is chosen there, with that
+position's own noise, penalties and grammar, equals the draft. What was fed beyond the last accepted token is undone.
 """
 
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
@@ -62,16 +66,39 @@ class DecodeStart:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """The tokens that may follow those given so far, proposed for one sequence and one step.
+
+    `token_ids`: the first of them are compared with tokens that the adapter has chosen already and did not give yet;
+    if one differs, the draft is void. Ids outside the vocabulary and tokens that end the answer cut it short.
+    `depth`: most tokens that the model's own drafter proposes if `token_ids` is empty or void; 0 for none.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeResult:
     """One sequence's outcome of one decode step: one token or several, or the error that ended it.
 
-    `logprobs`: one for each token where `num_logprobs` asked for them, else empty.
+    `logprobs`: one for each token where `num_logprobs` asked for them, else empty. `num_proposed`: draft tokens that
+    were verified, of which `num_accepted` are among `token_ids`. `is_own_draft`: the model's own drafter proposed them.
     """
 
     id: SequenceId
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     error: DomainError | None = None
+    num_proposed: int = 0
+    is_own_draft: bool = False
+
+    @property
+    def num_accepted(self) -> int:
+        return max(0, len(self.token_ids) - 1)
+
+
+NO_DRAFTS: Mapping[SequenceId, Draft] = MappingProxyType({})
 
 
 PromptScores: TypeAlias = Sequence[TokenLogprob | None]
@@ -120,11 +147,15 @@ class Generating(Protocol):
         """
         ...
 
-    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+    def decode(
+        self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
+    ) -> Sequence[DecodeResult]:
         """Returns the next tokens of each named sequence (any subset of the decoding ones), in the order named.
 
         A sequence's first token was chosen by `start_decode` and does not wait for its second. A row that fails carries
-        its error; the others are unaffected.
+        its error; the others are unaffected. `drafts`: of some of the sequences; they change how many tokens a step
+        gives, never which. Sequences that share a forward pass share the width of the shortest draft among them and the
+        acceptance of the worst: a draft is left out where a row beside it has none.
         """
         ...
 

@@ -125,6 +125,12 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         if self.keys is not None and self._idx + num_tokens > self.num_slots:
             self._resize(self.capacity, self._idx + num_tokens, 0)
 
+    def trim(self, n: int) -> int:
+        """Drops the last `n` tokens of every row, whose slots keep stale values. Returns `n`."""
+        self._idx -= n
+        self.offset = self._positions.at(self._idx)
+        return n
+
     def append(self, rows: Sequence[Any], capacity: int) -> None:
         """Copies plain caches in as the last rows. `capacity`: the number of rows to allocate if the buffer has to
         grow. If this raises, the batch is unchanged."""

@@ -26,17 +26,28 @@ class SamplerRow:
 
     `num_sampled`: tokens chosen so far; a bucket adds its own in `detach`. `counts`: float32 [vocab], how often each
     token was generated; lazy, None without penalties. `ends`: bool [vocab], True at the tokens that end an answer; None
-    without `min_tokens`. `constraint`: the grammar's state, None without a grammar.
+    without `min_tokens`. `end_ids`: these tokens as a set. `constraint`: the grammar's state, None without a grammar.
     """
 
-    __slots__ = ("bias", "constraint", "counts", "ends", "in_prompt", "min_tokens", "num_sampled", "params", "seed")
+    __slots__ = (
+        "bias",
+        "constraint",
+        "counts",
+        "end_ids",
+        "ends",
+        "in_prompt",
+        "min_tokens",
+        "num_sampled",
+        "params",
+        "seed",
+    )
 
     def __init__(self, start: DecodeStart, vocab_size: int) -> None:
         self.params: SamplingParams = start.sampling
         self.seed = start.seed
         self.min_tokens = start.min_tokens
         self.num_sampled = len(start.output_ids)
-        self.constraint = start.constraint
+        self.constraint, self.end_ids = start.constraint, start.eos_token_ids
         self.params.check_vocabulary(vocab_size)
         self.bias: mx.array | None = None
         self.counts: mx.array | None = None

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.fake.engine import FakeEngine
-from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.ports.compute import (
+    NO_DRAFTS,
+    DecodeResult,
+    DecodeStart,
+    Draft,
+    LoadedModel,
+    LoadSteps,
+    PromptScores,
+)
 from application.ports.state_access import LeftState
 from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
@@ -98,12 +106,14 @@ class MeteredModel:
         self._chunks[id] = 0
         return found
 
-    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+    def decode(
+        self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
+    ) -> Sequence[DecodeResult]:
         self._gone_bytes = 0
         longest = max(self.inner.position(id) for id in ids) + 1
         growth = sum(self.shape.state_bytes(self.inner.position(id) + 1) - self._state_bytes(id) for id in ids)
         self._meter.bill("decode", ids, growth, self.shape.decode_bytes(len(ids), longest))
-        return self.inner.decode(ids)
+        return self.inner.decode(ids, drafts)
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         self._meter.bill("capture_blocks", [id])
