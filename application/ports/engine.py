@@ -27,6 +27,7 @@ from application.ports.model_repository import ModelPreview
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity, Heartbeat
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
@@ -63,6 +64,7 @@ class Submission:
     with its prompt. `eos_token_ids`: all tokens that end an answer; with `ignore_eos` none does. `cache_salt`,
     `persist`, `grammar` and `num_prompt_logprobs` as in GenerationRequest; the log probabilities of the prompt come
     with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no bound.
+    `speculates`: drafts may be verified; `predicted_ids`: the text that the client predicts, as tokens, to draft from.
     `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
     reported twice.
     """
@@ -83,6 +85,8 @@ class Submission:
     reasoning_budget: ReasoningBudget | None = None
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
+    speculates: bool = True
+    predicted_ids: IdRow = field(default_factory=IdRow)
     resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
 from domain.models.state_layout import StateLayout
+from domain.speculation.drafter import Drafter, SpeculationMode
 
 
 class DecodeMode(Enum):
@@ -46,13 +47,15 @@ class Vocabulary:
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """The options of a load. `dtype`: of the computation, `float32`, `bfloat16`, `float16`, or `auto` for the engine's
-    choice. `salt`: of the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected
-    size of the weights; 0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a
-    warning of the text side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained
-    by a grammar."""
+    choice. `speculation`: the drafters that may be used. `draft`: folder of a draft model; empty for none. `salt`: of
+    the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected size of the weights;
+    0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a warning of the text
+    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar."""
 
     dtype: str = "auto"
     salt: str = ""
+    speculation: SpeculationMode = SpeculationMode.AUTO
+    draft: str = ""
     weight_bytes: int = 0
     room_bytes: int | None = None
     note: str = ""
@@ -68,7 +71,8 @@ class ModelDescription:
     `weights_digest`: identifies weights, config and quantisation by content; `adapter_digest`: the adapter, empty for
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
-    between different ones. `memory`: the memory that it needs.
+    between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
+    `own_drafter`: its head or draft model, which is loaded with it; None for neither.
     """
 
     id: ModelId
@@ -86,6 +90,8 @@ class ModelDescription:
     runtime: str = ""
     arithmetic: str = ""
     memory: MemoryShape = MemoryShape()
+    speculation: SpeculationMode = SpeculationMode.AUTO
+    own_drafter: Drafter | None = None
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

@@ -153,16 +153,29 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request. Prompt tokens = computed + reused. `reused`: by tier, as Explanation has it."""
+    """Token counts of one request. Prompt tokens = computed + reused. `reused`: by tier, as Explanation has it.
+    `proposed`: draft tokens that were verified, by Drafter value; `accepted`: those of them that are in the answer."""
 
     prompt_tokens: int
     completion_tokens: int
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
+    proposed: Mapping[str, int] = field(default_factory=dict[str, int])
+    accepted: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(cls, explanation: Explanation, completion_tokens: int) -> "Usage":
-        """Return the usage of a prompt with this explanation."""
+        """Returns the usage of a prompt with this explanation."""
         return cls(explanation.num_prompt, completion_tokens, explanation.reused)
+
+    @property
+    def num_accepted(self) -> int:
+        """Draft tokens that were accepted."""
+        return sum(self.accepted.values())
+
+    @property
+    def num_rejected(self) -> int:
+        """Draft tokens that were computed and thrown away."""
+        return sum(self.proposed.values()) - self.num_accepted
 
     @property
     def reused_tokens(self) -> int:
