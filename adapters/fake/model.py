@@ -24,6 +24,7 @@ from domain.models.model_card import ModelDescription, ModelSource
 from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
 from domain.prefix.record import GroupPayloads, StatePayload
 from domain.request.stream import TokenLogprob
+from domain.speculation.drafter import Drafter
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class FakeModel:
             layout=options.layout,
             decode_mode=options.decode_mode,
             memory=options.memory,
+            own_drafter=Drafter.HEAD if options.drafter is not None else None,
+            width_costs=options.width_costs,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 

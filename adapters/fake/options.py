@@ -11,6 +11,7 @@ from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape, StateCost
 from domain.models.model_card import DecodeMode
 from domain.models.state_layout import HitPolicy, LayerState, StateGroup, StateKind, StateLayout
+from domain.speculation.gain import WidthCosts
 
 EOS_ID = 258
 VOCAB_SIZE = 260
@@ -63,8 +64,8 @@ class FakeOptions:
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `tokens_per_step`: the most tokens of a decode step, as if a draft
     was verified; the tokens themselves do not depend on it. `drafter`: proposes tokens behind a text, as a model's own
-    drafter does; None for none. `load_error`: `load` fails with this message, after
-    `load_pieces` pieces and once `load_waits_for` is done.
+    drafter does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `load_error`: `load`
+    fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -82,6 +83,7 @@ class FakeOptions:
     runs_ahead: bool = False
     tokens_per_step: int = 1
     drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
+    width_costs: WidthCosts | None = None
     load_error: str | None = None
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None

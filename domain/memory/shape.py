@@ -107,8 +107,9 @@ class MemoryShape:
         """Returns the peak as `peak_bytes`, without any logits."""
         return self.step.bytes_at(chunk, end)
 
-    def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
-        """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each."""
+    def decode_bytes(self, num_rows: int, num_tokens: int, width: int = 1) -> int:
+        """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each. `width`:
+        tokens that it computes of each: one, and a draft's. Positions are sampled one after the other."""
         base = self.step.base_bytes
-        row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
+        row = self.step.bytes_at(width, num_tokens) - base + width * self.logit_bytes + self.sample_bytes
         return base + num_rows * row

@@ -9,6 +9,7 @@ from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
 from domain.models.state_layout import StateLayout
 from domain.speculation.drafter import Drafter, SpeculationMode
+from domain.speculation.gain import WidthCosts
 
 
 class DecodeMode(Enum):
@@ -72,7 +73,8 @@ class ModelDescription:
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
-    `own_drafter`: its head or draft model, which is loaded with it; None for neither.
+    `own_drafter`: its head or draft model, which is loaded with it; None for neither. `width_costs`: measured while it
+    was loaded; None where drafts are not verified.
     """
 
     id: ModelId
@@ -92,6 +94,7 @@ class ModelDescription:
     memory: MemoryShape = MemoryShape()
     speculation: SpeculationMode = SpeculationMode.AUTO
     own_drafter: Drafter | None = None
+    width_costs: WidthCosts | None = None
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

@@ -15,6 +15,7 @@ from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
 from domain.scheduling.sequence import ACTIVE, Phase
 from domain.scheduling.step_values import SequenceView
+from domain.speculation.gain import MOST_ROWS
 
 GROWN_TOKENS = 256
 """Tokens by which a decoding row's buffers grow at once."""
@@ -128,8 +129,14 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
 
 
 def _decode_bytes(rows: Sequence[Pair]) -> int:
-    """Returns the bytes of one decode step; the rows of a model are as wide as the longest of them."""
-    by_shape: dict[MemoryShape, list[int]] = {}
+    """Returns the bytes of one decode step; the rows of a model are as long as the longest of them, and compute as many
+    tokens as the longest draft."""
+    by_shape: dict[MemoryShape, list[SequenceView]] = {}
     for view, shape in rows:
-        by_shape.setdefault(shape, []).append(view.num_computed)
-    return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
+        by_shape.setdefault(shape, []).append(view)
+    return sum(_step_bytes(shape, views) for shape, views in by_shape.items())
+
+
+def _step_bytes(shape: MemoryShape, views: Sequence[SequenceView]) -> int:
+    width = max(view.width for view in views) if len(views) <= MOST_ROWS else 1
+    return shape.decode_bytes(len(views), max(view.num_computed for view in views) + width, width)

@@ -51,7 +51,8 @@ class SequenceView:
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
     computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself. While
-    restoring: `is_held`: it waits for room to fetch into, or for its grammar.
+    restoring: `is_held`: it waits for room to fetch into, or for its grammar. While decoding: `width`: the most tokens
+    of it that a step computes: one, and a draft's.
     """
 
     id: SequenceId
@@ -69,6 +70,7 @@ class SequenceView:
     follows: SequenceId | None = None
     next_block: BlockHash | None = None
     is_held: bool = False
+    width: int = 1
 
     @property
     def wanted_bytes(self) -> int:

@@ -18,6 +18,10 @@ from itertools import accumulate, pairwise
 from math import inf, isfinite, prod
 from typing import NamedTuple
 
+MOST_ROWS = 4
+"""The most sequences that draft together: more of them seldom have drafts at the same time, and all take the acceptance
+of the worst."""
+
 MARGIN = 1.05
 ALLOWANCE = 0.01
 MOST_CREDIT = 4.0
