@@ -236,6 +236,7 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
         f"The store did not answer in time, so everything after token {found.stopped_at} is computed again."
     ),
     StopReason.UNREADABLE: lambda _: "The stored state could not be read or restored, so it is computed again.",
+    StopReason.RESTORE_FAILED: lambda _: "Restoring the stored state failed this time, so it is computed; it is kept.",
     StopReason.NO_ROOM: lambda _: "Memory has no room for what is stored beside a state made of it: it is computed.",
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
     StopReason.DISABLED: lambda found: f"Nothing is reused: {found.note or 'prefix reuse is off'}.",
