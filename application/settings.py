@@ -10,6 +10,7 @@ from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.models.model_card import parsed_alias
 from domain.request.sampling import SamplingDefaults
+from domain.speculation.drafter import SpeculationMode
 
 FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
@@ -101,14 +102,16 @@ MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype` and
-    `idle_ttl`: as in `[model]`; None for the value there. `parser`: the family of output formats. `salt` separates the
-    prefix cache of this name from other names of the same weights. `pin`: loaded at the start, and never unloaded for
-    other models. `base`: the model whose files are served, by default NAME itself; `adapter`: folder of a LoRA adapter
-    over them. `sampling`: defaults of requests."""
+    """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype`,
+    `idle_ttl`, `speculation` and `draft`: as in `[model]`; None for the value there. `parser`: the family of output
+    formats. `salt` separates the prefix cache of this name from other names of the same weights. `pin`: loaded at the
+    start, and never unloaded for other models. `base`: the model whose files are served, by default NAME itself;
+    `adapter`: folder of a LoRA adapter over them. `sampling`: defaults of requests."""
 
     context_length: int | None = None
     dtype: str | None = None
+    speculation: str | None = None
+    draft: str | None = None
     parser: str = ""
     salt: str = ""
     pin: bool = False
@@ -122,12 +125,19 @@ class ModelTable:
         check_ttl(self.idle_ttl, "idle_ttl")
         if self.dtype is not None:
             check_dtype(self.dtype, "dtype")
+        if self.speculation is not None:
+            check_speculation(self.speculation, "speculation")
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
 
 
 def check_dtype(dtype: str, name: str) -> None:
     allowed = {"auto", "float32", "bfloat16", "float16"}
     require(dtype in allowed, name, f"must be one of {', '.join(sorted(allowed))}")
+
+
+def check_speculation(mode: str, name: str) -> None:
+    allowed = [one.value for one in SpeculationMode]
+    require(mode in allowed, name, f"must be one of {', '.join(allowed)}")
 
 
 def check_context(context_length: int | None, name: str) -> None:
@@ -154,7 +164,8 @@ class ModelSettings:
     tokens of prompt and answer together; None for the model's own. `parsers`: the format of tool calls, as
     MODEL=FAMILY, for models whose template and tokens do not show it. `idle_ttl`: a model that is idle for that long is
     unloaded; None: only to make room. `generation_config`: the sampling of a model's generation_config.json is the
-    default of requests.
+    default of requests. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft
+    model, a model's name or folder, for models of its vocabulary; empty for none.
     """
 
     default: str = "cairn-demo"
@@ -167,6 +178,8 @@ class ModelSettings:
     allowed: tuple[str, ...] = ()
     parsers: tuple[str, ...] = ()
     generation_config: bool = True
+    speculation: str = SpeculationMode.AUTO.value
+    draft: str = ""
 
     @property
     def parser_of(self) -> dict[str, str]:
@@ -178,6 +191,7 @@ class ModelSettings:
         check_dtype(self.dtype, "model.dtype")
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
+        check_speculation(self.speculation, "model.speculation")
         require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
         pairs = (item.rpartition("=") for item in self.parsers)

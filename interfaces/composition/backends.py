@@ -215,7 +215,9 @@ def model_repository(settings: Settings) -> ModelRepository:
         for name, table in settings.models.items()
         if table.adapter
     }
-    named = dict.fromkeys((model.default, *model.allowed, *(entry.base for entry in adapted.values())))
+    bases = (entry.base for entry in adapted.values())
+    drafts = [model.draft, *(table.draft for table in settings.models.values())]
+    named = dict.fromkeys((model.default, *model.allowed, *bases, *filter(None, drafts)))
     repository = HuggingFaceRepository(
         model.dirs,
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],

@@ -1,6 +1,7 @@
 """The model pool over the engine loop: models that are broken, unknown or too large, and rooms that are waited for."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
 from typing import Any
@@ -31,6 +32,7 @@ from domain.models.residency import LoadRoom
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from domain.scheduling.step_values import StepLimits
+from domain.speculation.drafter import SpeculationMode
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
@@ -259,6 +261,45 @@ def test_tables_say_how_single_models_are_loaded() -> None:
 
     bench.run(work)
     assert bench.engine.asked == [LoadOptions("float16", "own"), LoadOptions("bfloat16")]
+
+
+def test_the_drafters_of_a_model_are_its_tables_or_the_servers() -> None:
+    tables = {
+        "b": ModelTable(speculation="draft", draft="a"),
+        "c": ModelTable(speculation="ngram", draft="no model: no drafter needs it"),
+    }
+    bench = Bench(max_loaded=3, tables=tables, draft="a")
+
+    async def work() -> None:
+        for id in (A, B, C):
+            await bench.use(id)
+
+    bench.run(work)
+    assert [(asked.speculation, asked.draft) for asked in bench.engine.asked] == [
+        (SpeculationMode.AUTO, ""),  # a model does not draft for itself
+        (SpeculationMode.DRAFT, "fake:a"),
+        (SpeculationMode.NGRAM, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "tables", "settings"),
+    [
+        ("model.draft", {}, {"draft": "nowhere"}),
+        ('models."b".draft', {"b": ModelTable(draft="nowhere")}, {}),
+    ],
+)
+def test_a_draft_model_that_is_not_served_fails_the_load_by_its_setting(
+    setting: str, tables: dict[str, ModelTable], settings: dict[str, str]
+) -> None:
+    bench = Bench(tables=tables, **settings)
+
+    async def work() -> None:
+        with pytest.raises(ModelLoadFailed, match=f"^{re.escape(setting)} must be a served model's name or a folder:"):
+            await bench.use(B)
+
+    bench.run(work)
+    assert not bench.engine.asked
 
 
 def test_a_request_is_queued_before_the_engine_can_admit_it() -> None:

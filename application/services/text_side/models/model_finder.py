@@ -19,6 +19,7 @@ from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import Residence
 from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
+from domain.speculation.drafter import Drafter, SpeculationMode
 
 NUM_THREADS = 4
 MAX_PENDING = 64
@@ -28,12 +29,13 @@ MAX_PENDING = 64
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A loaded model that is ready for requests. `reuse_note`: why its prompts are never reused; empty when they are.
-    `sampling`: the defaults of requests."""
+    `options`: of its load. `sampling`: the defaults of requests."""
 
     source: ModelSource
     tokenizer: Tokenizer
     description: ModelDescription
     reuse_note: str
+    options: LoadOptions = LoadOptions()
     sampling: SamplingDefaults = SamplingDefaults()
 
 
@@ -101,9 +103,7 @@ class ModelFinder:
     def found_again(self, served: ServedModel) -> FoundModel:
         """As `find`, for a model that was served a moment ago."""
         weight_bytes = served.description.weight_bytes
-        return FoundModel(
-            served.source, served.tokenizer, self._options(served.source.id), weight_bytes, served.sampling
-        )
+        return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.sampling)
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
         """Remembers a failed load, except for lack of memory: that may be tried again at any time."""
@@ -123,12 +123,11 @@ class ModelFinder:
         source = await self.workers.run(self._locate, id)
         if (reason := self._failures.recall(source, self._now_s())) is not None:
             raise ModelLoadFailed(reason)
-        return await self._prepare(source)
+        return await self._prepare(source, await self.workers.run(self._options, source.id))
 
-    async def _prepare(self, source: ModelSource) -> FoundModel:
+    async def _prepare(self, source: ModelSource, options: LoadOptions) -> FoundModel:
         """Checks the files and loads the tokenizer in parallel: both import large libraries at a server's start. An
         error in the files is raised first."""
-        options = self._options(source.id)
         preview, tokenizer = await asyncio.gather(
             self.workers.run(self._check, source, options),
             self.workers.run(self._tokenizers.load, source),
@@ -143,8 +142,25 @@ class ModelFinder:
         return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling)
 
     def _options(self, id: ModelId) -> LoadOptions:
+        """Blocking. Raises ModelLoadFailed for a draft model that cannot be found."""
         table = self._table(id)
-        return LoadOptions(table.dtype or self._settings.dtype, table.salt)
+        mode = SpeculationMode(table.speculation or self._settings.speculation)
+        draft = self._draft_folder(id, table) if mode.allows(Drafter.DRAFT_MODEL) else ""
+        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft)
+
+    def _draft_folder(self, id: ModelId, table: ModelTable) -> str:
+        """Returns the folder of the model's draft model; empty for none. A model does not draft for itself."""
+        draft = self._settings.draft if table.draft is None else table.draft
+        if draft in ("", id):
+            return ""
+        setting = "model.draft" if table.draft is None else f'models."{id}".draft'
+        try:
+            source = self._repository.fetch(ModelId(draft), self._note_download)
+        except (ModelNotFound, ModelLoadFailed) as error:
+            raise ModelLoadFailed(f"{setting} must be a served model's name or a folder: {error.message}") from None
+        if source.adapter:
+            raise ModelLoadFailed(f"{setting} names {draft}, which has an adapter: name its base or another model")
+        return source.path
 
     def _table(self, id: ModelId) -> ModelTable:
         return self._tables.get(id, NOTHING_SET)

@@ -291,7 +291,9 @@ class ModelPool:
         else:
             self._finder.forget_failure(id)
             capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
-            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note, found.sampling)
+            self._served[id] = ServedModel(
+                found.source, found.tokenizer, capped, model.reuse_note, found.options, found.sampling
+            )
             self._residency.loaded(id, model.description.weight_bytes or found.weight_bytes)
         self._move()
 

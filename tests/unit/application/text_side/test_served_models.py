@@ -59,6 +59,7 @@ def test_the_setting_decides_where_it_is_given() -> None:
 def test_a_folder_can_be_allowed_under_its_path(tmp_path: Path) -> None:
     folder = str(_model(tmp_path / "own"))
     assert _served(ServerSettings(api_key=_KEY), ModelSettings(allowed=(folder,))) == {folder}
+    assert _served(ServerSettings(api_key=_KEY), ModelSettings(draft=folder)) == {folder}
     assert _served(ServerSettings(api_key=_KEY)) == set()
 
 
@@ -70,6 +71,7 @@ def test_a_folder_can_be_allowed_under_its_path(tmp_path: Path) -> None:
         ("model.parsers", {"parsers": ("hermes",)}),
         ("model.context_length", {"context_length": 1}),
         ("model.context_length", {"context_length": -8}),
+        ("model.speculation", {"speculation": "fast"}),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(path: str, values: dict[str, object]) -> None:
