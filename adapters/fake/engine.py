@@ -45,7 +45,7 @@ class FakeEngine:
             yield None
         if toy.load_error is not None:
             raise ModelLoadFailed(toy.load_error)
-        model = FakeModel(source, toy)
+        model = FakeModel(source, toy, options.speculation)
         with self._lock:
             self.loaded.append(model)
         return model

@@ -24,7 +24,7 @@ from domain.models.model_card import ModelDescription, ModelSource
 from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
 from domain.prefix.record import GroupPayloads, StatePayload
 from domain.request.stream import TokenLogprob
-from domain.speculation.drafter import Drafter
+from domain.speculation.drafter import Drafter, SpeculationMode
 
 
 @dataclass(slots=True)
@@ -45,7 +45,9 @@ class FakeModel:
     Misuse (an id that is not open, an empty chunk, a span beyond the position, another thread) raises RuntimeError.
     """
 
-    def __init__(self, source: ModelSource, options: FakeOptions) -> None:
+    def __init__(
+        self, source: ModelSource, options: FakeOptions, speculation: SpeculationMode = SpeculationMode.AUTO
+    ) -> None:
         self._options = options
         self._states: dict[SequenceId, _State] = {}
         self._left: dict[SequenceId, _State] = {}
@@ -64,6 +66,7 @@ class FakeModel:
             layout=options.layout,
             decode_mode=options.decode_mode,
             memory=options.memory,
+            speculation=speculation,
             own_drafter=Drafter.HEAD if options.drafter is not None else None,
             width_costs=options.width_costs,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),

@@ -3,7 +3,8 @@
     restore     put back the state of every sequence whose prefix has arrived
     plan        `domain.scheduling.plan_step`: sequences to admit, preempt, decode and prefill within the memory budget
     admit       open a state for each admitted sequence and begin to fetch its prefix
-    decode      one forward pass a model; sequences that are preempted decode once more, and then release their state
+    decode      one forward pass a model, with drafts where they pay; sequences that are preempted decode once more, and
+                then release their state
     deliver     the tokens leave before any prompt's chunk begins
     prefill     one turn of chunks; before a prompt's last chunk its further choices are forked from its state
     look ahead  fetch prefixes for the head of the queue
@@ -28,8 +29,10 @@ from application.services.token_side.event_batcher import ActivityTracker, Event
 from application.services.token_side.loaded_models import LoadedModels
 from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.sequence_run import SequenceRun
+from application.services.token_side.speculation import Speculation
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
+from domain.memory.pressure import Level
 from domain.request.request import FinishReason
 from domain.scheduling.plan_step import admission_order, plan_step
 from domain.scheduling.queue_waits import QueueWaits
@@ -69,7 +72,7 @@ class EngineLoop:
         self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
         self._constraints = constraints
-        self._step_clock = StepClock()
+        self._step_clock, self._speculation = StepClock(), Speculation(batcher)
         self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival
         self._next_id = 0
         self._plan, self._num_standing = StepPlan(), 0
@@ -244,11 +247,14 @@ class EngineLoop:
         for run in runs:
             by_model.setdefault(run.submission.model, {})[run.id] = run
         for model_id, rows in by_model.items():
+            may_draft = self.guard.level <= Level.LEAN
             try:
-                results = {result.id: result for result in self.models[model_id].decode(list(rows))}
+                drafting = {id: run.drafts if may_draft else None for id, run in rows.items()}
+                found = self._speculation.decode(self.models[model_id], drafting)
             except Exception as error:
                 yield from ((run, error) for run in rows.values())
                 continue
+            results = {result.id: result for result in found}
             for id, run in rows.items():
                 result = results.get(id)
                 yield run, NO_RESULT if result is None else result.error or result

@@ -14,6 +14,7 @@ that comes from an engine that was lost begins like a preempted one.
 Every method may raise; the engine loop turns that into the end of this sequence alone. Compute thread only.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
@@ -23,6 +24,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.constraints import AnswerConstraint
 from application.services.token_side.event_batcher import EventBatcher
+from application.services.token_side.speculation import SequenceDrafts, drafts_of
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
@@ -40,7 +42,7 @@ CLOSE_TRIES = 2
 class SequenceRun:
     """A sequence in the engine. `leader`: the choice whose state this one waits for. `constraint`: allows its tokens;
     None allows all. `cache`: reuses nothing until the sequence is queued. `charge_bytes`, `num_waited`: as in
-    SequenceView."""
+    SequenceView. `drafts`: from the end of the prompt on; None if it does not speculate."""
 
     def __init__(
         self, id: SequenceId, submission: Submission, choice: int, *, model: LoadedModel | None, batcher: EventBatcher
@@ -60,6 +62,7 @@ class SequenceRun:
         self.request_id = choice_id(submission.id, choice)
         self.leader: SequenceRun | None = None
         self.constraint: AnswerConstraint | None = None
+        self.drafts: SequenceDrafts | None = None
         self.charge_bytes = self.num_waited = 0
         self._num_reported = resumed.num_prompt_done if resumed is not None else 0  # prompt tokens, as progress
         self._explanation = resumed.explanation if resumed is not None else None
@@ -105,13 +108,15 @@ class SequenceRun:
             follows=cache.follows if cache is not None else None,
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
+            width=1 if self.drafts is None else self.drafts.width,
         )
 
     def usage(self) -> Usage:
-        num_output = len(self.sequence.output_ids)
-        if self._explanation is None:
-            return Usage(len(self.sequence.prompt_ids), num_output)
-        return Usage.of(self._explanation, num_output)
+        num_output, drafts = len(self.sequence.output_ids), self.drafts
+        usage = Usage(len(self.sequence.prompt_ids), num_output)
+        if self._explanation is not None:
+            usage = Usage.of(self._explanation, num_output)
+        return usage if drafts is None else replace(usage, proposed=drafts.proposed, accepted=drafts.accepted)
 
     # ---- waiting ------------------------------------------------------------------------------------------------
 
@@ -194,6 +199,7 @@ class SequenceRun:
             self.cache.prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
+            self.drafts = self.drafts or drafts_of(sequence, self.submission, model.description)
             self._batcher.emit(DecodeStarted(self.request_id, self._batcher.now_ns()))
         return chunk.end - chunk.start
 
