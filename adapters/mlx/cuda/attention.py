@@ -27,6 +27,9 @@ Short queries: 2 to a few hundred tokens of one sequence
     Scores are float32: rounded to bfloat16, peaked ones are wrong by a tenth. Products of 16-bit numbers are exact even
     where a device multiplies float32 by TF32, so the factors are not scaled before. The mask hides padded keys as well;
     all layers share it. Weights are rounded to the values' type, as in the fused kernel.
+
+    On long sequences the copies are too large. A verified draft (up to NARROW queries) is then computed one query at a
+    time by the kernel of plain decoding, which needs no plan and reads the keys once for each.
 """
 
 import logging
@@ -52,6 +55,9 @@ PASSES_TOGETHER = 8
 MOST_BYTES = 64 << 20
 """The most temporary bytes of one layer for short queries: all layers together take less than MLX holds for a chunk,
 which is what is charged. With 32 heads on 8 of 128: 16 queries on 5,000 keys, 64 on 3,000, 428 on 600, 500 on 500."""
+
+NARROW = 17
+"""The most queries that are computed one at a time where the copies would be too large."""
 
 _REGULAR = 256
 """Chunks of a multiple of so many tokens recur in every long prompt, so a plan for one is used again."""
@@ -203,6 +209,8 @@ class ShortQueries:
         if not self._applies(queries, keys, values) or not (mask is None or is_causal):
             self._mask = self._mask_key = None
             return None
+        if layer_bytes(queries, keys, values) > MOST_BYTES:
+            return _one_by_one(queries, keys, values, scale) if is_causal and queries.shape[2] <= NARROW else None
         _, heads, num_queries, dim = queries.shape
         groups, num_keys = keys.shape[1:3]
         of_each = heads // groups
@@ -221,7 +229,6 @@ class ShortQueries:
             and rows == 1
             and is_fusible(queries, keys, values)
             and num_queries <= keys.shape[2]
-            and layer_bytes(queries, keys, values) <= MOST_BYTES
         )
 
     def _added_mask(self, num_queries: int, num_keys: int, of_each: int, is_causal: bool) -> mx.array:
@@ -234,6 +241,21 @@ class ShortQueries:
             self._mask = mx.where(is_seen, mx.array(0, mx.float32), mx.array(-mx.inf, mx.float32))
             self._mask_key = key
         return self._mask
+
+
+def _one_by_one(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+    """Attention of the last tokens of a sequence, each on what is before it."""
+    count, end = queries.shape[2], keys.shape[2]
+    parts = (
+        _fast.scaled_dot_product_attention(
+            queries[:, :, index : index + 1],
+            keys[:, :, : end - count + index + 1],
+            values[:, :, : end - count + index + 1],
+            scale=scale,
+        )
+        for index in range(count)
+    )
+    return mx.concatenate(list(parts), axis=2)
 
 
 def layer_bytes(queries: mx.array, keys: mx.array, values: mx.array) -> int:

@@ -187,12 +187,31 @@ def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, ca
     """A pair takes 34 bytes (four heads of scores and weights, two rows of the mask), a key 256: 4,096 keys without any
     pairs are a MiB."""
     short = [(2, 2), (2, 3232), (64, 416), (64, 413), (160, 160), (120, 224), (13, 1488)]
-    long = [(1, 300), (256, 300), (512, 512), (2, 3233), (64, 417), (177, 177), (2, 60_000)]
+    long = [(1, 300), (256, 300), (512, 512), (64, 417), (177, 177), (18, 60_000)]
     for lengths, expected in ((short, 0), (long, len(long))):
         for queries, keys in lengths:
             *given, cache = asked(queries, keys)
             attention(*given, cache=cache, scale=0.3, mask="causal" if queries > 1 else None)
         assert len(calls) == expected
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(2, 3233), (17, 4000)])
+def test_a_draft_on_a_long_sequence_is_computed_one_query_at_a_time(
+    attention: CudaAttention, calls: list[Any], monkeypatch: pytest.MonkeyPatch, queries: int, keys: int
+) -> None:
+    """By the kernel of plain decoding: no call has two queries, which cuDNN would make a plan for."""
+    *given, cache = asked(queries, keys)
+    fused, widths = mx.fast.scaled_dot_product_attention, list[int]()
+
+    def one(rows: mx.array, *others: Any, **named: Any) -> mx.array:
+        widths.append(rows.shape[2])
+        return fused(rows, *others, **named)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", one)
+    found = attention(*given, cache=cache, scale=0.3, mask="causal")
+    assert widths == [1] * queries
+    assert not calls
+    assert apart(found, exact(*given, 0.3, is_causal=True)) < 0.02
 
 
 def test_what_it_does_not_know_is_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
