@@ -12,46 +12,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.fake.environment import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
-from domain.prefix.record import Record
 from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.processes.cli_process import PATIENCE_S, cairn_process
 from tests.support.processes.processes import finish, start
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.bad_sector import INFO, content, opened
+from tests.support.stores.store_records import keys_of, same
 
-INFO = namespace_of("one")
 SOURCE = Path(__file__).parents[2] / "support/stores/bad_sector.c"
-SIZE_BYTES = 60_000
-HEADER = "from tests.integration.store.test_store_bad_sector import *\nstore, events = opened(Path(sys.argv[1]))\n"
+HEADER = """
+import sys
+from pathlib import Path
+from tests.support.stores.bad_sector import content, opened, say
+from tests.support.stores.store_records import keys_of
+store, events = opened(Path(sys.argv[1]))
+"""
 READ = HEADER + "found = [one is not None for one in store.get(keys_of(content()))]\nstore.close()\nsay(found, events)"
 DELETE = HEADER + "store.delete(keys_of(content()[:1]))\nstore.close()\nsay([], events)"
 COMPACT = HEADER + "store.compact()\nstore.close()\nsay([], events)"
 CLEAR = HEADER + "print(store.erase().problem)\nstore.close()"
 
 
-def content() -> list[Record]:
-    """Six blocks in a row, a branch after the first one, and a snapshot on the fourth."""
-    blocks = chain(INFO, 6, size_bytes=SIZE_BYTES)
-    return [*blocks, *chain(INFO, 2, seed=1, size_bytes=SIZE_BYTES, after=blocks[0]), snapshot(blocks[3], [7])]
-
-
 UNREADABLE = 3
 """The block that lies on the sector: the two after it and the snapshot go with it."""
 LEFT = [True, True, True, False, False, False, True, True, False]
-
-
-def opened(path: Path) -> tuple[LmdbBlockStore, EventList]:
-    events = EventList()
-    return LmdbBlockStore(path, LmdbOptions(8 << 20), ZstdStateCodec(compress=False), events, FakeClock()), events
-
-
-def say(found: list[bool], events: EventList) -> None:
-    faults = [[one.kind, one.message] for one in events.of(StoreFault) if isinstance(one, StoreFault)]
-    sys.stdout.write(json.dumps({"found": found, "faults": faults}))
 
 
 @pytest.fixture(scope="module")
