@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -150,6 +151,7 @@ class EngineClient:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.batches: list[StepBatch] = []
+        self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
         self._arrived = asyncio.Event()
 
     @property
@@ -162,11 +164,12 @@ class EngineClient:
 
     def receive(self, batch: StepBatch) -> None:
         self.batches.append(batch)
+        for id, choice, item in batch.items:
+            self._items[id, choice].append(item)
         self._arrived.set()
 
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:
-        key = RequestId(id), choice
-        return [item for batch in self.batches for *of, item in batch.items if tuple(of) == key]
+        return self._items[id, choice]
 
     def submit(self, id: str, text: str = "a prompt", num_tokens: int = 4, **changes: Any) -> None:
         model = changes.pop("model", MODEL)
