@@ -161,6 +161,19 @@ HOSTILE: dict[str, Callable[[int, Transcript], str]] = {
     "closes": lambda n, case: case.answer.replace("Bern", "</parameter> " * (n // 13)),
 }
 
+HOSTILE_PAIRS = [
+    (name, hostile)
+    for name in ONE_A_FAMILY
+    for hostile, text in HOSTILE.items()
+    if len(text(2_400, TRANSCRIPTS[name])) > len(text(600, TRANSCRIPTS[name]))
+]
+
+
+def _feed(text: str, parser: TextParser) -> None:
+    for start in range(0, len(text), 3):
+        parser.feed(text[start : start + 3])
+    parser.finish()
+
 
 def _num_lines(text: str, parser: TextParser) -> int:
     """Lines of Python that parsing takes, three characters at a time."""
@@ -174,27 +187,23 @@ def _num_lines(text: str, parser: TextParser) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        for start in range(0, len(text), 3):
-            parser.feed(text[start : start + 3])
-        parser.finish()
+        _feed(text, parser)
     finally:
         sys.settrace(before)
     return count
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("name", ONE_A_FAMILY)
+@pytest.mark.parametrize(("name", "hostile"), HOSTILE_PAIRS)
 def test_work_grows_no_faster_than_the_answer(name: str, hostile: str) -> None:
     """Twice as many characters more take twice as many lines more."""
-    case, lines = TRANSCRIPTS[name], []
-    for num_chars in (600, 600, 1_200, 2_400):  # what is compiled at the first time only does not count
-        parser, _ = text_parser(case)
-        lines.append(_num_lines(marked(HOSTILE[hostile](num_chars, case), case), parser))
-    assert lines[3] - lines[2] <= 2.5 * (lines[2] - lines[1]) + 2_000
+    case = TRANSCRIPTS[name]
+    texts = [marked(HOSTILE[hostile](num_chars, case), case) for num_chars in (600, 1_200, 2_400)]
+    _feed(texts[0], text_parser(case)[0])  # what is compiled at the first time only does not count
+    lines = [_num_lines(text, text_parser(case)[0]) for text in texts]
+    assert lines[2] - lines[1] <= 2.5 * (lines[1] - lines[0]) + 2_000
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("name", ONE_A_FAMILY)
+@pytest.mark.parametrize(("name", "hostile"), HOSTILE_PAIRS)
 def test_what_waits_to_be_decided_is_no_longer_than_a_marker(name: str, hostile: str) -> None:
     case = TRANSCRIPTS[name]
     parser, _ = text_parser(case)
