@@ -202,7 +202,7 @@ def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
     id = open_at(model, PROMPT)
     ((payload,),) = (block.values() for block in model.capture_blocks(id, [(0, 32)]))
     assert isinstance(payload, DevicePayload)
-    assert len(payload.specs) == 8
+    assert len(payload.specs) == 4
     assert len(payload.packs) == 1
     model.close([id])
 

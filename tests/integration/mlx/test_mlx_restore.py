@@ -48,8 +48,6 @@ FAMILIES = {
     "rwkv7": "recurrent only, three arrays a layer",
     "lfm2": "short convolutions and attention",
     "qwen3_next": "gated delta and attention",
-    "qwen3_5": "gated delta and attention, nested configuration",
-    "jamba": "mamba and attention",
     "falcon_h1": "composite of recurrent and token caches",
     "baichuan_m1": "composite of recurrent and rotating caches",
     "nemotron_h": "layers without a cache",
@@ -199,7 +197,7 @@ def test_captures_stay_as_they_are_while_the_sequence_goes_on(model: MlxModel) -
     before = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
     prefill(model, id, PROMPT, 140)
     start_greedy(model, id, PROMPT[:141])
-    for _ in range(45):
+    for _ in range(12):
         model.decode([id])
     after = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
     assert after == before

@@ -1,6 +1,6 @@
 """Configurations of nearly every model family of mlx-lm, so small that a forward pass takes milliseconds.
 
-Hidden size 64, four layers, 256 tokens, windows of 40. `COMMON` holds the values most families share under their
+Hidden size 64, two to four layers, 256 tokens, windows of 40. `COMMON` holds the values most families share under their
 various names; a family takes those its arguments know, then its own from `FAMILIES`. Families in `WRAPPED` nest the
 configuration of a text model.
 """
@@ -66,6 +66,7 @@ _YARN = {
 }  # fmt: skip
 _LONG_ROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
 _FULL_HEADS = {"num_key_value_heads": 4}
+_TWO, _THREE = {"num_hidden_layers": 2}, {"num_hidden_layers": 3}
 _MAMBA2 = {"conv_kernel": 4, "n_groups": 2, "time_step_limit": [0.01, 10.0]}
 _NEMOTRON_H = {
     **_MAMBA2, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_proj_bias": False, "ssm_state_size": 32,
@@ -74,7 +75,7 @@ _NO_OP = {"n_heads_in_group": None, "no_op": True, "replace_with_linear": False}
 _FFN = {"ffn_mult": 1.3125, "no_op": False, "replace_with_linear": False}
 _LONGCAT = {
     "attention_method": "MLA", "zero_expert_type": "identity", "zero_expert_num": 2, "mla_scale_q_lora": True,
-    "mla_scale_kv_lora": True,
+    "mla_scale_kv_lora": True, "num_layers": 2,
 }  # fmt: skip
 _KIMI = {"num_heads": 4, "head_dim": 32, "kda_layers": [1, 3], "short_conv_kernel_size": 4}
 
@@ -95,10 +96,10 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     },
     "deepseek": {},
     "deepseek_v2": {"topk_method": "greedy", **_FULL_HEADS, "rope_scaling": _YARN},
-    "deepseek_v3": _FULL_HEADS,
-    "deepseek_v32": _FULL_HEADS,
+    "deepseek_v3": {**_FULL_HEADS, **_TWO},
+    "deepseek_v32": {**_FULL_HEADS, **_TWO},
     "deepseek_v41": {
-        "head_dim": 32, "o_groups": 2, "o_lora_rank": 16, "num_hidden_layers": 5, "compress_ratios": (0, 4, 4, 4, 4),
+        "head_dim": 32, "o_groups": 2, "o_lora_rank": 16, "num_hidden_layers": 4, "compress_ratios": (0, 4, 4, 4),
         "kv_source_layer_ids": (1, 3), "index_source_layer_ids": (1, 3), "candidate_source_layer_id": 1,
         "candidate_topk_blocks": 3, "candidate_block_size": 4, "index_head_dim": 32, "index_topk": 6,
         "rms_norm_eps": 1e-6, "scoring_func": "sqrtsoftplus", "hc_mult": 2, "hc_sinkhorn_iters": 4,
@@ -109,11 +110,11 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "exaone": {},
     "exaone4": {"rope_scaling": None, "sliding_window_pattern": "LLG"},
     "exaone_moe": {"layer_types": _THREE_TO_ONE, "is_moe_layer": [False, True, True, True]},
-    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 32},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 32, **_TWO},
     "gear": {"layer_types": ["conv_mixer", _SLIDING, "conv_mixer", _FULL]},
     "gemma": {},
-    "gemma2": {"query_pre_attn_scalar": 16},
-    "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window_pattern": 2},
+    "gemma2": {"query_pre_attn_scalar": 16, **_TWO},
+    "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window_pattern": 2, **_THREE},
     "gemma4_text": {
         "global_head_dim": 32, "num_kv_shared_layers": 2, "num_hidden_layers": 8, "hidden_size_per_layer_input": 16,
         "vocab_size_per_layer_input": _V, "num_key_value_heads": 1,
@@ -125,7 +126,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": {"rope_scaling": None},
     "glm4_moe_lite": {},
     "glm_moe_dsa": {"rope_parameters": _ROPE},
-    "gpt2": _FULL_HEADS,
+    "gpt2": {**_FULL_HEADS, "n_layer": 2},
     "gpt_bigcode": {"multi_query": True, "num_key_value_heads": 1},
     "gpt_neox": _FULL_HEADS,
     "gpt_oss": {
@@ -173,12 +174,12 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     },
     "lfm2_moe": {"use_expert_bias": True, "num_dense_layers": 1, "layer_types": ["conv", _FULL] * 2},
     "lille-130m": {"block_size": 4096},
-    "llama": {},
+    "llama": _TWO,
     "llama4_text": {"no_rope_layers": [1, 1, 1, 0]},
     "longcat_flash": _LONGCAT,
     "longcat_flash_ngram": _LONGCAT,
-    "mamba": {"state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128},
-    "mamba2": {**_MAMBA2, "num_heads": 8, "head_dim": 16, "state_size": 32, "time_step_rank": "auto"},
+    "mamba": {**_TWO, "state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128},
+    "mamba2": {**_MAMBA2, **_TWO, "num_heads": 8, "head_dim": 16, "state_size": 32, "time_step_rank": "auto"},
     "mellum": {"layer_types": _THREE_TO_ONE, "rope_parameters": _ROPES},
     "mimo": {},
     "mimo_v2_flash": {
@@ -230,15 +231,16 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen": {"kv_channels": 16},
     "qwen2": {},
     "qwen2_moe": {},
-    "qwen3": {},
+    "qwen3": _TWO,
     "qwen3_moe": {},
-    "qwen3_next": {"full_attention_interval": 2},
+    "qwen3_next": {"full_attention_interval": 2, **_THREE},
     "recurrent_gemma": {
         "conv1d_width": 4, "logits_soft_cap": 30.0, "block_types": ["recurrent", "recurrent", "attention"],
         "num_key_value_heads": 1,
     },
     "rwkv7": {
         "a_low_rank_dim": 16, "v_low_rank_dim": 16, "gate_low_rank_dim": 16, "decay_low_rank_dim": 16, "head_dim": 32,
+        **_TWO,
     },
     "seed_oss": {},
     "smollm3": {},
@@ -283,10 +285,10 @@ WHOLE: Mapping[str, Mapping[str, Any]] = {
     "gemma3n": {
         "vocab_size": _V,
         "text_config": {
-            **_NESTED, "model_type": "gemma3n", "num_hidden_layers": 6, "num_kv_shared_layers": 2,
+            **_NESTED, "model_type": "gemma3n", "num_hidden_layers": 4, "num_kv_shared_layers": 2,
             "vocab_size_per_layer_input": _V, "sliding_window": _W, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
-            "final_logit_softcapping": 30.0, "layer_types": [_SLIDING, _SLIDING, _FULL] * 2,
-            "activation_sparsity_pattern": [0.5] * 2 + [0.0] * 4, "hidden_size_per_layer_input": 16,
+            "final_logit_softcapping": 30.0, "layer_types": [_SLIDING, _FULL] * 2,
+            "activation_sparsity_pattern": [0.5] * 2 + [0.0] * 2, "hidden_size_per_layer_input": 16,
             "altup_num_inputs": 4, "altup_coef_clip": 120.0, "altup_correct_scale": True, "altup_active_idx": 0,
             "laurel_rank": 8,
         },
@@ -332,7 +334,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             },
         },
     ),
-    "llama+swa": ("llama", {"layer_types": _THREE_TO_ONE, "sliding_window": _W}),
+    "llama+swa": ("llama", {"layer_types": _THREE_TO_ONE, "sliding_window": _W, "num_hidden_layers": 4}),
     "nemotron_h+moe": (
         "nemotron_h",
         {"hybrid_override_pattern": ["M", "E", "*", "E"], "moe_shared_expert_intermediate_size": 32},
