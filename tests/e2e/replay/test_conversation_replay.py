@@ -26,9 +26,9 @@ from application.settings import EngineSettings
 from domain.prefix.snapshot_policy import lattice
 from tests.support.http.replay.replay import Answer, Replay
 from tests.support.http.replay.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
-from tests.support.http.replay.replay_servers import CachingServer, cacheless_server, caching_server
+from tests.support.http.replay.replay_servers import CACHELESS, CachingServer, caching_server, cairn_server
 from tests.support.http.servers.fake_service import wait_until
-from tests.support.mlx.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_demos
+from tests.support.mlx.small_demos import SMALL_DEMOS, SMALL_HYBRID
 
 pytestmark = pytest.mark.slow
 
@@ -43,22 +43,16 @@ TOOL_TURN = 4
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_demos(tmp_path_factory.mktemp("models"))
+def caching(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CachingServer]:
+    with caching_server(tmp_path_factory.mktemp("store"), ENGINE, demos) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def caching(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CachingServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with caching_server(tmp_path_factory.mktemp("store"), ENGINE, folder) as server:
-            yield server
-
-
-@pytest.fixture(scope="module")
-def cacheless(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    flags = ("--model-dir", str(folder), *FLAGS)
-    with cacheless_server(tmp_path_factory.mktemp("home"), *flags) as client:
+def cacheless(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Computes every prompt from its first token, beside the other server: in a process of its own."""
+    flags = (*CACHELESS, "--model-dir", str(demos), *FLAGS)
+    with cairn_server(tmp_path_factory.mktemp("home"), *flags) as (_, client):
         yield client
 
 

@@ -1,7 +1,6 @@
 """Exact mode over HTTP: not a bit of any log probability tells a restored prefix from a recomputed one."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 
 from domain.prefix.explanation import common_length
 from tests.support.http.replay.replay_chats import TOOLS, Message, opening, question, tool_call
-from tests.support.http.replay.replay_servers import cacheless_server, cairn_server, wait_until_written
-from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
+from tests.support.http.replay.replay_servers import CACHELESS, cairn_server, wait_until_written
+from tests.support.mlx.small_demos import SMALL_DEMOS
 
 pytestmark = pytest.mark.slow
 
@@ -43,21 +42,18 @@ def ask(client: httpx.Client, model: str, messages: list[Message]) -> tuple[tupl
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_demos(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def recomputed(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[dict[str, list[Any]]]:
-    with cacheless_server(tmp_path_factory.mktemp("home"), "--model-dir", str(folder), *FLAGS) as client:
-        yield {model: [ask(client, model, messages)[2] for messages in turns()] for model in SMALL_DEMOS}
+def recomputed(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """By a process as well: this one computes with another BLAS."""
+    flags = (*CACHELESS, "--model-dir", str(demos), *FLAGS)
+    with cairn_server(tmp_path_factory.mktemp("home"), *flags) as (_, client):
+        return {model: [ask(client, model, messages)[2] for messages in turns()] for model in SMALL_DEMOS}
 
 
 def test_restored_and_recomputed_answers_are_equal_to_the_last_bit(
-    tmp_path: Path, folder: Path, recomputed: dict[str, list[Any]]
+    tmp_path: Path, demos: Path, recomputed: dict[str, list[Any]]
 ) -> None:
     """Before and after a kill. What is restored ends on the grid, and is all there is up to there."""
-    arguments = ("--exact", "--model-dir", str(folder), "--store", str(tmp_path / "store"), *FLAGS)
+    arguments = ("--exact", "--model-dir", str(demos), "--store", str(tmp_path / "store"), *FLAGS)
     order = {False: (0, 1, 2, 3, 3), True: (4, 3)}
     known: dict[str, list[tuple[int, ...]]] = {model: [] for model in SMALL_DEMOS}
     for is_restarted, numbers in order.items():

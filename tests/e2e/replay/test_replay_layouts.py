@@ -10,7 +10,7 @@ A model whose cache class nobody knows computes everything, rightly, and says wh
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ RECURRENT = ("mamba2", "falcon_h1", "qwen3_next", "deepseek_v41")
 UNKNOWN = "llama"
 BLOCK, GRID = 64, 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)
-FLAGS = ("--block-size", str(BLOCK), "--prefill-grid", str(GRID))
 NUM_PROMPT, EDIT_AT = 160, 138
 WANTED: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
 
@@ -64,17 +63,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
-    home = tmp_path_factory.mktemp("home")
-    with cacheless_server(home, "--model-dir", str(folder), *FLAGS) as client:
+def expected(folder: Path) -> dict[str, list[Answer]]:
+    with cacheless_server(folder, ENGINE) as client:
         return replay_all(client, (*SLICED, *RECURRENT, UNKNOWN))
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield tmp_path_factory.mktemp("store")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.http.replay.replay import Answer, Replay
 from tests.support.http.replay.replay_chats import TOOLS, Message, opening, question, tool_call
 from tests.support.http.replay.replay_servers import cacheless_server, cairn_server, wait_until_written
-from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
+from tests.support.mlx.small_demos import SMALL_DEMOS
 
 pytestmark = pytest.mark.slow
 
@@ -25,20 +25,15 @@ def turns() -> list[list[Message]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_demos(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
-    with cacheless_server(tmp_path_factory.mktemp("home"), "--model-dir", str(folder)) as client:
+def expected(demos: Path) -> dict[str, list[Answer]]:
+    with cacheless_server(demos) as client:
         return {model: [Replay(client, model, **WANTED).chat(turn) for turn in turns()] for model in SMALL_DEMOS}
 
 
 def test_a_conversation_goes_on_after_a_kill_and_after_a_stop(
-    folder: Path, tmp_path: Path, expected: dict[str, list[Answer]]
+    demos: Path, tmp_path: Path, expected: dict[str, list[Answer]]
 ) -> None:
-    flags = ("--store", str(tmp_path / "store"), "--model-dir", str(folder))
+    flags = ("--store", str(tmp_path / "store"), "--model-dir", str(demos))
     answers: dict[str, list[Answer]] = {model: [] for model in SMALL_DEMOS}
     with cairn_server(tmp_path, *flags, OTEL_SDK_DISABLED="false") as (cairn, client):
         replays = {model: Replay(client, model, **WANTED) for model in SMALL_DEMOS}

@@ -12,7 +12,7 @@ from domain.prefix.record import StatePayload
 from tests.support.http.replay.replay import Replay
 from tests.support.http.replay.replay_chats import Message, opening, question
 from tests.support.http.replay.replay_servers import caching_server
-from tests.support.mlx.small_demos import SMALL_DEMOS, write_small_demos
+from tests.support.mlx.small_demos import SMALL_DEMOS
 
 
 def turns() -> list[list[Message]]:
@@ -20,18 +20,12 @@ def turns() -> list[list[Message]]:
     return [first, [*first, {"role": "assistant", "content": "Go on."}, question(2)]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_demos(tmp_path_factory.mktemp("models"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", SMALL_DEMOS)
 def test_a_conversation_goes_on_from_landed_state(
-    model: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with caching_server(tmp_path / "store", model_dir=folder) as server:
+    with caching_server(tmp_path / "store", model_dir=demos) as server:
         first = Replay(server.client, model, max_tokens=8)
         answers = [first.chat(messages) for messages in turns()]
     uploaded: list[StatePayload] = []
@@ -42,7 +36,7 @@ def test_a_conversation_goes_on_from_landed_state(
         return found
 
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
-    with caching_server(tmp_path / "store", model_dir=folder, upload=upload_and_note) as server:
+    with caching_server(tmp_path / "store", model_dir=demos, upload=upload_and_note) as server:
         again = Replay(server.client, model, max_tokens=8)
         repeated = [again.chat(messages) for messages in reversed(turns())]
         assert not [event for event in server.events.events if isinstance(event, FaultObserved)]

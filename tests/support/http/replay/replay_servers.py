@@ -12,6 +12,7 @@ from adapters.mlx.runtime.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.services.prefix.store_tier import Upload
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from domain.byte_size import ByteSize
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.engines.steered_engine import PrefillGate, SteeredEngine
 from tests.support.http.replay.replay import TIMEOUT_S
@@ -45,12 +46,7 @@ def caching_server(
     store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None, upload: Upload | None = None
 ) -> Iterator[CachingServer]:
     """`upload`: as in Backend; where this runs, the backend itself has none."""
-    settings = Settings(
-        server=ServerSettings(port=0, keepalive_s=0.05),
-        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else ()),
-        engine=engine or EngineSettings(),
-        store=StoreSettings(dir=str(store_dir)),
-    )
+    settings = _settings(StoreSettings(dir=str(store_dir)), engine, model_dir)
     gate, events = PrefillGate(), RecordingEvents()
     steered = Backend(
         lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), preferred_grid(), upload=upload
@@ -60,6 +56,15 @@ def caching_server(
         httpx.Client(base_url=live.base_url, timeout=TIMEOUT_S) as client,
     ):
         yield CachingServer(live, client, gate, events)
+
+
+def _settings(store: StoreSettings, engine: EngineSettings | None, model_dir: Path | None) -> Settings:
+    return Settings(
+        server=ServerSettings(port=0, keepalive_s=0.05),
+        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else ()),
+        engine=engine or EngineSettings(),
+        store=store,
+    )
 
 
 @contextmanager
@@ -73,10 +78,18 @@ def cairn_server(home: Path, *arguments: str, **variables: str) -> Iterator[tupl
             yield cairn, client
 
 
+CACHELESS = ("--store", "off", "--hot-tier", "0")
+"""Arguments of a `cairn_server` that computes every prompt from its first token."""
+
+
 @contextmanager
-def cacheless_server(home: Path, *arguments: str, **variables: str) -> Iterator[httpx.Client]:
-    """Computes every prompt from its first token."""
-    with cairn_server(home, "--store", "off", "--hot-tier", "0", *arguments, **variables) as (_, client):
+def cacheless_server(model_dir: Path, engine: EngineSettings | None = None) -> Iterator[httpx.Client]:
+    """The same in this process, where no other server may compute meanwhile."""
+    store = StoreSettings(kind="off", hot_tier=ByteSize(num_bytes=0))
+    with (
+        live_service(_settings(store, engine, model_dir)) as live,
+        httpx.Client(base_url=live.base_url, timeout=TIMEOUT_S) as client,
+    ):
         yield client
 
 
