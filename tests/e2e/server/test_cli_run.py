@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http.servers.held_chat import REPLY, SAID
-from tests.support.processes.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn
+from tests.support.processes.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn, run_here
 
 FAKE = ("--backend", "fake", "--max-tokens", "8")
 
@@ -37,7 +37,7 @@ def test_a_prompt_is_answered_and_so_is_piped_input(tmp_path: Path):
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...], message: str):
-    result = run_cairn(tmp_path, *arguments)
+    result = run_here(tmp_path, *arguments)
     assert result.returncode == 1
     assert result.stderr.startswith(message)
     assert "Traceback" not in result.stderr

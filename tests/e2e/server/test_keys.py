@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.server.test_cli_serve import SERVE, base_url
-from tests.support.processes.cli_process import PATIENCE_S, cairn_process, run_cairn, run_here
+from tests.support.processes.cli_process import PATIENCE_S, cairn_process, run_here
 
 BODY = {"prompt": "x", "max_tokens": 2}
 TRACED = {
@@ -48,9 +48,9 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
         none | {"name": "laptop", "has_salt": True, "admin": True},
     ]
     assert "no limit" in run_here(tmp_path, "keys", "list", "--file", file).stdout
-    assert run_cairn(tmp_path, "keys", "remove", "ci", "--file", file).returncode == 0
+    assert run_here(tmp_path, "keys", "remove", "ci", "--file", file).returncode == 0
     assert "[keys.ci]" not in Path(file).read_text()
-    added = run_cairn(tmp_path, "keys", "add", "x", "--json", "--file", file)
+    added = run_here(tmp_path, "keys", "add", "x", "--json", "--file", file)
     assert json.loads(added.stdout)["key"].startswith("cairn_")
 
 
