@@ -40,7 +40,7 @@ test: install $(VENV)/.group-test ## Run every test
 test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
-test-long: install $(VENV)/.group-test ## Run every test, and what is random or large ten times as long
+test-long: install $(VENV)/.group-test ## Run every test, and what is random or large twenty times as often
 	CAIRN_TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
