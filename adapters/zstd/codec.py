@@ -32,7 +32,7 @@ from adapters.zstd.frame import (
     plane_sizes,
     runs,
 )
-from adapters.zstd.planes import CHUNK, MERGES, SPLITS, Bytes
+from adapters.zstd.planes import BUFFER, CHUNK, MERGES, SPLITS, Bytes
 from application.ports.state_codec import CodecError
 from domain.prefix.record import HostPayload, StatePayload, TensorSpec
 
@@ -100,17 +100,25 @@ class ZstdStateCodec:
 
     def decode(self, frame: memoryview) -> StatePayload:
         """Returns tensors in memory of their own."""
-        segments, at = parse(frame)
-        data: list[memoryview] = []
-        for segment in segments:
-            takes: list[_Take] = []
-            for index, plane in enumerate(segment.planes):
-                stored = frame[at : at + plane.stored_bytes]
-                takes.append(_raw(stored) if plane.encoding == RAW else _decompressed(stored, plane.raw_bytes, index))
-                at += plane.stored_bytes
-            for specs in _together(segment.specs):
-                data += _merged(segment.transform, specs, takes)
-        return HostPayload(tuple(spec for segment in segments for spec in segment.specs), tuple(data))
+        before = np.setbufsize(BUFFER)
+        try:
+            return _decode(frame)
+        finally:
+            np.setbufsize(before)
+
+
+def _decode(frame: memoryview) -> StatePayload:
+    segments, at = parse(frame)
+    data: list[memoryview] = []
+    for segment in segments:
+        takes: list[_Take] = []
+        for index, plane in enumerate(segment.planes):
+            stored = frame[at : at + plane.stored_bytes]
+            takes.append(_raw(stored) if plane.encoding == RAW else _decompressed(stored, plane.raw_bytes, index))
+            at += plane.stored_bytes
+        for specs in _together(segment.specs):
+            data += _merged(segment.transform, specs, takes)
+    return HostPayload(tuple(spec for segment in segments for spec in segment.specs), tuple(data))
 
 
 def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:

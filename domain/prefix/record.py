@@ -12,7 +12,7 @@ record never reaches a store.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
 from typing import NewType, Protocol, TypeAlias
@@ -32,10 +32,10 @@ class TensorSpec:
 
     dtype: str
     shape: tuple[int, ...]
+    size_bytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def size_bytes(self) -> int:
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])
 
 
 class StatePayload(Protocol):
