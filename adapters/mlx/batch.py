@@ -118,7 +118,8 @@ class DecodeGroup:
                     self._accept(given[-1])
                 self._queue_choice(logits[:, index])
                 chosen = _waiting_of(self)
-                if index == proposed.shape[1] or chosen.read()[0] != [draft[index] for draft in drafts]:
+                is_equal = index < proposed.shape[1] and chosen.read()[0] == [draft[index] for draft in drafts]
+                if not is_equal or any(row.failure is not None for row in self.rows):  # a failed row has no choice
                     break
                 given.append(chosen)
             self._undo(rollback, tokens, len(given))
@@ -263,11 +264,11 @@ class DecodeGroup:
     def _undo(self, rollback: Rollback, fed: mx.array, num_kept: int) -> None:
         """Undoes the pass of `fed` [rows, width] but for its first `num_kept` tokens."""
         num_again = rollback.undo(fed.shape[1], num_kept)
-        if num_again:
-            self._forward(fed[:, :num_again], self.caches)
-            evaluate_soon(live_arrays(self.caches))
         for row in self.rows:
-            row.position -= fed.shape[1] - num_kept
+            row.position -= fed.shape[1] - num_kept + num_again
+        if num_again:
+            self._pass(fed[:, :num_again])
+            evaluate_soon(live_arrays(self.caches))
 
     def _accept(self, fed: Sampled) -> None:
         """Waits for the tokens and gives them to the constraints, whose errors are stored on their rows."""

@@ -106,9 +106,12 @@ def cut_row(row: Caches, num_tokens: int, position: int) -> None:
 
 def make_room(batch: Caches, num_tokens: int) -> None:
     """Grows full buffers for `num_tokens` more of every row, one layer at a time. Call it before each decode pass,
-    which would let all layers grow at once."""
+    which would let all layers grow at once. A pass of several tokens gets windows in the order of their tokens: for
+    one that wraps around, mlx-lm's mask lets the shorter rows see a slot too many."""
     first: KVRows | None = None
     for cache in leaves(batch):
+        if type(cache) is lib.BatchRotatingKVCache and num_tokens > 1:
+            cache._temporal_order()
         if type(cache) is KVRows:
             cache.make_room(num_tokens)
             first = first or cache

@@ -13,6 +13,7 @@ import pytest
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import Caches, leaves, live_arrays
+from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
 from domain.scheduling.decode_groups import rows_capacity, rows_in_place
 
@@ -25,15 +26,20 @@ def tokens(sequence: int, start: int, end: int, dim: int = DIM) -> mx.array:
     return mx.contiguous(mx.broadcast_to(values, (1, HEADS, end - start, dim)))
 
 
-def feed(caches: Caches, sequences: list[int], starts: list[int], count: int) -> list[tuple[mx.array, ...]]:
-    """The next `count` tokens of every row; what attention over each token cache then sees."""
+def feed(
+    caches: Caches, sequences: list[int], starts: list[int], count: int, num_right: int | None = None
+) -> list[tuple[mx.array, ...]]:
+    """The next `count` tokens of every row, of another sequence after `num_right`; what attention over each token cache
+    then sees."""
     seen: list[tuple[mx.array, ...]] = []
     for cache in leaves(caches):
         new = [tokens(one, at, at + count) for one, at in zip(sequences, starts, strict=True)]
+        for one in new if num_right is not None else ():
+            one[:, :, num_right:] = 500_000
         if isinstance(cache, lib.ArraysCache):
             cache[0] = mx.concatenate([one[:, 0, -1] for one in new])
         else:
-            mask = cache.make_mask(count, return_array=True, window_size=None) if count == 1 else None
+            mask = cache.make_mask(count, return_array=True, window_size=None) if count == 1 or num_right else None
             keys, values = cache.update_and_fetch(mx.concatenate(new), -mx.concatenate(new))
             seen.append((keys, values) if mask is None or isinstance(mask, str) else (keys, values, mask))
     return seen
@@ -69,11 +75,11 @@ def contents(caches: Caches, sequence: int, length: int) -> None:
         assert mx.array_equal(values[:, :, -in_use:] if keys.shape[2] > in_use else values, -expected)
 
 
-def seen_by_row(seen: list[tuple[mx.array, ...]], row: int) -> list[list[float]]:
-    """The keys that the mask lets a row see, of each token cache, in order of position."""
+def seen_by_row(seen: list[tuple[mx.array, ...]], row: int, query: int = 0) -> list[list[float]]:
+    """The keys that the mask lets a row's query see, of each token cache, in order of position."""
     found: list[list[float]] = []
     for keys, values, *masks in seen:
-        told = masks[0][row, 0, 0].tolist() if masks else [True] * keys.shape[2]
+        told = masks[0][row, 0, query].tolist() if masks else [True] * keys.shape[2]
         visible = [at for at, is_seen in enumerate(told) if is_seen]
         assert mx.array_equal(keys[row], -values[row])
         found.append(sorted(keys[row, 0, at, 0].item() for at in visible))
@@ -85,18 +91,35 @@ def expected_by_row(layers: str, sequence: int, length: int) -> list[list[float]
     return [[1000.0 * sequence + at for at in range(max(0, length - window), length)] for window in windows]
 
 
+def verified(
+    layers: str, batch: Caches, rows: list[tuple[int, int]], width: int, num_right: int
+) -> list[tuple[int, int]]:
+    """The rows, each with its length, after a pass of several tokens that was undone but for the right ones."""
+    sequences, starts = [one for one, _ in rows], [length for _, length in rows]
+    rollback = Rollback(batch, 0)
+    make_room(batch, width)
+    seen = feed(batch, sequences, starts, width, num_right)
+    for index, (one, length) in enumerate(rows):
+        for query in range(num_right):
+            assert seen_by_row(seen, index, query) == expected_by_row(layers, one, length + query + 1)
+    if num_again := rollback.undo(width, num_right):
+        make_room(batch, num_again)
+        feed(batch, sequences, starts, num_again)
+    return [(one, length + num_right) for one, length in rows]
+
+
 def _is_recurrent(cache: Any) -> bool:
     return isinstance(cache, lib.ArraysCache)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed: int) -> None:
     chance = random.Random(seed)
     rows = [(0, chance.randint(1, 300))]
     batch = alone(layers, *rows[0])
     for turn in range(1, 25):
-        action = chance.choice(["join", "join", "leave", "step", "step"])
+        action = chance.choice(["join", "join", "leave", "step", "step", "verify", "verify"])
         if action == "join" or len(rows) == 1:
             newcomer = (turn, chance.choice([1, 5, chance.randint(1, 40), chance.randint(1, 600)]))
             row = alone(layers, *newcomer)
@@ -108,6 +131,9 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
             order = rows_in_place(len(rows), sorted(chance.sample(range(len(rows)), chance.randint(2, len(rows) - 1))))
             keep_rows(batch, order)
             rows = [rows[index] for index in order]
+        elif action == "verify":
+            width = chance.randint(2, 6)
+            rows = verified(layers, batch, rows, width, chance.randint(1, width))
         else:
             make_room(batch, 1)
             seen = feed(batch, [one for one, _ in rows], [length for _, length in rows], 1)
@@ -339,3 +365,8 @@ def test_a_layer_that_is_cut_back_stands_where_it_was() -> None:
         assert cache.offset.tolist() == [6, 7]
     feed(batch, [0, 1], [6, 7], 1)
     assert [cache.offset.tolist() for cache in leaves(batch)] == [[7, 8], [7, 8]]
+
+
+def test_a_layer_that_is_not_used_is_not_cut_back() -> None:
+    unused = KVRows(lib.KVCache())
+    assert (unused.trim(2), unused.offset.tolist()) == (0, [0])

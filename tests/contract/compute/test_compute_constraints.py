@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from adapters.fake.sampler import FakeConstraint
-from application.ports.compute import DecodeStart, LoadedModel
+from application.ports.compute import DecodeStart, Draft, LoadedModel
 from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -49,8 +49,15 @@ class Held(FakeConstraint):
 class Failing(Held):
     """Fails after so many tokens, where `where` says."""
 
-    def __init__(self, workers: Executor, model: LoadedModel, num_good: int, where: str) -> None:
-        super().__init__(workers, model)
+    def __init__(
+        self,
+        workers: Executor,
+        model: LoadedModel,
+        num_good: int,
+        where: str,
+        answers: frozenset[bytes] = ANSWERS,
+    ) -> None:
+        super().__init__(workers, model, answers)
         self._num_good = num_good
         self._where = where
 
@@ -175,6 +182,28 @@ def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Exec
     assert [type(error) for error in errors] == [ComputeFailed]
     assert model.open_ids() == {free}
     model.close([free])
+
+
+@pytest.mark.parametrize(("where", "guess"), [("accept", b"abccc"), ("allowed", b"ab\0\0\0")])
+def test_no_token_follows_a_grammar_that_fails_inside_a_draft(
+    model: LoadedModel, workers: Executor, where: str, guess: bytes
+):
+    """The guesses are tokens that a row without a working grammar is given."""
+    alone = generate(model, 8)
+    constraint = Failing(workers, model, 2, where, frozenset({b"abcdef"}))
+    free, failing = start(model, PROMPT), hold(model, constraint, prompt=OTHER)
+    output: list[int] = []
+    said, errors = b"", list[Exception]()
+    while not errors or len(output) < 8:
+        drafts = {free: Draft(tuple(alone[len(output) :])), failing: Draft(tuple(guess[len(said) :]))}
+        first, *others = model.decode([free, failing] if not errors else [free], drafts)
+        output += first.token_ids
+        said += b"".join(bytes(other.token_ids) for other in others)
+        errors += [other.error for other in others if other.error is not None]
+    model.close([free])
+    assert output[:8] == alone
+    assert b"abc".startswith(said)
+    assert [type(error) for error in errors] == [ComputeFailed]
 
 
 def test_a_grammar_that_fails_at_once_fails_the_start(model: LoadedModel, workers: Executor):

@@ -16,7 +16,7 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
-from application.ports.compute import DecodeStart
+from application.ports.compute import DecodeStart, Draft
 from application.services.faults import bare
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
@@ -207,11 +207,13 @@ def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, unco
 
 
 class FailingLate:
-    """Raises at the end of a forward pass, when the cache holds what it computed."""
+    """Raises at the end of a forward pass, when the cache holds what it computed: of each while `is_failing`, or of the
+    one after `num_good` more."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
         self.is_failing = False
+        self.num_good: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
@@ -219,9 +221,39 @@ class FailingLate:
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         logits = self._network(tokens, cache=cache)
         mx.eval(logits)
-        if self.is_failing:
+        if self.num_good is not None:
+            self.num_good -= 1
+        if self.is_failing or self.num_good == -1:
             raise RuntimeError("the device is on fire")
         return logits
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize(("family", "num_good"), [("llama", 0), ("falcon_h1", 0), ("falcon_h1", 1)])
+def test_a_verification_that_fails_loses_the_state_and_gives_no_wrong_token(
+    family: str, num_good: int, num_rows: int
+) -> None:
+    """The pass itself fails, or the one that feeds the accepted tokens once more."""
+    network = FailingLate(build(family))
+    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
+    prompts = [prompt_of(40 + index, index) for index in range(num_rows)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    before, errors = run(model, ids, 3)
+    assert errors == {}
+    network.num_good = num_good
+    drafts = {id: Draft((*answer[3:5], (answer[5] + 1) % 100)) for id, answer in zip(ids, expected, strict=True)}
+    last = {result.id: list(result.token_ids) for result in model.decode(ids, drafts)}
+    for id, answer in zip(ids, expected, strict=True):
+        assert before[id] + last[id] == answer[: 3 + len(last[id])]
+        with pytest.raises(ComputeFailed, match="lost"):
+            model.capture_snapshot(id, 0)
+    assert model.leave(ids[0]) is None
+    _, errors = run(model, ids[1:], 1)
+    assert set(errors) == set(ids[1:])
+    assert not model.open_ids()
 
 
 @pytest.mark.parametrize("operation", ["prefill", "start_decode", "decode"])
