@@ -90,6 +90,11 @@ class DevicePayload:
         return sum(spec.size_bytes for spec in self._specs)
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """The place of each tensor."""
+        return self._places
+
+    @property
     def packs(self) -> tuple[mx.array, ...]:
         """The device arrays behind the payload."""
         return self._packs
@@ -112,12 +117,15 @@ class DevicePayload:
 
     def tensors(self) -> tuple[mx.array | None, ...]:
         """The tensors on the device, None for an empty slot. Compute thread only: slicing is an operation."""
-        return tuple(self._tensor(spec, place) for spec, place in zip(self._specs, self._places, strict=True))
+        return tuple(map(self.stacked, range(len(self._specs))))
 
-    def _tensor(self, spec: TensorSpec, place: Place) -> mx.array | None:
+    def stacked(self, index: int, count: int = 1) -> mx.array | None:
+        """`count` tensors from `index` on, which lie side by side in a pack, on the first axis of one array. As
+        `tensors`."""
+        spec, place = self._specs[index], self._places[index]
         if place.pack is None:
             return None if spec == ABSENT else mx.zeros(spec.shape, mlx_dtype(spec.dtype))
-        rows, dtype = self._packs[place.pack][place.row : place.row + spec.shape[0]], mlx_dtype(spec.dtype)
+        rows, dtype = self._packs[place.pack][place.row : place.row + count * spec.shape[0]], mlx_dtype(spec.dtype)
         return rows if rows.dtype == dtype else rows.view(dtype)
 
 

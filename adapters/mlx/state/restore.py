@@ -6,7 +6,7 @@ produced at load, because MLX would compute nonsense from a wrong one. On an acc
 device and joined there; on a CPU numpy joins their bytes in a fraction of MLX's time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
@@ -16,13 +16,17 @@ from adapters.mlx.caches.classes import Tensors
 from adapters.mlx.caches.leaves import Caches, fill, leaf_at, live_arrays, num_tensors, spare_tokens, trailing_reach
 from adapters.mlx.runtime.arrays import evaluate, from_numpy
 from adapters.mlx.runtime.device import on_cpu
-from adapters.mlx.state.payload import ABSENT, DevicePayload, host_array, upload
+from adapters.mlx.state.payload import ABSENT, DevicePayload, Place, host_array, upload
 from application.ports.state_access import StateMisfit
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.record import GroupPayloads, StatePayload, TensorSpec
 
 GroupSpecs = dict[int, tuple[TensorSpec, ...]]
 """The specs of a short capture by group index: the pattern that every payload of the group must follow."""
+
+JOINED_TENSORS = 4
+"""Tensors that are joined by one operation a piece on a device: a long prompt has hundreds of pieces, and an operation
+takes longer than copying its bytes. Their joint copy is extra memory for a moment."""
 
 _TOKEN_AXIS = -2
 
@@ -133,18 +137,42 @@ def _join_on_device(
     pieces: Sequence[StatePayload], needed: Sequence[int], spare: Sequence[int]
 ) -> list[mx.array | None]:
     """Does the same on the device, to which pieces of the host are copied first."""
-    columns = [cast(DevicePayload, piece).tensors() for piece in upload(pieces)]
+    payloads = [cast(DevicePayload, piece) for piece in upload(pieces)]
     tensors: list[mx.array | None] = []
-    for index, (num_tokens, num_spare) in enumerate(zip(needed, spare, strict=True)):
-        parts = [found for column in columns if (found := column[index]) is not None]
-        if not parts or len(parts) < len(columns):
+    for index, count in _stacks(payloads, needed, spare):
+        parts = [part for payload in payloads if (part := payload.stacked(index, count)) is not None]
+        if not parts or len(parts) < len(payloads):
             tensors.append(None)
             continue
-        _drop_surplus(parts, num_tokens)
-        shape = (*parts[0].shape[:_TOKEN_AXIS], num_spare, parts[0].shape[-1])
-        # Concatenating one array would return a view of its pack, so the spare slots are a part even if there are none.
-        tensors.append(mx.concatenate([*parts, mx.zeros(shape, parts[0].dtype)], axis=_TOKEN_AXIS))
+        _drop_surplus(parts, needed[index])
+        shape = (parts[0].shape[0] // count, *parts[0].shape[1:_TOKEN_AXIS], spare[index], parts[0].shape[-1])
+        # Concatenating one array would return a view of it, so the spare slots are a part even if there are none.
+        empty = mx.zeros(shape, parts[0].dtype)
+        if count == 1:
+            tensors.append(mx.concatenate([*parts, empty], axis=_TOKEN_AXIS))
+            continue
+        joined = mx.concatenate(parts, axis=_TOKEN_AXIS)
+        tensors += [mx.concatenate([joined[row : row + 1], empty], axis=_TOKEN_AXIS) for row in range(count)]
     return tensors
+
+
+def _stacks(
+    payloads: Sequence[DevicePayload], needed: Sequence[int], spare: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yields (first tensor, number of tensors) of those that are joined together: they lie side by side in every
+    payload, each in one row."""
+    layouts = {payload.places for payload in payloads}
+    first = 0
+    for index in range(1, len(needed) + 1):
+        is_joined = (
+            index < len(needed)
+            and index - first < JOINED_TENSORS
+            and (needed[index], spare[index]) == (needed[first], spare[first])
+            and all(Place(places[index - 1].pack, places[index - 1].row + 1) == places[index] for places in layouts)
+        )
+        if not is_joined:
+            yield first, index - first
+            first = index
 
 
 def _drop_surplus(parts: list[Any], num_tokens: int) -> None:
