@@ -130,6 +130,7 @@ class Generate:
         _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.constrain(request, served.tokenizer, served.description, prompt.token_ids)
+        predicted_ids = await self._encoder.predicted(request, served.tokenizer, served.description)
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -148,6 +149,8 @@ class Generate:
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
             num_prompt_logprobs=request.num_prompt_logprobs,
             priority=request.priority,
+            speculates=request.speculates,
+            predicted_ids=predicted_ids,
         )
         choices = [self._choice(request, number, served, prompt.token_ids) for number in range(request.num_choices)]
         queued_ns = self._clock.now_ns()  # before the engine can admit it

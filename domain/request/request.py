@@ -93,8 +93,9 @@ class GenerationRequest:
     an answer that ends with STOP and without a stop string is complete. `reasoning` limits a chat's reasoning; None for
     no limit. `client`: the name of its API key, empty for none. `num_prompt_logprobs`: report the log probability of
     each prompt token with this many alternatives (0 to 20), which computes the whole prompt; None for none. Only then
-    may `max_tokens` be 0. `operation`: the name of the HTTP operation, for people; empty for none. `asked_ns`: its
-    arrival by the monotonic clock; None for the time at which it is started.
+    may `max_tokens` be 0. `speculates`: drafts may be verified. `prediction`: text expected in the answer, to draft
+    from; it is no part of the prompt. `operation`: the name of the HTTP operation, for people; empty for none.
+    `asked_ns`: its arrival by the monotonic clock; None for the time at which it is started.
     """
 
     id: RequestId
@@ -113,6 +114,8 @@ class GenerationRequest:
     client: str = ""
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
+    speculates: bool = True
+    prediction: str = ""
     operation: str = ""
     asked_ns: int | None = None
 

@@ -24,6 +24,7 @@ from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
+from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import anthropic_tier
 
 _TYPES = {
@@ -94,7 +95,7 @@ class ToolUseBody(Struct, tag_field="type", tag="tool_use"):
 BlockBody: TypeAlias = TextBody | ThinkingBody | ToolUseBody
 
 
-class ThinkingTokens(Struct):
+class ThinkingTokens(OwnPredictionTokens):
     thinking_tokens: int
 
 
@@ -172,7 +173,7 @@ def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None
         0,
         usage.reused_tokens,
         usage.completion_tokens,
-        ThinkingTokens(num_thinking),
+        ThinkingTokens(num_thinking, **prediction_counts(usage)),
         UNSET if priority is None else anthropic_tier(priority),
     )
 

@@ -149,6 +149,7 @@ class MessagesRequest(PromptFields, kw_only=True):
     ] = None
     stream: Annotated[bool | None, supported("server-sent events, each with its `event:` line")] = None
     stop_sequences: Annotated[list[str] | None, supported("up to 16")] = None
+    speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
     temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
     top_p: Annotated[float | None, supported("above 0, at most 1")] = None
     top_k: Annotated[int | None, supported("0 is off")] = None
@@ -210,6 +211,7 @@ def _convert(body: MessagesRequest, context: RequestContext) -> list[GenerationR
         grammar=form_grammar(body.format, FORMAT),
         reasoning=reasoning_limit(body),
         priority=tier_priority(body.service_tier),
+        speculates=body.speculation is not False,
     )
     return [request]
 

@@ -53,6 +53,7 @@ class SamplingFields(Struct, kw_only=True):
     seed: Annotated[int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`")] = None
     ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
 
 
 def generation_request(
@@ -69,6 +70,7 @@ def generation_request(
     persist: bool = True,
     grammar: Grammar | None = None,
     priority: Priority = Priority.INTERACTIVE,
+    prediction: str = "",
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     return GenerationRequest(
@@ -84,6 +86,8 @@ def generation_request(
         grammar=grammar,
         num_prompt_logprobs=num_prompt_logprobs,
         priority=priority,
+        speculates=fields.speculation is not False,
+        prediction=prediction,
     )
 
 

@@ -154,6 +154,7 @@ class AnswerFields(Struct, kw_only=True):
     truncate: Annotated[Any, ignored("what does not fit is refused")] = None
     shift: Annotated[Any, ignored("what does not fit is refused")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
     store: Annotated[
         bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
     ] = None
@@ -200,6 +201,7 @@ def generation_request(body: AnswerFields, context: RequestContext, prompt: Prom
         persist=body.store is not False,
         trace_carrier=context.services.trace_context(),
         grammar=_grammar(body.format),
+        speculates=body.speculation is not False,
     )
 
 

@@ -18,6 +18,7 @@ from interfaces.http.openai.chat_request import (
     chat_prompt,
     max_tokens,
     num_logprobs,
+    predicted_text,
     reasoning_limit,
     wire_names,
 )
@@ -248,6 +249,7 @@ def _convert(body: ChatCompletionRequest, context: RequestContext) -> list[Gener
         max_tokens=max_tokens(body),
         num_logprobs=num_logprobs(body),
         num_prompt_logprobs=body.prompt_logprobs,
+        prediction=predicted_text(body),
     )
     return [replace(request, reasoning=reasoning_limit(body))]
 

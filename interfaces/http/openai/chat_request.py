@@ -161,6 +161,13 @@ class Tool(Struct):
     type: Literal["function"] = "function"
 
 
+class Prediction(Struct):
+    """Text that is expected in the answer, such as a file that is to be rewritten."""
+
+    content: Content
+    type: Literal["content"] = "content"
+
+
 class ChatCompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
@@ -188,6 +195,9 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     ] = None
     thinking_budget: Annotated[int | None, supported("the same")] = None
     thinking_token_budget: Annotated[int | None, supported("the same")] = None
+    prediction: Annotated[
+        Prediction | None, supported("text expected in the answer: tokens are drafted from it, the answer is the same")
+    ] = None
     continue_final_message: Annotated[bool | None, supported("the answer continues the last message")] = None
     add_generation_prompt: Annotated[bool | None, mapped("false only with `continue_final_message`")] = None
 
@@ -204,6 +214,11 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     messages, continues = chat_messages(body.messages), _continues(body)
     return ChatPrompt(messages, _tools(body), template_kwargs, choice, continues=continues)
+
+
+def predicted_text(body: ChatCompletionRequest) -> str:
+    """Raises InvalidRequest, naming `prediction.content[i]`."""
+    return "" if body.prediction is None else _text(body.prediction.content, "prediction")
 
 
 def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:

@@ -18,6 +18,7 @@ from interfaces.http.answering.dialect import Framing, Started
 from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.prediction_tokens import PredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import SamplingFields, generation_request, tier_priority
 from interfaces.http.incoming.json_body import RefusedFields
 from interfaces.http.incoming.request_context import RequestContext
@@ -141,6 +142,7 @@ def completion_request(
     max_tokens: int | None,
     num_logprobs: int | None,
     num_prompt_logprobs: int | None,
+    prediction: str = "",
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     found = fields.grammar
@@ -157,6 +159,7 @@ def completion_request(
         persist=fields.store is not False,
         grammar=found.grammar if found is not None else None,
         priority=tier_priority(fields.service_tier),
+        prediction=prediction,
     )
 
 
@@ -171,6 +174,7 @@ class UsageBody(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: PredictionTokens
 
 
 def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
@@ -179,7 +183,8 @@ def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
     prompt_tokens = sum(usage.prompt_tokens for usage in of_prompts)
     completion_tokens = sum(usage.completion_tokens for usage in usages)
     cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts))
-    return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached)
+    drafted = PredictionTokens(**prediction_counts(*usages))
+    return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached, drafted)
 
 
 ChoiceT = TypeVar("ChoiceT")

@@ -24,6 +24,7 @@ from domain.request.stream import ContentDelta, Finished, ReasoningDelta, Stream
 from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
+from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.responses.output_items import (
     COMPLETED,
@@ -71,7 +72,7 @@ class CachedTokens(Struct):
     cache_write_tokens: int = 0
 
 
-class ReasoningTokens(Struct):
+class ReasoningTokens(OwnPredictionTokens):
     reasoning_tokens: int
 
 
@@ -200,7 +201,7 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
         usage.prompt_tokens,
         CachedTokens(usage.reused_tokens),
         usage.completion_tokens,
-        ReasoningTokens(num_reasoning),
+        ReasoningTokens(num_reasoning, **prediction_counts(usage)),
         usage.prompt_tokens + usage.completion_tokens,
     )
 

@@ -94,6 +94,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     metadata: Annotated[dict[str, str] | None, supported("repeated in the answer; it stays out of the prompt")] = None
     seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
     previous_response_id: Annotated[
         str | None, supported("the items of that response, and of all before it, come before the input")
     ] = None

@@ -42,6 +42,7 @@ def _convert(body: ResponsesRequest, context: RequestContext) -> list[Generation
         grammar=form_grammar(body.format, FORMAT),
         reasoning=reasoning_limit(body),
         priority=tier_priority(body.service_tier),
+        speculates=body.speculation is not False,
     )
     return [request]
 

@@ -11,6 +11,7 @@ from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
+from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
@@ -45,8 +46,21 @@ class PromptEncoder:
             if len(prompt.token_ids) > max_tokens:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
-            raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
+            raise _overflow(model, prompt_field(prompt), error.num_tokens, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text(prompt.token_ids)
+
+    async def predicted(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> IdRow:
+        """Returns the ids of the request's prediction; empty without one, or where nothing is drafted. Raises
+        ContextOverflow for one that is longer than the context."""
+        if not request.prediction or not request.speculates:
+            return IdRow()
+        text = TextPrompt(request.prediction)
+        try:
+            encode = self._lane_for(text).run
+            found = await encode(_continuation_ids, tokenizer, text.text, model.context_length, request.cache_salt)
+        except PromptTooLong as error:
+            raise _overflow(model, "prediction", error.num_tokens, is_exact=error.is_exact) from None
+        return found
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Returns the text, special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
@@ -82,6 +96,12 @@ class PromptEncoder:
             raise _outside("tokens", model)
 
 
+def _continuation_ids(tokenizer: Tokenizer, text: str, max_tokens: int, salt: str) -> IdRow:
+    """Returns the ids of a text without the special tokens that stand before a prompt."""
+    num_start = len(tokenizer.encode("").token_ids)
+    return tokenizer.encode(text, max_tokens + num_start, salt).token_ids[num_start:]
+
+
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
     """Returns the length of all texts plus a constant for each message; the rendered length is not known before
     rendering."""
@@ -101,7 +121,7 @@ def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Toke
         raise InvalidRequest(f"{field} must not be empty", param=field)
     room = model.context_length - num_prompt
     if room < 1:
-        raise _overflow(request, num_prompt, model)
+        raise _overflow(model, field, num_prompt)
     # Checking every id of a long prompt takes milliseconds, and is needed only where the tokenizer has more ids.
     is_made = not isinstance(request.prompt, TokenPrompt) and tokenizer.vocab_size <= model.vocab_size
     if not is_made and max(prompt.token_ids) >= model.vocab_size:
@@ -115,10 +135,8 @@ def _outside(field: str, model: ModelDescription) -> InvalidRequest:
     return InvalidRequest(message, param=field)
 
 
-def _overflow(
-    request: GenerationRequest, num_prompt: int, model: ModelDescription, *, is_exact: bool = True
-) -> ContextOverflow:
-    field, count = prompt_field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
+def _overflow(model: ModelDescription, field: str, num_prompt: int, *, is_exact: bool = True) -> ContextOverflow:
+    count = str(num_prompt) if is_exact else f"at least {num_prompt}"
     return ContextOverflow(
         f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}",
         param=field,

@@ -34,7 +34,8 @@ def test_plain_answer_byte_for_byte(service: FakeService) -> None:
         '"choices":[{"index":0,"message":{"role":"assistant","content":"Hé!","refusal":null},'
         '"finish_reason":"stop","logprobs":null}],'
         '"usage":{"prompt_tokens":21,"completion_tokens":5,"total_tokens":26,'
-        '"prompt_tokens_details":{"cached_tokens":0}}}'
+        '"prompt_tokens_details":{"cached_tokens":0},'
+        '"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}'
     )
 
 
@@ -68,6 +69,7 @@ def test_include_usage_adds_one_chunk_and_nulls_before_it(service: FakeService) 
         "completion_tokens": 5,
         "total_tokens": 26,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
 
 

@@ -39,7 +39,8 @@ def test_plain_answer_byte_for_byte(service: FakeService) -> None:
     assert service.client.post(PATH, json={"prompt": "abc"}).text == (
         '{"object":"text_completion","id":"cmpl-1","created":1700000001,"model":"fake-attention",'
         '"choices":[{"index":0,"text":"cba","logprobs":null,"finish_reason":"stop"}],'
-        '"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}}}'
+        '"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0},'
+        '"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}'
     )
 
 
@@ -51,7 +52,8 @@ def test_streamed_answer_byte_for_byte(service: FakeService) -> None:
         + head + '"choices":[{"index":0,"text":"a","logprobs":null,"finish_reason":null}],"usage":null}\n\n'
         + head + '"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}],"usage":null}\n\n'
         + head + '"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5,'
-        '"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
+        '"prompt_tokens_details":{"cached_tokens":0},'
+        '"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}\n\n'
         "data: [DONE]\n\n"
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -120,3 +121,21 @@ def test_what_leaves_no_room_for_an_answer_is_refused_with_its_field(prompt: Pro
     with pytest.raises(ContextOverflow, match=f"{field} has .*100") as refused:
         asyncio.run(run())
     assert refused.value.param == field
+
+
+class _Starting(FakeTokenizer):
+    """Puts a special token before each prompt."""
+
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
+        return EncodedPrompt.of_text((0, *super().encode(text, max_tokens, salt).token_ids))
+
+
+def test_a_prediction_is_encoded_as_the_middle_of_an_answer() -> None:
+    async def run() -> None:
+        async with _encoder() as encoder:
+            request = replace(_request(SHORT), prediction="expected")
+            found = await encoder.predicted(request, _Starting(), _model())
+            assert found == FakeTokenizer().encode("expected").token_ids
+            assert not await encoder.predicted(replace(request, speculates=False), _Starting(), _model())
+
+    asyncio.run(run())
