@@ -32,10 +32,11 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, live_arrays
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
-from adapters.mlx.runtime.arrays import evaluate_soon, token_array
+from adapters.mlx.runtime.arrays import evaluate_soon, read_back, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
+from adapters.mlx.speculation.drafting import Propose
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
@@ -126,6 +127,17 @@ class DecodeGroup:
         except Exception as error:
             self._fail(ComputeFailed(f"a decode step failed: {error}"))
         return given
+
+    def propose(self, propose: Propose, depth: int) -> list[list[int]]:
+        """Returns `depth` tokens that the model's own drafter expects behind each row's waiting one. Waits for them. An
+        error is stored on the rows, and the tokens are none."""
+        try:
+            found = propose(_waiting_of(self).fed, self.caches, self.rows[0].position, depth, self._sampler.draft)
+            flat = read_back(mx.flatten(found)).tolist()
+            return [flat[start : start + depth] for start in range(0, len(flat), depth)]
+        except Exception as error:  # the drafter's state may be ahead of the others
+            self._fail(ComputeFailed(f"drafting failed: {error}"))
+            return [[] for _ in self.rows]
 
     def finish_step(self) -> None:
         """If a grammar constrains some row: lets it accept the tokens that were fed, and chooses the next ones with the

@@ -6,9 +6,11 @@ whose rows all have a draft verifies it; the others feed their waiting tokens.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from adapters.mlx.batch import DecodeGroup, Forward, Row, join_groups
 from adapters.mlx.sampling.sampled import Sampled
+from adapters.mlx.speculation.drafting import Propose
 from application.ports.compute import DecodeResult, Draft
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -17,13 +19,28 @@ from domain.models.model_card import DecodeMode
 from domain.request.stream import TokenLogprob
 
 
+class _Proposal(NamedTuple):
+    """The tokens to verify behind a row's waiting one. `is_own`: the model's own drafter proposed them."""
+
+    token_ids: Sequence[int]
+    is_own: bool = False
+
+
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
-    def __init__(self, forward: Forward, clear_spare: Callable[[], None], mode: DecodeMode, vocab_size: int) -> None:
-        """`clear_spare`: returns freed memory to the system if there is much of it."""
+    def __init__(
+        self,
+        forward: Forward,
+        clear_spare: Callable[[], None],
+        mode: DecodeMode,
+        vocab_size: int,
+        propose: Propose | None = None,
+    ) -> None:
+        """`clear_spare`: returns freed memory to the system if there is much of it. `propose`: the model's own drafter;
+        None without one."""
         self._forward, self._clear_spare, self._mode = forward, clear_spare, mode
-        self._vocab_size = vocab_size
+        self._vocab_size, self._propose = vocab_size, propose
 
     def step(self, rows: Sequence[Row], memory: MemoryShape, drafts: Mapping[SequenceId, Draft]) -> list[DecodeResult]:
         """Returns the next tokens of each row, in order. A row that failed has an error instead, and no group any more;
@@ -36,37 +53,54 @@ class Decoder:
         for group in groups:
             group.narrow()
         groups = [group for group in groups if group.waiting is not None]
-        proposed = {group: found for group in groups if (found := self._proposed(group, drafts))}
-        plain = [group for group in groups if group not in proposed]
+        proposals = {group: found for group in groups if (found := self._proposed(group, drafts))}
+        plain = [group for group in groups if group not in proposals and group.waiting is not None]
         # Queue every group's next step before reading any: the device computes while results are delivered.
-        steps = [(tuple(group.rows), [group.advance()], 0) for group in plain]
+        steps = [(tuple(group.rows), [group.advance()]) for group in plain]
         for group in plain:
             group.finish_step()
-        steps += [(tuple(group.rows), group.verify(found), len(found[0])) for group, found in proposed.items()]
+        verified: dict[SequenceId, _Proposal] = {}
+        for group, found in proposals.items():
+            verified |= {row.id: one for row, one in zip(group.rows, found, strict=True)}
+            steps.append((tuple(group.rows), group.verify([one.token_ids for one in found])))
         results: dict[SequenceId, DecodeResult] = {}
-        for members, given, num_proposed in [*steps, *firsts]:
-            results |= _read(members, given, num_proposed)
+        for members, given in [*steps, *firsts]:
+            results |= _read(members, given, verified)
         return [results.get(row.id) or DecodeResult(row.id, error=row.failure) for row in rows]
 
-    def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[Sequence[int]]:
+    def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[_Proposal]:
         """Returns the tokens to verify behind the waiting ones, as many for each row; empty if a row has none. Waits
         for the waiting tokens if every row has a draft."""
         if group.waiting is None or not all(row.id in drafts for row in group.rows):
             return []
         try:
             waiting = group.waiting.read()[0]
+            if any(token in _ends_of(row) for row, token in zip(group.rows, waiting, strict=True)):
+                return []
+            given = [drafts[row.id] for row in group.rows]
         except Exception:  # the step's own read reports it
             return []
-        found = [self._continued(row, drafts[row.id], token) for row, token in zip(group.rows, waiting, strict=True)]
-        width = min(map(len, found))
-        return [ids[:width] for ids in found] if width else []
+        if any(token in _ends_of(row) for row, token in zip(group.rows, waiting, strict=True)):
+            return []
+        given = [drafts[row.id] for row in group.rows]
+        found = [
+            self._valid(row, draft.token_ids[1:]) if draft.token_ids[:1] == (token,) else _Proposal(())
+            for row, draft, token in zip(group.rows, given, waiting, strict=True)
+        ]
+        depth = min((draft.depth for draft, had in zip(given, found, strict=True) if not had.token_ids), default=0)
+        if depth and self._propose is not None:
+            own = group.propose(self._propose, depth)
+            found = [
+                had if had.token_ids else self._valid(row, ids, is_own=True)
+                for row, had, ids in zip(group.rows, found, own, strict=True)
+            ]
+        width = min((len(one.token_ids) for one in found), default=0)
+        return [_Proposal(one.token_ids[:width], one.is_own) for one in found] if width else []
 
-    def _continued(self, row: Row, draft: Draft, waiting: int) -> Sequence[int]:
-        """Returns the draft's tokens behind the waiting one, up to one that is invalid or ends the answer."""
-        ends: frozenset[int] = row.sampler.end_ids if row.sampler is not None else frozenset()
-        if draft.token_ids[:1] != (waiting,) or waiting in ends:
-            return ()
-        return tuple(takewhile(lambda id: 0 <= id < self._vocab_size and id not in ends, draft.token_ids[1:]))
+    def _valid(self, row: Row, token_ids: Sequence[int], *, is_own: bool = False) -> _Proposal:
+        """The tokens up to one that is invalid or ends the answer."""
+        ends = _ends_of(row)
+        return _Proposal(tuple(takewhile(lambda id: 0 <= id < self._vocab_size and id not in ends, token_ids)), is_own)
 
     def _started(self, rows: Sequence[Row]) -> list[Row]:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
@@ -109,14 +143,20 @@ def _without_failed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.failure is None]
 
 
-def _take_first(row: Row) -> tuple[tuple[Row, ...], list[Sampled], int]:
+def _ends_of(row: Row) -> frozenset[int]:
+    return row.sampler.end_ids if row.sampler is not None else frozenset()
+
+
+def _take_first(row: Row) -> tuple[tuple[Row, ...], list[Sampled]]:
     if row.first is None:
         raise RuntimeError(f"sequence {row.id} has not started to decode")
     row.is_first_out = True
-    return (row,), [row.first], 0
+    return (row,), [row.first]
 
 
-def _read(rows: Sequence[Row], given: Sequence[Sampled], num_proposed: int) -> dict[SequenceId, DecodeResult]:
+def _read(
+    rows: Sequence[Row], given: Sequence[Sampled], verified: Mapping[SequenceId, _Proposal]
+) -> dict[SequenceId, DecodeResult]:
     """Returns the results of one group's step. `given`: the tokens of each position that was fed."""
     try:
         read = [sampled.read() for sampled in given]
@@ -128,5 +168,6 @@ def _read(rows: Sequence[Row], given: Sequence[Sampled], num_proposed: int) -> d
         for _, logprobs in read:
             if index in logprobs:
                 asked.append(logprobs[index])
-        results[row.id] = DecodeResult(row.id, (*tokens,), (*asked,), None, num_proposed)
+        draft = verified.get(row.id, _Proposal(()))
+        results[row.id] = DecodeResult(row.id, (*tokens,), (*asked,), None, len(draft.token_ids), draft.is_own)
     return results

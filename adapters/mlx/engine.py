@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from adapters.mlx.cuda.attention import replace_attention
 from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import PeakFile, highest_bytes
@@ -21,6 +22,7 @@ from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.speculation.drafter import Drafter
 
 
 class MlxEngine:
@@ -65,9 +67,10 @@ class MlxEngine:
         """Returns the model, or the error message: an exception's traceback would hold every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
-            read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
+            draft = Path(options.draft) if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL) else None
+            read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir))
             yield read  # the first read of all files is limited by the disk
-            network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
+            network, facts = yield from load_folder(folder, options, read.result(), adapter)
             return (
                 yield from assemble(
                     network,
@@ -134,11 +137,14 @@ def _bound_memory() -> None:
         mx.set_cache_limit(spare)
 
 
-def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
-    """Hashes the files, and for an adapter imports mlx-lm's trainer: slow work that needs no device."""
+def _read_files(folder: Path, adapter: Path | None, draft: Path | None, memory_dir: Path | None) -> Digests:
+    """Hashes the files, compares the tokens of a draft model, and for an adapter imports mlx-lm's trainer: slow work
+    that needs no device."""
     if adapter is not None:
         mlx_lm_module("tuner.utils")
-    return digest_model(folder, adapter, memory_dir)
+    if draft is not None:
+        check_vocabularies(folder, draft)
+    return digest_model(folder, adapter, draft, memory_dir)
 
 
 def _settle_objects() -> None:

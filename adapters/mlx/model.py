@@ -21,6 +21,7 @@ from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
+from adapters.mlx.speculation.drafting import Choose, DraftingNetwork
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
 from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draft, PromptScores
@@ -59,7 +60,10 @@ class MlxModel:
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
-        self._decoder = Decoder(self._forward, self._clear_spare, description.decode_mode, description.vocab_size)
+        propose = None if description.own_drafter is None else self._propose
+        self._decoder = Decoder(
+            self._forward, self._clear_spare, description.decode_mode, description.vocab_size, propose
+        )
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -257,6 +261,9 @@ class MlxModel:
         if not row.group.caches:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
+
+    def _propose(self, tokens: mx.array, caches: Caches, position: int, depth: int, choose: Choose) -> mx.array:
+        return cast(DraftingNetwork, self._network).propose(tokens, caches, position, depth, choose)
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
         return cast(mx.array, self._network(tokens, cache=caches))

@@ -73,8 +73,8 @@ class ModelDescription:
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
-    `own_drafter`: its head or draft model, which is loaded with it; None for neither. `width_costs`: measured while it
-    was loaded; None where drafts are not verified.
+    `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
+    its files is not used. `width_costs`: measured while it was loaded; None where drafts are not verified.
     """
 
     id: ModelId
@@ -94,6 +94,7 @@ class ModelDescription:
     memory: MemoryShape = MemoryShape()
     speculation: SpeculationMode = SpeculationMode.AUTO
     own_drafter: Drafter | None = None
+    drafter_note: str = ""
     width_costs: WidthCosts | None = None
 
     def capped(self, context_length: int | None) -> "ModelDescription":

@@ -22,6 +22,7 @@ from adapters.mlx.memory import PeakFile, PeakMeter, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
+from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
@@ -68,6 +69,9 @@ def assemble(
         runtime=_runtime(),
         arithmetic=_arithmetic(blas),
         memory=memory,
+        speculation=facts.speculation,
+        own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
+        drafter_note=facts.drafter_note,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)

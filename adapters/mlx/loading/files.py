@@ -21,6 +21,7 @@ from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
+from domain.speculation.drafter import Drafter
 
 MAX_MODULES = 2_048
 """The most layers, experts and the like that a configuration may ask for: more than any model has, and few enough to
@@ -44,9 +45,19 @@ _MAX_AXES = 64
 
 
 def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
-    """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so is an adapter. Brings nothing
-    to the device."""
+    """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so are those of an adapter and a
+    draft model. Brings nothing to the device."""
     folder = Path(source.path)
+    weight_bytes = _checked_weights(folder, options.dtype)
+    if source.adapter:
+        weight_bytes += read_adapter(Path(source.adapter)).num_bytes
+    if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL):
+        weight_bytes += _checked_weights(Path(options.draft), options.dtype)
+    return ModelPreview(weight_bytes, advised_sampling(folder))
+
+
+def _checked_weights(folder: Path, dtype: str) -> int:
+    """Returns the bytes of a folder's weights once they are loaded."""
     config = read_config(folder)
     if not knows_model_type(config["model_type"]):
         raise ModelLoadFailed(f"mlx-lm has no model type {config['model_type']!r}")
@@ -54,13 +65,10 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
     if not files:
         raise ModelLoadFailed(f"{folder} has no weights (model*.safetensors)")
     is_quantised = any(config.get(key) for key in _QUANTISED_KEYS)
-    item_bytes = ITEM_BYTES.get(options.dtype)
-    if options.dtype == "auto":
+    item_bytes = ITEM_BYTES.get(dtype)
+    if dtype == "auto":
         item_bytes = 4 if on_cpu() and not is_quantised else None
-    weight_bytes = sum(_held_bytes(read_tensors(path).values(), item_bytes) for path in files)
-    if source.adapter:
-        weight_bytes += read_adapter(Path(source.adapter)).num_bytes
-    return ModelPreview(weight_bytes, advised_sampling(folder))
+    return sum(_held_bytes(read_tensors(path).values(), item_bytes) for path in files)
 
 
 # ---- config.json and generation_config.json ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.caches.leaves import layout_of, new_caches
+from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import ADAPTER_WEIGHTS, AdapterFiles, read_adapter, read_config
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.memory import shape_of_network
@@ -22,11 +23,13 @@ from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.speculation.drafting import DraftModelNetwork
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.printable import printable
 from domain.scheduling.memory_plan import PlannedModel
+from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE = {"model_file": None}
 """Overrides that mlx-lm applies to config.json itself, so that a file that changes after the check is not run
@@ -54,22 +57,24 @@ _LEAST_QUANTISED = 32
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model by its files. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of the
-    adapter's, empty without one."""
+    """A model by its files. `config`: config.json; `digest`: of the weights' content, a draft model's included;
+    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
     digest: bytes = b""
     adapter_digest: bytes = b""
+    speculation: SpeculationMode = SpeculationMode.AUTO
+    drafter_note: str = ""
 
 
 def load_folder(
-    folder: Path, dtype: str, digests: Digests, adapter: Path | None = None
+    folder: Path, options: LoadOptions, digests: Digests, adapter: Path | None = None
 ) -> Generator[None, None, tuple[Any, ModelFacts]]:
-    """Loads and evaluates a network, piece by piece. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `adapter`: a
-    folder with a LoRA adapter; `digests`: of both.
+    """Loads and evaluates a network with its drafter, piece by piece. `adapter`: a folder with a LoRA adapter;
+    `digests`: of all of them.
 
-    `auto` keeps the dtype of the files, except that unquantised weights become float32 on a CPU, whose half-precision
+    The dtype `auto` is that of the files, except that unquantised weights become float32 on a CPU, whose half-precision
     kernels are several times slower. Raises ModelLoadFailed.
     """
     config = read_config(folder)
@@ -78,13 +83,31 @@ def load_folder(
         yield
         if adapter is not None:
             apply_adapter(network, read_adapter(adapter))
-        _cast_network(network, dtype)
+        note = ""
+        if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL):
+            _cast_network(network, options.dtype)
+            network = DraftModelNetwork(network, _draft_model(Path(options.draft), options.dtype))
+        else:
+            if options.speculation.allows(Drafter.HEAD):
+                network, note = with_head(network, folder, full_config)
+            _cast_network(network, options.dtype)
         for piece in _pieces(named_parameters(network)):
             yield
             evaluate(piece)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    return network, ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter)
+    facts = ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter, options.speculation, note)
+    return network, facts
+
+
+def _draft_model(folder: Path, dtype: str) -> Any:
+    config = read_config(folder)
+    try:
+        network, _ = _open(folder)
+        _cast_network(network, dtype)
+    except Exception as error:
+        raise ModelLoadFailed(f"the draft model: {_explain(folder, config, error)}") from error
+    return network
 
 
 def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:

@@ -14,6 +14,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, layout_of, live_arrays, new_caches
 from adapters.mlx.caches.rows import merge, unbatchable
 from adapters.mlx.runtime.arrays import evaluate, token_array
+from adapters.mlx.speculation.drafting import family_of
 from adapters.mlx.state.capture import HeldRow, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs
 from domain.errors import ModelLoadFailed
@@ -61,8 +62,7 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
         specs = {int(index): payload.specs for index, payload in snapshot.items()}
     yield
-    family = type(network).__module__.rpartition(".")[2]
-    note = WRONG_WHEN_BATCHED.get(family) or (yield from _why_single(network, vocab_size, caches))
+    note = WRONG_WHEN_BATCHED.get(family_of(network)) or (yield from _why_single(network, vocab_size, caches))
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
     return Probe(layout, logits.shape[-1], specs, mode, note)
 

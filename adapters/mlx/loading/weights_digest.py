@@ -24,16 +24,20 @@ _CONFIG_NAMES = ("config.json", "hf_quant_config.json")
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Digests of a model's content. `adapter`: of the LoRA adapter; empty without one."""
+    """Digests of a model's content. `weights`: of its files, and of its draft model's if it has one; `adapter`: of the
+    LoRA adapter; empty without one."""
 
     weights: bytes
     adapter: bytes = b""
 
 
-def digest_model(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
-    """Returns the digests of a model's folder and an adapter's; see `digest_folder`."""
+def digest_model(folder: Path, adapter: Path | None, draft: Path | None, memory_dir: Path | None) -> Digests:
+    """Returns the digests of the folders of a model, an adapter and a draft model; see `digest_folder`."""
     applied = b"" if adapter is None else _digest([adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS], memory_dir)
-    return Digests(digest_folder(folder, memory_dir), applied)
+    weights = digest_folder(folder, memory_dir)
+    if draft is not None:
+        weights = xxhash.xxh3_128_digest(weights + digest_folder(draft, memory_dir))
+    return Digests(weights, applied)
 
 
 def digest_folder(folder: Path, memory_dir: Path | None) -> bytes:

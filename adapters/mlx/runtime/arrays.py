@@ -25,6 +25,11 @@ def evaluate_soon(arrays: Iterable[mx.array]) -> None:
     _mx.async_eval(list(arrays))
 
 
+def computed_after(array: mx.array, others: Sequence[mx.array]) -> mx.array:
+    """The array, which is not computed before the others are."""
+    return cast(list[mx.array], _mx.depends([array], list(others)))[0]
+
+
 def read_back(words: mx.array) -> NDArray[np.uint32]:
     """Computes a uint32 array [n], n > 0, and copies it to the host. Does not wait for work queued after it."""
     evaluate([words])

@@ -104,6 +104,14 @@ class Bucket:
             logits = self._filters.apply(logits) + self._noise(logits.shape[-1])
         return mx.argmax(logits, axis=-1)
 
+    def draft(self, logits: mx.array, ahead: int) -> mx.array:
+        """Guesses the tokens `ahead` positions behind the next one, uint32 [rows], from a drafter's logits [rows,
+        vocab]: with the noise of that position and the history so far, without masks. Lazy; nothing is recorded."""
+        logits = self._adjusted(logits.astype(mx.float32))
+        if self._filters is not None:
+            logits = self._filters.apply(logits) + self._noise(logits.shape[-1], ahead)
+        return mx.argmax(logits, axis=-1)
+
     def record(self, tokens: mx.array) -> None:
         """Adds the chosen tokens to the rows' history."""
         if self._penalties is not None:
@@ -127,11 +135,11 @@ class Bucket:
             logits = logits + self._bias
         return logits if self._penalties is None else self._penalties.apply(logits)
 
-    def _noise(self, vocab_size: int) -> mx.array:
+    def _noise(self, vocab_size: int, ahead: int = 0) -> mx.array:
         def draw(key: mx.array) -> mx.array:
             return mx.random.gumbel((vocab_size,), key=key)
 
-        return map_rows(draw, self._keys.at(self._num_steps))
+        return map_rows(draw, self._keys.at(self._num_steps + ahead))
 
 
 def buckets_of(rows: Sequence[SamplerRow]) -> list[Bucket]:
@@ -170,17 +178,17 @@ class GroupSampler:
 
     def sample(self, logits: mx.array) -> Sampled:
         """Chooses from logits [rows, vocab]. Nothing is recorded if this raises."""
-        if len(self._buckets) == 1:
-            chosen = [self._buckets[0].sample(logits)]
-            tokens = chosen[0]
-        else:
-            parts = zip(self._buckets, self._indices, strict=True)
-            chosen = [bucket.sample(logits[indices]) for bucket, indices in parts]
-            tokens = mx.concatenate(chosen)[self._places]
+        chosen = [bucket.sample(part) for bucket, part in self._parts(logits)]
+        tokens = self._in_order(chosen)
         sampled = Sampled(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
         for bucket, part in zip(self._buckets, chosen, strict=True):
             bucket.record(part)
         return sampled
+
+    def draft(self, logits: mx.array, ahead: int) -> mx.array:
+        """Guesses the tokens `ahead` positions behind the next one, uint32 [rows], from a drafter's logits [rows,
+        vocab]. Lazy; nothing is recorded."""
+        return self._in_order([bucket.draft(part, ahead) for bucket, part in self._parts(logits)])
 
     def detach(self) -> None:
         """Writes the history back to the rows, before they are sampled by another object."""
@@ -190,6 +198,16 @@ class GroupSampler:
     def history(self) -> list[mx.array]:
         """The lazy arrays that grow with each step; evaluate them with the tokens to keep their graph short."""
         return [array for bucket in self._buckets for array in bucket.history()]
+
+    def _parts(self, logits: mx.array) -> list[tuple[Bucket, mx.array]]:
+        """The logits of each bucket."""
+        if len(self._buckets) == 1:
+            return [(self._buckets[0], logits)]
+        return [(bucket, logits[indices]) for bucket, indices in zip(self._buckets, self._indices, strict=True)]
+
+    def _in_order(self, chosen: Sequence[mx.array]) -> mx.array:
+        """The tokens of all buckets, in the order of the rows."""
+        return chosen[0] if len(chosen) == 1 else mx.concatenate(list(chosen))[self._places]
 
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
         """Log probabilities of the model's own distribution over the allowed tokens, before penalties and

@@ -116,13 +116,14 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             raise found
         description, note = found.description, found.reuse_note
         now = self._batcher.now_ns()
+        notes = (description.decode_note, description.drafter_note, note, options.note)
         self._batcher.emit(
             ModelLoaded(
                 id=source.id,
                 duration_ns=now - started,
                 weight_bytes=description.weight_bytes,
                 decode_mode=description.decode_mode.value,
-                note="; ".join(part for part in (description.decode_note, note, options.note) if part),
+                note="; ".join(part for part in notes if part),
                 at_ns=now,
                 active_bytes=self._active_bytes(),
             )

@@ -1,7 +1,10 @@
 """The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
@@ -10,6 +13,7 @@ from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
+from tests.support.mlx.tiny_heads import head_folder, load_head
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import open_at, prompt_of
 
@@ -27,6 +31,12 @@ def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], Held]:
     return lambda: nullcontext(finish_load(FakeEngine(default=options).load(source, LoadOptions())))
 
 
+@contextmanager
+def _headed(name: str) -> Iterator[LoadedModel]:
+    with TemporaryDirectory() as folder:
+        yield load_head(head_folder(name, Path(folder) / name))
+
+
 def _tiny(name: str) -> Callable[[], Held]:
     return lambda: nullcontext(tiny_model(name))
 
@@ -34,6 +44,7 @@ def _tiny(name: str) -> Callable[[], Held]:
 MODELS: dict[str, Callable[[], Held]] = {
     **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
     **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")},
+    **{f"mlx-{name} with a head": partial(_headed, name) for name in ("mimo", "qwen3_5")},
 }
 
 
