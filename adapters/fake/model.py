@@ -198,7 +198,7 @@ class FakeModel:
                 raise RuntimeError(f"sequence {id} has not started to decode")
             proposal, is_own = self._proposed(state, state.start, draft)
             start = state.start
-            given = self._verify(state, start, proposal) if proposal else self._decode_some(state, start)
+            given = self._verify(state, start, proposal) if proposal else [self._next(state, start)]
         except DomainError as error:
             self._states.pop(id, None)
             return DecodeResult(id, error=error)
@@ -206,13 +206,11 @@ class FakeModel:
         found = tuple(logprob for logprob in logprobs if logprob is not None)
         return DecodeResult(id, tokens, found, None, len(proposal), is_own and bool(proposal))
 
-    def _decode_some(self, state: _State, start: DecodeStart) -> list[tuple[int, TokenLogprob | None]]:
-        given: list[tuple[int, TokenLogprob | None]] = []
+    def _next(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         before = state.position
-        for _ in range(self._num_in_step(state)):
-            given.append(state.ahead or self._step(state, start))
-            state.feed, state.ahead = given[-1][0], None
-            state.output_ids.append(state.feed)
+        given = state.ahead or self._step(state, start)
+        state.feed, state.ahead = given[0], None
+        state.output_ids.append(state.feed)
         if self._options.runs_ahead:
             state.ahead = self._step(state, start)
         if state.position > before:
@@ -255,10 +253,6 @@ class FakeModel:
             self._append(state, token, 1)
         self._settle(state, len(given))
         return given
-
-    def _num_in_step(self, state: _State) -> int:
-        """Returns one for the first token; then a number that depends on the state, as if a draft had been accepted."""
-        return 1 + mix(self._reduce(state) + GOLDEN) % self._options.tokens_per_step if state.output_ids else 1
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._append(state, state.feed, 1)

@@ -62,10 +62,9 @@ class FakeOptions:
     by default, so that answers are text). `eos_every`: the average number of tokens between two EOS; 0 for none.
     `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
-    it sampled at once, so `position` is one further. `tokens_per_step`: the most tokens of a decode step, as if a draft
-    was verified; the tokens themselves do not depend on it. `drafter`: proposes tokens behind a text, as a model's own
-    drafter does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `load_error`: `load`
-    fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.
+    it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
+    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `load_error`: `load` fails
+    with this message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -81,7 +80,6 @@ class FakeOptions:
     hook: Hook | None = None
     chunk_sensitive: bool = False
     runs_ahead: bool = False
-    tokens_per_step: int = 1
     drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
     width_costs: WidthCosts | None = None
     load_error: str | None = None

@@ -11,6 +11,7 @@ from application.ports.compute import DecodeStart
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ServerUnavailable
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.request.request import FinishReason, choice_id, choice_seed
@@ -22,6 +23,7 @@ from domain.scheduling.step_values import StepLimits
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan
+from tests.support.engines.drafters import KnowingDrafter
 from tests.support.stores.store_records import empty
 
 
@@ -105,6 +107,7 @@ class Simulation:
             cache_salt=talk.salt,
             num_choices=random.choice((1, 1, 1, 2, 4)),
         )
+        submission = self._predicted(submission)
         promise = self._bound.promise(submission)
         for choice in range(submission.num_choices):
             asked = Asked(talk, submission, choice, promise)
@@ -112,6 +115,21 @@ class Simulation:
             self._bound.submitted(asked.id, submission)
         self._world.add(submission)
         self.counts["submitted"] += submission.num_choices
+
+    def _predicted(self, submission: Submission) -> Submission:
+        """The request, perhaps without drafts, or with a prediction that is right but for a token. Shows the answers to
+        the model's own drafter."""
+        random, drafter = self._random, self.plan.models[submission.model].drafter
+        if self.plan.models[submission.model].width_costs is None:
+            return submission
+        answers = [self._plain_answer(submission, choice) for choice in range(submission.num_choices)]
+        if isinstance(drafter, KnowingDrafter):
+            for answer in answers:
+                drafter.learn(submission.prompt.token_ids, answer)
+        guess = [*answers[0]] if random.random() < 0.2 else []
+        if guess:
+            guess[random.randrange(len(guess))] ^= 1
+        return replace(submission, speculates=random.random() < 0.9, predicted_ids=IdRow(guess))
 
     def _step(self) -> None:
         if self._world.loop.is_busy:
@@ -226,7 +244,7 @@ class Simulation:
 
     def _check_answer(self, asked: Asked, items: list[EngineItem], *, is_stopping: bool) -> None:
         submission, last = asked.submission, items[-1]
-        output, expected = tokens_of(items)[: asked.stopped_at], self._plain_answer(asked)
+        output, expected = tokens_of(items)[: asked.stopped_at], self._plain_answer(asked.submission, asked.choice)
         assert output == expected[: len(output)], f"{asked.id} got a wrong token"
         assert isinstance(last, Ended)
         if last.error is not None:
@@ -237,6 +255,11 @@ class Simulation:
         usage = last.usage
         assert usage.prompt_tokens == len(submission.prompt.token_ids)
         assert usage.completion_tokens == len(output)
+        assert usage.num_rejected >= 0
+        assert asked.stopped_at is not None or usage.num_accepted < max(1, len(output)), "more drafted than put out"
+        for name, number in usage.accepted.items():
+            self.counts[f"accepted {name}"] += number
+        self.counts["rejected"] += usage.num_rejected
         told = [item.explanation for item in items if isinstance(item, Admitted)]
         assert len(told) <= 1
         if told:
@@ -274,9 +297,9 @@ class Simulation:
         is_whole = is_whole and not preemptions
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
-    def _plain_answer(self, asked: Asked) -> list[int]:
-        """What a server without any cache says."""
-        submission, seed = asked.submission, choice_seed(asked.submission.seed, asked.choice)
+    def _plain_answer(self, submission: Submission, choice: int) -> list[int]:
+        """What a server without any cache or draft says."""
+        seed = choice_seed(submission.seed, choice)
         key = (submission.model, submission.prompt.token_ids, submission.max_new_tokens, submission.sampling, seed)
         if key not in self._plain:
             options = self.plan.models[submission.model]
@@ -290,7 +313,7 @@ def tokens_of(items: list[EngineItem]) -> list[int]:
 
 def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits: StepLimits) -> list[int]:
     """The same model alone, in the canonical chunks, token by token."""
-    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), replace(options, tokens_per_step=1))
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
     id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
     model.open(id)
     while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):

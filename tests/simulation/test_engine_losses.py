@@ -17,7 +17,7 @@ from application.services.text_side.models.load_failures import MAX_RELOADS
 from domain.ids import RequestId
 from domain.request.request import FinishReason
 from tests.support.effort import scaled
-from tests.support.engines.engine_client import EngineClient, hosted_toy
+from tests.support.engines.engine_client import DRAFTING, EngineClient, hosted_toy, source
 from tests.support.http.replay.eight_streams import (
     NUM_CHOICES,
     STREAMS,
@@ -43,13 +43,26 @@ def dying(*num_messages: int) -> MakeInstance:
 
 @pytest.fixture(scope="module")
 def calm() -> EngineClient:
+    """Nothing is lost, and no draft is verified."""
     return play(dying())
+
+
+DRAFTED = source(DRAFTING)
+"""The same model with a drafter, which all others use."""
+
+
+def test_drafts_change_no_token(calm: EngineClient) -> None:
+    drafted = play(dying(), model=DRAFTED)
+    check_same(drafted, calm)
+    usages = [end_of(drafted, id, choice).usage for id, number in NUM_CHOICES.items() for choice in range(number)]
+    assert sum(usage.num_accepted for usage in usages) > 20
+    assert sum(usage.num_rejected for usage in usages) > 0
 
 
 @pytest.mark.parametrize("seed", range(scaled(12)))
 def test_one_loss_at_any_message_is_a_pause(calm: EngineClient, seed: int) -> None:
     draw = Random(seed)
-    disturbed = play(dying(draw.randrange(MIN_MESSAGES, 70)))
+    disturbed = play(dying(draw.randrange(MIN_MESSAGES, 70)), model=DRAFTED)
     check_same(disturbed, calm)
     assert scores(disturbed, "scored") == scores(calm, "scored")
     num_restarts = sum(isinstance(event, EngineRestarted) for event in disturbed.events)
@@ -61,7 +74,9 @@ def test_one_loss_at_any_message_is_a_pause(calm: EngineClient, seed: int) -> No
 def test_each_further_loss_ends_one_request_at_most(calm: EngineClient, seed: int) -> None:
     draw = Random(seed)
     num_losses = draw.randrange(2, 5)
-    disturbed = play(dying(draw.randrange(20, 60), *(draw.randrange(6, 50) for _ in range(num_losses - 1))))
+    disturbed = play(
+        dying(draw.randrange(20, 60), *(draw.randrange(6, 50) for _ in range(num_losses - 1))), model=DRAFTED
+    )
     check_told(disturbed)
     errors = [error.code for id in NUM_CHOICES if (error := end_of(disturbed, id, 0).error) is not None]
     assert errors.count("engine_lost") <= num_losses - 1
@@ -87,7 +102,7 @@ def test_who_is_cancelled_around_a_loss_ends_once(calm: EngineClient, seed: int)
         for id in victims:
             loop.call_later(draw.random() * 0.05, client.engine.cancel, RequestId(id))
 
-    disturbed = play(dying(draw.randrange(12, 60)), cancel)
+    disturbed = play(dying(draw.randrange(12, 60)), cancel, DRAFTED)
     check_told(disturbed)
     for id, number in NUM_CHOICES.items():
         for choice in range(number):

@@ -32,6 +32,7 @@ from domain.scheduling.step_values import StepLimits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
+from tests.support.engines.drafters import CHEAP, KINDS, KnowingDrafter
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.processes.lanes import HeldLane
@@ -69,14 +70,16 @@ def draw_plan(random: Random) -> Plan:
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
-    base = replace(
-        base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5, tokens_per_step=random.choice((1, 1, 4))
-    )
+    base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
+    if random.random() < 0.5:  # with few tokens an answer repeats what was said, and lookup finds it
+        base = replace(base, alphabet=range(random.choice((2, VOCAB))), width_costs=CHEAP)
     models = {ModelId(name): replace(base, layout=LAYOUTS[name], weights=at) for at, name in enumerate(names)}
-    models[ModelId("twin")] = models[ModelId(names[0])]
     models[ModelId("retrained")] = replace(models[ModelId(names[0])], weights=7)
     if random.random() < 0.2:
         models[ModelId("odd")] = replace(base, layout=LAYOUTS["unsupported"], weights=9)
+    if base.width_costs is not None:
+        models = {id: replace(model, drafter=draw_drafter(random)) for id, model in models.items()}
+    models[ModelId("twin")] = models[ModelId(names[0])]
     is_ample = random.random() < 0.3
     plan = Plan(
         models,
@@ -97,6 +100,11 @@ def draw_plan(random: Random) -> Plan:
         plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
         plan = replace(plan, failure_rate=0.0, defect_rate=0.0)
     return replace(plan, live_bytes=random.choice((0, 20_000, 100_000, 1 << 30, 1 << 30)))
+
+
+def draw_drafter(random: Random) -> KnowingDrafter | None:
+    """Of one model in three it has none."""
+    return KnowingDrafter(random.choice(list(KINDS)), random.randrange(1000)) if random.random() < 0.67 else None
 
 
 class CheckedTiers(PrefixTiers):

@@ -8,6 +8,7 @@ import pytest
 
 from application.ports.compute import DecodeResult, DecodeStart, Draft, LoadedModel
 from domain.ids import SequenceId
+from domain.models.state_layout import HitPolicy
 from domain.request.sampling import SamplingParams
 from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT
 from tests.support.stores.state_replay import new_id, open_at
@@ -156,6 +157,22 @@ def test_a_draft_does_not_go_beyond_a_token_that_ends_the_answer(model: LoadedMo
         assert model.position(id) <= len(PROMPT) + num_wanted
     model.close([id])
     assert tokens == answer[:num_wanted]
+
+
+def test_what_a_window_needs_inside_an_accepted_draft_is_still_held(model: LoadedModel) -> None:
+    """A block may fill up at any token of a draft, and is captured after the step."""
+    if not model.description.layout.is_reusable:
+        pytest.skip("nothing is captured")
+    answer = tokens_of(plain(model, (PROMPT, GREEDY, 1)))
+    id, tokens = begin(model, (PROMPT, GREEDY, 1)), list[int]()
+    sliced = {group.index for group in model.description.layout.groups if group.policy is not HitPolicy.SNAPSHOT}
+    while len(tokens) < NUM_NEW // 2:
+        before = model.position(id)
+        tokens += tokens_of(model.decode([id], {id: _by_chance(answer, len(tokens), model.description.vocab_size)}))
+        for end in range(max(before, len(PROMPT)) + 1, model.position(id) + 1):
+            (groups,) = model.capture_blocks(id, [(end - 16, end)]) if sliced else ({},)
+            assert groups.keys() == sliced
+    model.close([id])
 
 
 def test_a_state_behind_rejected_tokens_equals_a_computed_one(model: LoadedModel) -> None:

@@ -17,6 +17,7 @@ from domain.models.model_card import LoadOptions
 from domain.request.request import FinishReason
 from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import StepLimits
+from tests.support.engines.drafters import CHEAP, KnowingDrafter, greedy_drafter
 from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
@@ -103,8 +104,8 @@ def test_no_token_that_would_end_the_answer_comes_before_min_tokens(make: Callab
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 7, 30])
 def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], max_tokens: int) -> None:
-    """And no more: those of the last step that the answer has no room for are neither told nor counted."""
-    one, several = make(), make(FakeOptions(tokens_per_step=5))
+    """And no more: no draft is longer than the answer has room for."""
+    one, several = make(), make(greedy_drafter(FakeOptions()))
     for bench in (one, several):
         bench.submit("a", "several", max_tokens)
     expected, items = one.tokens("a"), several.items("a")
@@ -117,14 +118,16 @@ def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], 
         assert sum(event.num_decode_tokens > 0 for event in several.steps()) < 20
 
 
-def test_tokens_of_a_step_after_the_end_are_dropped(make: Callable[..., Bench]) -> None:
-    """Scripted so that the answer ends inside a step of five, whichever that is."""
+def test_an_answer_ends_inside_a_draft(make: Callable[..., Bench]) -> None:
+    """Whichever token of it that is: the drafter knows what would follow the end."""
     tokenizer = FakeTokenizer()
     (eos,) = tokenizer.eos_token_ids
     for length in range(1, 12):
         answer = [65 + index for index in range(length)]
         script = [*answer, eos, *[66] * 50]
-        bench = make(FakeOptions(reply=lambda _prompt, script=script: script, tokens_per_step=5))
+        drafter = KnowingDrafter("right", 0)
+        drafter.learn(tokenizer.encode("x").token_ids, script)
+        bench = make(FakeOptions(reply=lambda _prompt, script=script: script, drafter=drafter, width_costs=CHEAP))
         bench.submit("a", "x", 40, ignore_eos=False)
         assert bench.tokens("a") == [*answer, eos]
         end = bench.items("a")[-1]

@@ -20,6 +20,7 @@ from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.request import FinishReason, choice_id
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
+from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
 from tests.support.engines.sync_engine import submission
 
@@ -59,11 +60,15 @@ def play(options: FakeOptions, asked: dict[str, Any], every: int, *, reuses: boo
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("runs_ahead", [False, True])
+@pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("every", [2, 7])
-def test_a_preempted_request_gives_the_same_answer(asked: dict[str, Any], runs_ahead: bool, every: int) -> None:
+def test_a_preempted_request_gives_the_same_answer(
+    asked: dict[str, Any], runs_ahead: bool, drafts: bool, every: int
+) -> None:
     options = FakeOptions(runs_ahead=runs_ahead, eos_every=6, vocab_size=400)
-    calm, disturbed = play(options, asked, 0), play(options, asked, every)
+    calm, disturbed = play(options, asked, 0), play(greedy_drafter(options) if drafts else options, asked, every)
     assert disturbed.events(RequestPreempted)
+    assert any(disturbed.end(id, 0).usage.proposed for id in ("0", "1", "2")) is drafts
     for id in ("0", "1", "2"):
         for choice in range(asked.get("num_choices", 1)):
             assert disturbed.tokens(id, choice) == calm.tokens(id, choice)
@@ -96,7 +101,7 @@ def scores(items: list[EngineItem]) -> list[Any]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("reuses", [True, False])
 def test_every_layout_resumes_with_and_without_a_cache(layout: str, reuses: bool) -> None:
-    options = FakeOptions(LAYOUTS[layout], runs_ahead=True, tokens_per_step=3, eos_every=0)
+    options = greedy_drafter(FakeOptions(LAYOUTS[layout], runs_ahead=True, eos_every=0))
     calm, disturbed = (play(options, {"num_tokens": 50}, every, reuses=reuses) for every in (0, 5))
     assert disturbed.events(RequestPreempted)
     for id in ("0", "1", "2"):
@@ -268,7 +273,7 @@ def test_a_choice_continues_in_another_engine(asked: dict[str, Any], num_steps: 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_continues_in_another_engine(layout: str) -> None:
-    options = FakeOptions(LAYOUTS[layout], runs_ahead=True, tokens_per_step=3, eos_every=0)
+    options = greedy_drafter(FakeOptions(LAYOUTS[layout], runs_ahead=True, eos_every=0))
     wanted = submission("a", MODEL, EncodedPrompt.of_text(PROMPTS[1]), 30)
     calm, first, second = (SteppedEngine(options) for _ in range(3))
     for engine in (calm, first):

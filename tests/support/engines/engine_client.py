@@ -32,12 +32,14 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.request import choice_id
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
+from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission, tokens_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.hosted_child import HostedChild
 
 MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
+DRAFTING = ModelId("drafting")
 GATED, UNWRITTEN, DEADLY = ModelId("gated"), ModelId("unwritten"), ModelId("deadly")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
 STUCK_AFTER_S = 77.0
@@ -93,6 +95,7 @@ def kill_the_process(operation: str, id: SequenceId | None, call: int) -> None:
 
 OPTIONS: Mapping[ModelId, FakeOptions] = {
     MODEL: FakeOptions(eos_every=0),
+    DRAFTING: greedy_drafter(FakeOptions(eos_every=0)),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
@@ -223,6 +226,7 @@ def source(model: ModelId) -> ModelSource:
 __all__ = (
     "BROKEN",
     "DEADLY",
+    "DRAFTING",
     "ENGINES",
     "FAILING",
     "GATED",

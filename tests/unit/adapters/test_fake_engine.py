@@ -1,11 +1,10 @@
 """The toy engine as other tests use it: sampling rules, scripted answers, failures, delays, thread checks."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 
-from adapters.fake import EOS_ID, LAYOUTS, FakeEngine, FakeOptions, FakeTokenizer, reply_with
+from adapters.fake import EOS_ID, FakeEngine, FakeOptions, FakeTokenizer, reply_with
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
@@ -51,29 +50,6 @@ def test_greedy_ignores_the_seed_and_sampling_depends_on_it_alone() -> None:
     assert answer(model, 1, GREEDY, seed=1) == answer(model, 2, GREEDY, seed=2)
     assert answer(model, 3, warm, seed=1) == answer(model, 4, warm, seed=1)
     assert answer(model, 5, warm, seed=1) != answer(model, 6, warm, seed=2)
-
-
-@pytest.mark.parametrize("runs_ahead", [False, True])
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1.2, frequency_penalty=0.5, num_logprobs=2)])
-def test_several_tokens_a_step_are_those_that_come_one_by_one(sampling: SamplingParams, *, runs_ahead: bool) -> None:
-    plain = FakeOptions(layout=LAYOUTS["everything"], eos_every=0, runs_ahead=runs_ahead)
-    one, several = load(plain), load(replace(plain, tokens_per_step=4))
-    expected = begin(one, 1, sampling)
-    sequence = begin(several, 1, sampling)
-    sizes: list[int] = []
-    for _ in range(40):
-        result = several.decode([sequence])[0]
-        single = [one.decode([expected])[0] for _ in result.token_ids]
-        assert result.token_ids == tuple(token for step in single for token in step.token_ids)
-        assert result.logprobs == tuple(logprob for step in single for logprob in step.logprobs)
-        sizes.append(len(result.token_ids))
-        assert several.position(sequence) == one.position(expected) == len(PROMPT) + sum(sizes) - (not runs_ahead)
-        # What the step fed does not push out what a window needs to resume before it.
-        end = several.position(sequence) - sizes[-1]
-        (groups,) = several.capture_blocks(sequence, [(end - 20, end)])
-        assert len(groups) == 3
-    assert sizes[0] == 1
-    assert set(sizes) == {1, 2, 3, 4}
 
 
 def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
