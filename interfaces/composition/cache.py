@@ -115,4 +115,7 @@ class CacheTiers:
 
 def _closes(store: BlockStore, timeout_s: float) -> bool:
     """Closes a store that may hang; returns False when it takes longer, and abandons it then."""
-    return not wait([Lane("store-end", 1).submit(store.close)], timeout_s).not_done
+    lane = Lane("store-end", 1)
+    closing = wait([lane.submit(store.close)], timeout_s)
+    lane.close()
+    return not closing.not_done

@@ -146,13 +146,14 @@ class PrefixFetch:
         self._tiers.hot.release(pinned)
 
     def _begin_reads(self) -> bool:
-        """Begins to read missing records. Returns False while the store is stuck."""
+        """Begins to read missing records. Returns False while the store is stuck and, after a late read, while another
+        sequence tries it."""
         if self._tiers.store.writer is None:
             return True
         for at in range(0, len(self._cold), RECORDS_PER_READ):
             indices = self._cold[at : at + RECORDS_PER_READ]
             keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
-            read = self._tiers.store.fetch(keys, groups, self._on_progress)
+            read = self._tiers.store.fetch(keys, groups, self._on_progress, self)
             if read is None:
                 return False
             self._reads.append((indices, read))

@@ -2,20 +2,20 @@
 
 Reads and upkeep (deletes, notes of use) have threads of their own, so no read waits for a write. A call that hangs on
 its volume cannot be stopped. While a read is late the store counts as stuck: no read is started, waiting reads are
-abandoned, and requests use what is in memory, until the late read returns. There are no timers: lateness is noticed
-when a caller looks at a read.
+abandoned, and requests use what is in memory, until the late read returns. From then on one request at a time reads,
+until a read returns in time. There are no timers: lateness is noticed when a caller looks at a read.
 
 Records that were read are uploaded to the device by the worker that read them or, where only that thread may, by the
 compute thread. A read that cannot be uploaded is used as it is: restoring it takes longer.
 """
 
 from asyncio import wait_for, wrap_future
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from application.events import FaultObserved, RecordsRead
 from application.ports.cache_stats import Cleared
@@ -48,9 +48,13 @@ Upload: TypeAlias = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
 class StoreRead(Call[T]):
     """One read of the store, made by a worker and polled by its caller."""
 
-    def __init__(self, tier: "StoreTier", work: Callable[[], T], on_done: Callable[[], None]) -> None:
-        """`on_done` is called by the worker when the read has ended, with or without an answer."""
+    def __init__(
+        self, tier: "StoreTier", work: Callable[[], T], on_done: Callable[[], None], reader: object | None
+    ) -> None:
+        """`on_done` is called by the worker when the read has ended, with or without an answer. `reader`: as in
+        `StoreTier.read`."""
         super().__init__(work)
+        self.reader = self if reader is None else reader
         self._tier = tier
         self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
 
@@ -115,8 +119,9 @@ class StoreTier:
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
         self._indexes = Indexes()
         self._lock = Lock()
-        self._running: dict[Hashable, int] = {}  # the time at which each read began
-        self._late: set[Hashable] = set()
+        self._open: dict[StoreRead[Any], int | None] = {}  # the time (ns) at which each read began; None: it waits
+        self._late: set[StoreRead[Any]] = set()
+        self._is_slow = False  # the last read that returned was late
 
     def report_to(self, indexes: Indexes) -> None:
         """Reports queued and stored records to `indexes` from now on. Call it before the first put."""
@@ -143,10 +148,14 @@ class StoreTier:
         return self.writer.get(keys, groups) if self.writer is not None else [None] * len(keys)
 
     def fetch(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]], on_done: Callable[[], None]
+        self,
+        keys: Sequence[RecordKey],
+        groups: Sequence[frozenset[GroupIndex]],
+        on_done: Callable[[], None],
+        reader: object | None = None,
     ) -> StoreRead[Sequence[Record | None]] | None:
-        """Read records in a worker; None while the store is stuck."""
-        return self.read(partial(self._fetch, keys, groups), on_done)
+        """Read records in a worker; as `read`."""
+        return self.read(partial(self._fetch, keys, groups), on_done, reader)
 
     def drop(self, keys: Sequence[RecordKey]) -> None:
         """Lets a worker delete records with all that follows them."""
@@ -183,20 +192,26 @@ class StoreTier:
     @property
     def is_stuck(self) -> bool:
         """True while a read is late. Each late read is reported as a fault when it is first noticed."""
-        now_ns = self.clock.now_ns()
         with self._lock:
-            late = {read for read, began_ns in self._running.items() if began_ns < now_ns - int(self._timeout_s * 1e9)}
+            late = {read for read, began_ns in self._open.items() if self._is_late(began_ns)}
             num_fresh = len(late - self._late)
             self._late |= late
         for _ in range(num_fresh):
             self._fault("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
         return bool(late)
 
-    def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
-        """Runs `work`, which reads the store, in a worker; returns None while the store is stuck."""
-        read = StoreRead(self, work, on_done)
+    def read(
+        self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None, reader: object | None = None
+    ) -> StoreRead[T] | None:
+        """Runs `work`, which reads the store, in a worker. Returns None while the store is stuck and, after a late
+        read, while another `reader` (None: this call alone) reads."""
+        read = StoreRead(self, work, on_done, reader)
         if self.is_stuck:
             return None
+        with self._lock:
+            if self._is_slow and any(other.reader is not read.reader for other in self._open):
+                return None
+            self._open[read] = None
         try:
             self._readers.start(read)
         except ServerUnavailable:  # stopping: as if the store did not answer
@@ -243,12 +258,14 @@ class StoreTier:
     def read_began(self, read: StoreRead[T]) -> None:
         """Called by StoreRead."""
         with self._lock:
-            self._running[read] = self.clock.now_ns()
+            self._open[read] = self.clock.now_ns()
 
     def read_ended(self, read: StoreRead[T], error: BaseException | None = None) -> None:
         """Called by StoreRead when it has run, or never will."""
         with self._lock:
-            self._running.pop(read, None)
+            began_ns = self._open.pop(read, None)
+            if began_ns is not None:
+                self._is_slow = self._is_late(began_ns)
             self._late.discard(read)
         if error is not None:
             self._fault("store.read", described(error))
@@ -262,6 +279,9 @@ class StoreTier:
             RecordsRead(num_records=len(records), raw_bytes=raw_bytes, started_ns=started_ns, at_ns=self.clock.now_ns())
         )
         return found if self.uploads_on_compute_thread else self.uploaded(found)
+
+    def _is_late(self, began_ns: int | None) -> bool:
+        return began_ns is not None and began_ns < self.clock.now_ns() - int(self._timeout_s * 1e9)
 
     def _keep_up(self, work: Callable[[], object]) -> None:
         try:

@@ -122,6 +122,37 @@ def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: 
 
 
 @KINDS
+def test_after_a_late_read_one_request_at_a_time_tries_the_store(layout: StateLayout) -> None:
+    store, lane = MemoryBlockStore(), HeldLane()
+    prompts = [PROMPT, PROMPT[1:], PROMPT[2:]]
+    first = CacheDriver(options(layout), store=store)
+    for prompt in prompts:
+        first.run(prompt)
+    driver = CacheDriver(options(layout), store=store, lane=lane)
+    lane.run()
+    hung = driver.begin(prompts[0])
+    assert not driver.step(hung)
+    lane.hang(1)
+    pass_deadline(driver)
+    driver.finish(hung)
+    lane.run()  # late
+    trying, other = driver.begin(prompts[1]), driver.begin(prompts[2])
+    assert not driver.step(trying)
+    driver.finish(other)
+    assert (other.computed, other.explanation.reason) == (len(prompts[2]) - 1, StopReason.SLOW_STORE)
+    driver.hot.resize(0)
+    driver.hot.resize(1 << 30)
+    lane.run()  # in time
+    jobs = [trying, driver.begin(prompts[2])]
+    while not all([driver.step(job) or job.position >= 0 for job in jobs]):
+        lane.run()
+    driver.finish(*jobs)
+    assert [job.explanation.reused.get("store") for job in jobs] == [len(job.prompt.token_ids) - 1 for job in jobs]
+    lane.run()
+    driver.check_idle()
+
+
+@KINDS
 def test_a_list_of_what_is_stored_that_is_late_is_done_without(layout: StateLayout) -> None:
     store, lane = MemoryBlockStore(), HeldLane()
     CacheDriver(options(layout), store=store).run(PROMPT)
