@@ -57,9 +57,11 @@ from interfaces.http.services import AdminServices, Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.servers.lent_app import lent_app
+from tests.support.http.servers.quick_uvicorn import stop_quickly
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
 
+stop_quickly()
 DEFAULT_MODEL = "fake-attention"
 
 # What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from application.settings import Settings
 from interfaces.composition.service import Service, build_service
 from interfaces.http.front.server import HttpServer, new_event_loop
+from tests.support.http.servers.quick_uvicorn import stop_quickly
 from tests.support.patience import PATIENCE_S
+
+stop_quickly()
 
 
 @dataclass
