@@ -87,7 +87,7 @@ def test_a_request_in_its_prefill_is_seen_over_a_reload_and_cancelled(
     assert requests(client)["ended"][0]["end"]["reason"] == "cancelled"
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
 def test_the_page_fits_and_can_be_read_by_everybody(
     size: tuple[int, int], scheme: str, demo: Any, client: httpx.Client, watch: Any
 ) -> None:
