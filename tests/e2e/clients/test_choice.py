@@ -39,7 +39,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_format": {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": SCHEMA}},
         },
     ),
-    "responses": ("/v1/responses", {"input": ASK, "text": {"format": {**FORMAT, "name": "w", "strict": True}}}),
     "messages": (
         "/v1/messages",
         {"messages": [{"role": "user", "content": ASK}], "output_config": {"format": FORMAT}},
@@ -56,30 +55,21 @@ def base_url() -> Iterator[str]:
 
 
 def whole(dialect: str, answer: dict[str, Any]) -> str:
-    match dialect:
-        case "chat":
-            return answer["choices"][0]["message"]["content"]
-        case "responses":
-            (text,) = [item["content"][0]["text"] for item in answer["output"] if item["type"] == "message"]
-            return text
-        case _:
-            (text,) = [block["text"] for block in answer["content"] if block["type"] == "text"]
-            return text
+    if dialect == "chat":
+        return answer["choices"][0]["message"]["content"]
+    (text,) = [block["text"] for block in answer["content"] if block["type"] == "text"]
+    return text
 
 
 def streamed(dialect: str, lines: list[str]) -> str:
     data = [line.removeprefix("data: ") for line in lines if line.startswith("data: {")]
     events: list[dict[str, Any]] = [json.loads(one) for one in data]
-    match dialect:
-        case "chat":
-            return "".join(choice["delta"].get("content") or "" for one in events for choice in one["choices"])
-        case "responses":
-            return "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
-        case _:
-            return "".join(one["delta"]["text"] for one in events if one.get("delta", {}).get("type") == "text_delta")
+    if dialect == "chat":
+        return "".join(choice["delta"].get("content") or "" for one in events for choice in one["choices"])
+    return "".join(one["delta"]["text"] for one in events if one.get("delta", {}).get("type") == "text_delta")
 
 
-@pytest.mark.parametrize(("dialect", "temperature"), [("chat", 0), ("chat", 1), ("responses", 0), ("messages", 0)])
+@pytest.mark.parametrize(("dialect", "temperature"), [("chat", 1), ("messages", 0)])
 def test_an_answer_has_its_form_whole_and_streamed(base_url: str, dialect: str, temperature: float) -> None:
     path, body = BODIES[dialect]
     with httpx.Client(base_url=base_url, timeout=PATIENCE_S) as client:

@@ -129,21 +129,6 @@ def test_a_continuation_that_the_model_would_choose_is_called_greedy(live: LiveS
     assert [is_greedy for _, is_greedy in found] == [True, False]
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1])
-def test_prompt_logprobs_have_the_ranks_of_a_plain_pass(live: LiveService, folder: Path, max_tokens: int) -> None:
-    prompt = encoded_pairs(folder)[2][0]
-    (rows,) = plain_logprobs(folder, [prompt])
-    answer = post(live, {"prompt": prompt, "prompt_logprobs": 3, "max_tokens": max_tokens})
-    entries = answer["choices"][0]["prompt_logprobs"]
-    assert entries[0] is None
-    for at, entry in enumerate(entries[1:]):
-        own = entry[str(prompt[at + 1])]
-        assert own["logprob"] == pytest.approx(float(rows[at, prompt[at + 1]]), abs=TOLERANCE)
-        assert own["rank"] == 1 + int((rows[at] > rows[at, prompt[at + 1]]).sum())
-        assert {str(token) for token in np.argsort(-rows[at])[:3]} <= set(entry)
-    assert answer["usage"]["completion_tokens"] == max_tokens
-
-
 def test_generation_is_asked_for_as_lm_eval_does(live: LiveService, folder: Path) -> None:
     stop = ["\n", "<|end|>"]
     sampling = {"model": folder.name, "max_tokens": 16, "temperature": 0, "stop": stop, "seed": 1234}

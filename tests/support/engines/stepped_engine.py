@@ -1,5 +1,6 @@
 """The token side without a thread: steps when the test says so, and a guard that does what the test wants."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, cast
@@ -17,7 +18,7 @@ from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
-from domain.ids import ModelId, RequestId, SequenceId
+from domain.ids import ModelId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import BlockGrid
@@ -68,8 +69,9 @@ class SteppedEngine:
     ) -> None:
         self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(), InlineLane()
         self.batches: list[StepBatch] = []
+        self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
         batcher = EventBatcher(self.clock)
-        batcher.connect(self.batches.append)
+        batcher.connect(self._receive)
         tiers = PrefixTiers(HotTier(1 << 28), StoreTier(self.clock, batcher), hashing=lane)
         self.cache = PrefixCache(tiers, BlockGrid(BLOCK, GRID), is_enabled=reuses)
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
@@ -84,6 +86,11 @@ class SteppedEngine:
         self.loop.models.connect(self.backend)
         finish_load(self.loop.models.load(ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded
+
+    def _receive(self, batch: StepBatch) -> None:
+        self.batches.append(batch)
+        for id, choice, item in batch.items:
+            self._items[id, choice].append(item)
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
         self.loop.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
@@ -102,8 +109,7 @@ class SteppedEngine:
         raise AssertionError("somebody never ends")
 
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:
-        key = RequestId(id), choice
-        return [item for batch in self.batches for *of, item in batch.items if tuple(of) == key]
+        return self._items[id, choice]
 
     def tokens(self, id: str, choice: int = 0) -> list[int]:
         return [token for item in self.items(id, choice) if isinstance(item, Tokens) for token in item.token_ids]

@@ -38,26 +38,6 @@ def error_of(service: FakeService, status: int, path: str = PATH, **body: Any) -
     return error
 
 
-def test_a_message_is_answered_whole_and_streamed_alike(service: FakeService) -> None:
-    whole = post(service, system="Be brief.")
-    assert whole["content"] == [{"type": "text", "text": "Hé!"}]
-    assert (whole["stop_reason"], whole["stop_sequence"], whole["role"]) == ("end_turn", None, "assistant")
-    response = service.client.post(
-        f"{PATH}?beta=true",
-        json={"max_tokens": 50, "messages": HELLO, "system": "Be brief.", "stream": True},
-        headers={"anthropic-beta": "claude-code-20250219", "anthropic-version": "2023-06-01"},
-    )
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert "x-cairn-cache" in response.headers
-    events = named_events(response.text)
-    assert events[0]["type"] == "message_start"
-    assert events[0]["message"]["id"] != whole["id"]
-    deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
-    assert "".join(deltas) == "Hé!"
-    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
-    assert events[-1] == {"type": "message_stop"}
-
-
 def test_what_was_reused_is_not_counted_as_input(service: FakeService) -> None:
     system = "All the rules of the house, at length. " * 4
     first = post(service, system=system)["usage"]
@@ -67,8 +47,12 @@ def test_what_was_reused_is_not_counted_as_input(service: FakeService) -> None:
     assert second["input_tokens"] + second["cache_read_input_tokens"] == num_prompt
     body = {"messages": HELLO, "system": system}
     assert service.client.post(COUNT, json=body).json() == {"input_tokens": num_prompt}
-    streamed = service.client.post(PATH, json={**body, "max_tokens": 50, "stream": True}).text
-    assert named_events(streamed)[0]["message"]["usage"]["cache_read_input_tokens"] > 100
+    streamed = service.client.post(
+        f"{PATH}?beta=true",
+        json={**body, "max_tokens": 50, "stream": True},
+        headers={"anthropic-beta": "claude-code-20250219", "anthropic-version": "2023-06-01"},
+    )
+    assert named_events(streamed.text)[0]["message"]["usage"]["cache_read_input_tokens"] > 100
 
 
 def test_more_tokens_than_there_is_room_for_are_as_many_as_there_are(service: FakeService) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.telemetry.named_events import named_events
 
 PATH = "/v1/responses"
 
@@ -30,25 +29,6 @@ def error_of(service: FakeService, status: int, **body: Any) -> dict[str, Any]:
     assert response.status_code == status, response.text
     error: dict[str, Any] = response.json()["error"]
     return error
-
-
-def test_a_response_is_answered_whole_and_streamed_alike(service: FakeService) -> None:
-    whole = post(service, instructions="Be brief.", metadata={"a": "b"})
-    assert (whole["status"], whole["error"], whole["instructions"]) == ("completed", None, "Be brief.")
-    assert whole["output"][0]["content"][0]["text"] == "Hé!"
-    usage = whole["usage"]
-    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-    response = service.client.post(
-        PATH, json={"input": "hi", "instructions": "Be brief.", "metadata": {"a": "b"}, "stream": True}
-    )
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert "x-cairn-cache" in response.headers
-    events = named_events(response.text)
-    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
-    last = events[-1]["response"]
-    assert {event["response"]["id"] for event in events if "response" in event} == {last["id"]} != {whole["id"]}
-    assert last["output"][0]["content"] == whole["output"][0]["content"]
-    assert "[DONE]" not in response.text
 
 
 def test_what_was_reused_is_told(service: FakeService) -> None:

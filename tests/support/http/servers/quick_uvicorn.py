@@ -1,4 +1,4 @@
-"""uvicorn sleeps twice for 0.1 s while it stops, which hundreds of servers of tests would wait for: here, for 0.01 s."""
+"""uvicorn sleeps twice for 0.1 s while it stops, which hundreds of servers would wait for: in tests, for 0.01 s."""
 
 import asyncio
 
