@@ -103,6 +103,15 @@ PROMPT_TOKENS = _counter(
     *(_MODEL, names.CAIRN_ORIGIN),
 )
 OUTPUT_TOKENS = _counter("cairn.output.tokens", "{token}", "Tokens of ended completions.", _MODEL)
+PROPOSED_TOKENS = _counter(
+    *("cairn.speculation.proposed_tokens", "{token}"),
+    "Draft tokens of ended completions that were verified, by drafter: ngram, prediction, mtp or draft.",
+    *(_MODEL, names.CAIRN_DRAFTER),
+)
+ACCEPTED_TOKENS = _counter(
+    *("cairn.speculation.accepted_tokens", "{token}", "Those of them that were accepted, and are output tokens."),
+    *(_MODEL, names.CAIRN_DRAFTER),
+)
 PREFIX_LOOKUPS = _counter(
     *("cairn.prefix.lookups", "{lookup}"),
     "Requests by the result of their prefix lookup (full: all that can be reused; partial; none), and why no more.",

@@ -162,6 +162,10 @@ def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
         yield Point(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request)
     yield Point(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
     yield Point(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
+    for drafter, num_proposed in usage.proposed.items():
+        of_drafter = {**model, names.CAIRN_DRAFTER: drafter}
+        yield Point(catalogue.PROPOSED_TOKENS, num_proposed, of_drafter)
+        yield Point(catalogue.ACCEPTED_TOKENS, usage.accepted.get(drafter, 0), of_drafter)
     if not one.queued.choice:  # a further choice takes over the reused tokens of the first one
         for tier in TIER_NAMES:
             yield Point(catalogue.PROMPT_TOKENS, usage.reused.get(tier, 0), _origin(one, tier))

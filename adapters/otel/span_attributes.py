@@ -56,6 +56,9 @@ def response_attributes(event: on.RequestEnded) -> Attributes:
         names.GEN_AI_USAGE_OUTPUT_TOKENS: event.usage.completion_tokens,
         names.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: event.usage.reused_tokens,
     }
+    if event.usage.num_proposed:
+        attributes[names.CAIRN_PROPOSED_TOKENS] = event.usage.num_proposed
+        attributes[names.CAIRN_ACCEPTED_TOKENS] = event.usage.num_accepted
     if event.error_code is not None:
         attributes[names.ERROR_TYPE] = event.error_code
     return attributes

@@ -11,8 +11,8 @@ MAX_CHARS = 2_000
 
 _NAMES = (
     "model", "key", "prompt", "reused", "live", "hot", "store", "known", "stopped", "diverged", "computed",
-    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate",
-    "trace", "reason",
+    "preempted", "output", "drafted", "accepted", "queue", "waited", "followed", "prefill", "decode", "ttft",
+    "total", "rate", "trace", "reason",
 )  # fmt: skip
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
 _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
@@ -23,7 +23,8 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
 
     `live`, `hot`, `store`: parts of `reused` by tier. `stopped`: the reason why no more was reused, `known`: the tokens
     whose blocks were stored, `diverged`: the first token that differs. `waited`: the reasons of waiting in the queue;
-    `followed`: the request whose prefill of the same prefix it waited for. `rate`: output tokens a second of decode."""
+    `followed`: the request whose prefill of the same prefix it waited for. `drafted`: draft tokens that were verified,
+    `accepted` of them. `rate`: output tokens a second of decode."""
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
     usage, matched = event.usage, timeline.matched
@@ -39,6 +40,8 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
         "computed": timeline.num_computed_tokens,
         "preempted": timeline.num_preemptions or None,
         "output": usage.completion_tokens,
+        "drafted": usage.num_proposed or None,
+        "accepted": usage.num_accepted if usage.num_proposed else None,
         **{name: _seconds(value) for name, value in stages.items()},
         "waited": ",".join(timeline.waited_for) or None,
         "followed": timeline.followed or None,

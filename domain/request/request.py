@@ -171,6 +171,11 @@ class Usage:
         return cls(explanation.num_prompt, completion_tokens, explanation.reused)
 
     @property
+    def num_proposed(self) -> int:
+        """Draft tokens that were verified."""
+        return sum(self.proposed.values())
+
+    @property
     def num_accepted(self) -> int:
         """Draft tokens that were accepted."""
         return sum(self.accepted.values())
@@ -178,7 +183,7 @@ class Usage:
     @property
     def num_rejected(self) -> int:
         """Draft tokens that were computed and thrown away."""
-        return sum(self.proposed.values()) - self.num_accepted
+        return self.num_proposed - self.num_accepted
 
     @property
     def reused_tokens(self) -> int:

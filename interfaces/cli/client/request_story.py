@@ -74,6 +74,8 @@ def from_log(id: str, pairs: Mapping[str, str], ended_at: datetime) -> "RequestB
         output_tokens=number("output"),
         end=EndBody(ended_s, pairs.get("reason", ""), pairs.get("error"), pairs.get("message", "")),
         explanation=prompt_explanation(explanation) if explanation is not None else None,
+        drafted_tokens=number("drafted"),
+        accepted_tokens=number("accepted"),
     )
     queued_at(body)
     return body
@@ -155,6 +157,8 @@ def story_lines(body: "RequestBody", trace_id: str = "") -> Iterator[tuple[str, 
     if times.decode_s is not None:
         rate = f", {body.output_tokens / times.decode_s:,.1f} a second" if times.decode_s else ""
         yield "answer", f"{body.output_tokens:,} tokens in {format_latency(times.decode_s)}{rate}"
+    if body.drafted_tokens:
+        yield "drafted", f"{body.accepted_tokens:,} of {body.drafted_tokens:,} drafted tokens were accepted"
     yield _end(body)
     if (most := _most(body)) is not None:
         yield "most of it", most

@@ -80,7 +80,8 @@ class RequestBody(Struct):
     for none. `preempted`: it has given up its
     memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
     by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
-    only where `shows_text` says so."""
+    only where `shows_text` says so. `drafted_tokens`: draft tokens that were verified, `accepted_tokens` of them; 0
+    while it is open."""
 
     id: str
     model: str
@@ -105,6 +106,8 @@ class RequestBody(Struct):
     end: EndBody | None
     explanation: PromptExplanation | None
     shows_text: bool = False
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 def request_body(
@@ -148,6 +151,8 @@ def request_body(
         end=_end(ended, unix_offset_ns),
         explanation=prompt_explanation(explanation) if explanation is not None else None,
         shows_text=shows_text,
+        drafted_tokens=0 if ended is None else ended.usage.num_proposed,
+        accepted_tokens=0 if ended is None else ended.usage.num_accepted,
     )
 
 

@@ -216,6 +216,18 @@ def test_the_choices_of_a_request_are_one_lookup_and_reuse_once() -> None:
     assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "hot")) == 512
 
 
+def test_draft_tokens_count_by_model_and_drafter() -> None:
+    script = Script()
+    usage = Usage(9, 100, proposed={"ngram": 60, "mtp": 20}, accepted={"ngram": 48, "mtp": 0})
+    board = Board([script.queued(), replace(script.ended(), usage=usage)])
+    for drafter, counts in {"ngram": (60, 48), "mtp": (20, None)}.items():
+        found = [
+            board.value(f"cairn.speculation.{name}_tokens", MODEL, ("cairn.drafter", drafter))
+            for name in ("proposed", "accepted")
+        ]
+        assert tuple(found) == counts
+
+
 def test_the_documentation_lists_the_catalogue() -> None:
     text = (ROOT / "docs/telemetry.md").read_text()
     rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}

@@ -1,6 +1,7 @@
 """The span tree of a request, driven through its events by hand and read from the SDK's in-memory exporter."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -14,11 +15,13 @@ from application.events import (
     PrefixAwaited,
     PrefixMatched,
     RequestAdmitted,
+    RequestEnded,
     RequestPreempted,
     StateCaptured,
     StateRestored,
 )
 from domain.ids import ModelId, RequestId
+from domain.request.request import Usage
 from domain.request.sampling import SamplingParams, StopRules
 from tests.support.telemetry.event_script import START_NS, Script, at
 from tests.support.telemetry.otel import OFFSET_NS, SpanRecorder
@@ -84,6 +87,15 @@ def test_the_request_span_follows_the_genai_conventions(recorder: SpanRecorder) 
         "gen_ai.usage.cache_read.input_tokens": 0,
         "cairn.ended_in": "decode",
     }
+
+
+def test_the_request_span_counts_draft_tokens_where_there_were_any(recorder: SpanRecorder) -> None:
+    *before, ended = Script().finished()
+    usage = Usage(1025, 9, proposed={"ngram": 6, "mtp": 4}, accepted={"ngram": 5})
+    play(recorder, [*before, replace(cast("RequestEnded", ended), usage=usage)])
+    attributes = dict(recorder.named("chat demo").attributes or {})
+    assert attributes["cairn.speculation.proposed_tokens"] == 10
+    assert attributes["cairn.speculation.accepted_tokens"] == 5
 
 
 def test_phases_carry_chunks_and_the_first_token(recorder: SpanRecorder) -> None:

@@ -1,5 +1,7 @@
 """Events that between them feed every metric of the catalogue, and what `GET /metrics` answers after them."""
 
+from dataclasses import replace
+
 import pytest
 
 from adapters.fake.environment import FakeClock
@@ -32,6 +34,7 @@ from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.request.request import Usage
 from tests.support.telemetry.event_script import OF_THE_TIERS, Script, at, text_script
 from tests.support.telemetry.otel import clear_otel_variables
 
@@ -48,6 +51,8 @@ EVERYTHING: list[Event] = [
     ),
     *Script("finished").finished(),
     *Script("answered").answered(),
+    Script("drafted").queued(),
+    replace(Script("drafted").ended(), usage=Usage(1025, 9, proposed={"ngram": 4}, accepted={"ngram": 3})),
     *text_script().finished(),
     Script("failed").queued(),
     Script("failed").waits(),

@@ -68,7 +68,8 @@ def told(text: str) -> dict[str, str]:
 
 
 def whole() -> RequestEnded:
-    return replace(Script().ended(), usage=Usage(1025, 9, {"hot": 500, "store": 12}))
+    usage = Usage(1025, 9, {"hot": 500, "store": 12}, proposed={"ngram": 8}, accepted={"ngram": 5})
+    return replace(Script().ended(), usage=usage)
 
 
 def test_a_line_of_the_log_gives_the_body_of_the_server() -> None:
@@ -86,8 +87,8 @@ def test_a_line_of_the_log_gives_the_body_of_the_server() -> None:
 def test_the_story_in_words() -> None:
     lines = dict(story_lines(body_of(line(followed(), whole())), "ab" * 16))
     assert list(lines) == [
-        "request", "queued", "waited", "reused", "no more", "computed", "preempted", "first token", "answer", "ended",
-        "most of it", "trace",
+        "request", "queued", "waited", "reused", "no more", "computed", "preempted", "first token", "answer", "drafted",
+        "ended", "most of it", "trace",
     ]  # fmt: skip
     assert lines["waited"] == (
         "1.00s, for a place among those computed at once (engine.max_batch) and for memory that others held and for"
@@ -97,6 +98,7 @@ def test_the_story_in_words() -> None:
     assert lines["no more"] == "never-seen: From token 600 on the prompt differs from what is stored."
     assert lines["computed"] == "513 tokens, in 1.00s"
     assert lines["answer"] == "9 tokens in 2.25s, 4.0 a second"
+    assert lines["drafted"] == "5 of 8 drafted tokens were accepted"
     assert lines["ended"] == "after 4.25s: stop, the answer was complete"
     assert lines["most of it"] == "decode, 53% of the time"
 
