@@ -135,7 +135,7 @@ class _Model:
         self._matchers: OrderedDict[tuple[str, Grammar], Future[LLMatcher]] = OrderedDict()
 
     def matcher(self, grammar: Grammar, salt: str) -> "LLMatcher":
-        """Return a matcher for one sequence. Runs in a worker. Raises ComputeFailed."""
+        """Returns a matcher for one sequence. Runs in a worker. Raises ComputeFailed."""
         try:
             original = self._original((salt, grammar))
             with self._copying:
@@ -146,7 +146,7 @@ class _Model:
             raise ComputeFailed(f"the grammar could not be compiled: {error}") from error
 
     def _original(self, key: tuple[str, Grammar]) -> "LLMatcher":
-        """Return the matcher to copy from, compiled by the first caller; others wait. A failure is raised to all of
+        """Returns the matcher to copy from, compiled by the first caller; others wait. A failure is raised to all of
         them, and not kept. The least recently used is evicted."""
         with self._lock:
             made = self._matchers.get(key)

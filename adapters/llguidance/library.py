@@ -75,7 +75,7 @@ _GAP = "/\\n{0,2}/"
 
 
 def rendered(grammar: Grammar) -> str:
-    """Return the source of the library's matcher."""
+    """Returns the source of the library's matcher."""
     answer = _rules(grammar) + "\n" + _OPTIONS  # at the end, so that errors name the client's own line numbers
     parts = [{"lark_grammar": answer}]
     if grammar.reasoning is not None or grammar.calls:
@@ -102,7 +102,7 @@ def _rules(grammar: Grammar) -> str:
 
 
 def _around(grammar: Grammar) -> str:
-    """Return the rules for the reasoning before the answer, and for calls in its place."""
+    """Returns the rules for the reasoning before the answer, and for calls in its place."""
     reasoning = grammar.reasoning
     answer = f"{terms(reasoning.before_answer) if reasoning else ''} @answer"
     rules = [f"answer: {answer} | @calls" if grammar.calls else f"answer: {answer}"]
@@ -114,7 +114,7 @@ def _around(grammar: Grammar) -> str:
 
 
 def _reasoning(reasoning: Reasoning) -> list[str]:
-    """Return the rules of reasoning. Its free text ends with the first piece of `close`: a suffix, or a token."""
+    """Returns the rules of reasoning. Its free text ends with the first piece of `close`: a suffix, or a token."""
     end, *rest = reasoning.close
     if end.token_id is not None:
         thought = f"thought: TEXT {terms((end,))}\nTEXT: /(?s:.*)/"

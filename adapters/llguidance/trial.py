@@ -48,7 +48,7 @@ class _Bytes:
 
 
 def trial(asked: dict[str, Any]) -> str:
-    """Return the fault of the grammar; empty if none was found."""
+    """Returns the fault of the grammar; empty if none was found."""
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
     limits = LLParserLimits(**asked["limits"], verbose_errors=False)

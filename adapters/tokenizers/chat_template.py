@@ -227,7 +227,7 @@ class ChatTemplate:
         )
 
     def _first_refused(self, setting: _Setting, reason: str) -> int:
-        """Return the index of the message that causes the refusal, by bisection."""
+        """Returns the index of the message that causes the refusal, by bisection."""
         low, high = 1, len(setting.prompt.messages)
         while low < high:
             middle = (low + high) // 2
@@ -263,7 +263,7 @@ class ChatTemplate:
 
 
 def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> list[int]:
-    """Return the positions of messages of these roles in the rendered text, -1 for one that is dropped; nothing if the
+    """Returns the positions of messages of these roles in the rendered text, -1 for one that is dropped; nothing if the
     template refuses them, which is adjusted when it happens, or shows none."""
     messages = [ChatMessage(role, probe) for role, probe in zip(roles, _PROBES, strict=False)]
     try:
@@ -318,7 +318,7 @@ def _reason(error: Exception) -> str:
 
 
 def _holds(text: str, content: str) -> bool:
-    """Return True if the text contains the content. Searches for its end first: 16 MiB take 50 to 140 ms otherwise."""
+    """Returns True if the text contains the content. Searches for its end first: 16 MiB take 50 to 140 ms otherwise."""
     tail, before = content[-_TAIL_CHARS:], len(text)
     for _ in range(_NUM_TAILS):
         at = text.rfind(tail, 0, before)

@@ -59,14 +59,14 @@ class ControlTokens:
         self.marks = {first: chr(_FIRST_MARK + at) for at, first in enumerate(firsts)}
 
     def written_for_text(self, source: str) -> str:
-        """Return the way in which a template's source makes control tokens of text; empty if none is found."""
+        """Returns the way in which a template's source makes control tokens of text; empty if none is found."""
         for match in _REPLACE.finditer(source):
             if match["name"] or self._found.search(match["text"] or ""):
                 return f"the chat template replaces text by one: {printable(match[0])}"
         return ""
 
     def are_in(self, prompt: ChatPrompt) -> bool:
-        """Return True if a string of the prompt spells a control token."""
+        """Returns True if a string of the prompt spells a control token."""
         tools = [[tool.name, tool.description, tool.parameters] for tool in prompt.tools]
         return any(map(self._are_in_message, prompt.messages)) or any(
             map(self.are_spelled, strings_of([tools, prompt.template_kwargs]))
@@ -90,7 +90,7 @@ class ControlTokens:
         return EncodedText(IdRow([ids.get(id, id) for id in encoded.ids]), encoded.spans)
 
     def defect(self) -> str:
-        """Return why text may still act as a control token; empty if it cannot. Raises what the libraries do, and
+        """Returns why text may still act as a control token; empty if it cannot. Raises what the libraries do, and
         ValueError if nothing can be kept apart."""
         written = [f"a {text}b{text}" for text in sorted(self._controls)]
         own = self._rust.encode_batch(written, add_special_tokens=False)
@@ -151,7 +151,7 @@ class ContentMarks:
         self._known: dict[tuple[str, bool], str] = {}
 
     def of(self, value: Any) -> Any:
-        """Return a JSON value with marks in the strings that spell a control token."""
+        """Returns a JSON value with marks in the strings that spell a control token."""
         if isinstance(value, str):
             return self._of_text(value, in_answer=False)
         if isinstance(value, Mapping):
@@ -161,7 +161,7 @@ class ContentMarks:
         return value
 
     def of_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a message, in the shape that templates read, with marks in its strings."""
+        """Returns a message, in the shape that templates read, with marks in its strings."""
         others = {key: self.of(value) for key, value in message.items() if key != "content"}
         content = message["content"]
         if isinstance(content, str):
@@ -185,7 +185,7 @@ class ContentMarks:
 
 
 def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
-    """Return the texts of a tokenizer's control tokens: special tokens, and other added ones that its chat template
+    """Returns the texts of a tokenizer's control tokens: special tokens, and other added ones that its chat template
     writes or tests for. `written`: the template's source and what it rendered. White space is text."""
     added = rust.get_added_tokens_decoder().values()
     found = (token.content for token in added if token.special or token.content in written)
@@ -202,7 +202,7 @@ def _full_width(text: str) -> str:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Yield all strings of a JSON value, keys too, and an empty one for everything else. Any order, any depth."""
+    """Yields all strings of a JSON value, keys too, and an empty one for everything else. Any order, any depth."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

@@ -58,7 +58,7 @@ class IncrementalDetokenizer:
         return self._take(len(self._pending), self._decode([*self._context, *self._pending]))
 
     def _take_settled(self, whole: str) -> str:
-        """Return bytes that form no character and that later tokens can no longer complete."""
+        """Returns bytes that form no character and that later tokens can no longer complete."""
         for count in range(len(self._pending) - _MAX_OPEN_TOKENS, 0, -1):
             text = self._decode([*self._context, *self._pending[:count]])
             if whole.startswith(text):

@@ -78,7 +78,7 @@ class TextCuts:
 
     @classmethod
     def of(cls, rust: RustTokenizer) -> "TextCuts | None":
-        """Return None where no cut is safe, by the tokenizer's description or by trying it."""
+        """Returns None where no cut is safe, by the tokenizer's description or by trying it."""
         added = [token for token in rust.get_added_tokens_decoder().values() if token.content]
         cuttable = [one.content for one in added if not (one.normalized or one.lstrip or one.rstrip)]
         if not cuttable or any(token.single_word for token in added):
@@ -125,7 +125,7 @@ class EncodedParts:
         return self._num_tokens
 
     def of(self, texts: Sequence[str], owner: str) -> list[Part]:
-        """Return the parts, from the cache or encoded now."""
+        """Returns the parts, from the cache or encoded now."""
         keys = [_key(owner, text) for text in texts]
         with self._lock:
             found = {key: self._parts[key] for key in keys if key in self._parts}
@@ -166,9 +166,8 @@ def _key(owner: str, text: str) -> bytes:
 
 
 def longest_of(texts: Iterable[str]) -> str:
-    """Return a regular expression for the longest of `texts` that matches. It branches where they differ: some families
-    have thousands, and tried in turn they take seconds for a few thousand `<`, with the interpreter held.
-    """
+    """Returns a regular expression for the longest of `texts` that matches. It branches where they differ: some
+    families have thousands, and tried in turn they take seconds for a few thousand `<`, with the interpreter held."""
     ordered = sorted(set(texts))
     pairs = enumerate(zip(ordered[0], ordered[-1], strict=False))  # a prefix of these two is a prefix of all
     num_shared = next((at for at, (one, other) in pairs if one != other), len(ordered[0]))

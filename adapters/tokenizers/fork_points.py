@@ -61,7 +61,7 @@ def find_fork_points(
     rendered: RenderedChat,
     encoded: EncodedText,
 ) -> tuple[ForkPoint, ...]:
-    """Return fork points, ascending, one a position: where two kinds meet, the one that matters more. `encode` belongs
+    """Returns fork points, ascending, one a position: where two kinds meet, the one that matters more. `encode` belongs
     to the prompt's owner, since most of a probe is theirs."""
     best: dict[int, ForkKind] = {}
     for kind, messages in likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
@@ -93,7 +93,7 @@ def likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKi
 
 
 def _with_more_said(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
-    """Yield chats with more text in the last question, if it has no answer, and behind the last message, if that is
+    """Yields chats with more text in the last question, if it has no answer, and behind the last message, if that is
     another. Clients join texts of one role by an empty line; so does Cairn where a template takes no two questions."""
     spoken = max((at for at, one in enumerate(messages) if one.role not in SYSTEM_ROLES), default=0)
     if messages[spoken].role is Role.USER:
@@ -103,7 +103,7 @@ def _with_more_said(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMe
 
 
 def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterator[Sequence[ChatMessage]]:
-    """Yield chats up to the first user message, and up to the last one before the first answer, with another question
+    """Yields chats up to the first user message, and up to the last one before the first answer, with another question
     there: which of them holds the question depends on the agent, and on how often it asked. None for the first
     message where nothing stands before the question in it."""
     answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
@@ -117,7 +117,7 @@ def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterat
 
 
 def _end_of_tagged(content: str) -> int:
-    """Return the end of the tagged texts at the beginning of a content; more of them may follow the question."""
+    """Returns the end of the tagged texts at the beginning of a content; more of them may follow the question."""
     end = 0
     while (tag := _OPENING_TAG.match(content, end)) is not None:
         close = content.find(f"</{tag[1]}>", tag.end())
@@ -129,7 +129,7 @@ def _end_of_tagged(content: str) -> int:
 
 
 def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
-    """Return a user message that differs from this one at its first visible character from `start` on."""
+    """Returns a user message that differs from this one at its first visible character from `start` on."""
     opening = message.content[start:].strip()[:1].casefold()
     probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
     return ChatMessage(Role.USER, message.content[:start] + probe)
@@ -141,7 +141,7 @@ def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
 
 
 def common_text_length(first: str, second: str) -> int:
-    """Return the length of the longest common prefix in characters. Bisection on slices compares in C."""
+    """Returns the length of the longest common prefix in characters. Bisection on slices compares in C."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -153,7 +153,7 @@ def common_text_length(first: str, second: str) -> int:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the longest common prefix of two token sequences."""
+    """Returns the length of the longest common prefix of two token sequences."""
     for index, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return index
@@ -161,7 +161,7 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def common_token_count(text: str, encoded: EncodedText, other: str, encode: Callable[[str], EncodedText]) -> int:
-    """Return the number of leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
+    """Returns the number of leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
     diverge_at = common_text_length(text, other)
     if diverge_at == len(text) == len(other):
         return len(encoded.ids)
@@ -178,7 +178,7 @@ def common_token_count(text: str, encoded: EncodedText, other: str, encode: Call
 
 
 def _first_difference(whole: EncodedText, first: int, window: EncodedText, start: int, diverge_at: int) -> int:
-    """Return the first token of the whole, from number `first` on, that the window (of text from `start` on) does not
+    """Returns the first token of the whole, from number `first` on, that the window (of text from `start` on) does not
     have after enough tokens that it has. 0 where that is uncertain: none begins shortly before the texts diverge, or
     unknown characters on both sides continue as the same token."""
     if whole.spans is None or window.spans is None:

@@ -122,7 +122,7 @@ def load_tokenizer(folder: str) -> PythonTokenizer:
 
 
 def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
-    """Return the Rust tokenizer inside; None without one, or where a Python class around it changes texts."""
+    """Returns the Rust tokenizer inside; None without one, or where a Python class around it changes texts."""
     if not tokenizer.is_fast:
         return None
     for owner in type(tokenizer).__mro__:
@@ -139,8 +139,8 @@ def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
 
 
 def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTokenizer:
-    """Return a tokenizer that shares the parts of another and has its added tokens, those in `names` under other names.
-    Ids of added tokens differ."""
+    """Returns a tokenizer that shares the parts of another and has its added tokens, those in `names` under other
+    names. Ids of added tokens differ."""
     tokenizers: Any = importlib.import_module("tokenizers")
     made: Any = tokenizers.Tokenizer(like.model)
     if like.normalizer is not None:
@@ -163,13 +163,13 @@ def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTok
 
 
 def compiled_chat_template(source: str) -> Any:
-    """Return a Jinja template, compiled in the sandbox of transformers, which caches it. Raises jinja2's errors."""
+    """Returns a Jinja template, compiled in the sandbox of transformers, which caches it. Raises jinja2's errors."""
     utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
     return utils._compile_jinja_template(source)
 
 
 def python_chat_template(name: str) -> Any:
-    """Return a chat template that mlx_lm has as Python code, by the name in a model's configuration."""
+    """Returns a chat template that mlx_lm has as Python code, by the name in a model's configuration."""
     if not name.isidentifier():
         raise ValueError(f"chat_template_type {name!r} is not a name")
     with open_files_limit_kept(), _advice_silenced():

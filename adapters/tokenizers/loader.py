@@ -107,7 +107,7 @@ _PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'
 
 
 def _agrees(token_bytes: Callable[[int], bytes], codec: TextCodec) -> bool:
-    """Return True if the bytes of tokens, joined, are the tokenizer's own text; if not, its decoder was misread."""
+    """Returns True if the bytes of tokens, joined, are the tokenizer's own text; if not, its decoder was misread."""
     ids = codec.encode(_PROBE_TEXT).ids
     special_ids = set(codec.special_tokens.values())
     text = b"".join(token_bytes(id) for id in ids if id not in special_ids).decode("utf-8", "replace")
@@ -134,8 +134,8 @@ def _configured_end(folder: Path) -> object:
 
 
 def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> tuple[ChatTemplate | None, str]:
-    """Return the template from the tokenizer's files, from chat_template.json of older vision models, or from mlx_lm by
-    name; with its source, where that is known."""
+    """Returns the template from the tokenizer's files, from chat_template.json of older vision models, or from mlx_lm
+    by name; with its source, where that is known."""
     name = tokenizer.init_kwargs.get("chat_template_type")
     if isinstance(name, str) and (apply := python_chat_template(name)) is not None:
         return ChatTemplate(_bounded(cast("Callable[..., str]", apply)), ""), _source_of(tokenizer)
@@ -156,7 +156,7 @@ def _source_of(tokenizer: PythonTokenizer) -> str:
 
 
 def _bounded(apply: Callable[..., str]) -> Callable[..., str]:
-    """Return a renderer with a limit for a template that is Python code and renders in one piece."""
+    """Returns a renderer with a limit for a template that is Python code and renders in one piece."""
 
     def applied(conversation: list[dict[str, Any]], *, max_chars: int | None = None, **options: Any) -> str:
         text = str(apply(conversation, **options))

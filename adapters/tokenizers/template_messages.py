@@ -60,7 +60,7 @@ class TemplateTraits:
 
 
 def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-    """Return tools as function definitions; None (which templates test for) when there are none."""
+    """Returns tools as function definitions; None (which templates test for) when there are none."""
     if not tools:
         return None
     return [
@@ -75,7 +75,7 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None
 def messages_for_template(
     messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments
 ) -> list[dict[str, Any]]:
-    """Return messages as dictionaries. `developer` becomes `system` for a template that does not know it."""
+    """Returns messages as dictionaries. `developer` becomes `system` for a template that does not know it."""
     if not traits.knows_developer:
         messages = [
             replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message for message in messages
@@ -92,22 +92,22 @@ def messages_for_template(
 
 
 def has_stand_in(rendered: str) -> bool:
-    """Return True if the template read the members of a call's arguments instead of writing them as JSON."""
+    """Returns True if the template read the members of a call's arguments instead of writing them as JSON."""
     return _NAME in rendered
 
 
 def without_stand_ins(rendered: str) -> str:
-    """Return the text with generated arguments exactly as the model wrote them."""
+    """Returns the text with generated arguments exactly as the model wrote them."""
     return _STAND_IN.sub(lambda found: str(json.loads(found[1])), rendered)
 
 
 def has_late_system(messages: Sequence[ChatMessage]) -> bool:
-    """Return True if a system message stands after a turn."""
+    """Returns True if a system message stands after a turn."""
     return any(message.role in SYSTEM_ROLES for message in messages[num_leading_system(messages) :])
 
 
 def has_runs(messages: Sequence[ChatMessage]) -> bool:
-    """Return True if merging changes the messages, as they are or with late system messages as a user's."""
+    """Returns True if merging changes the messages, as they are or with late system messages as a user's."""
     return any(len(merged(one)) < len(one) for one in (messages, late_system_as_user(messages)))
 
 

@@ -128,7 +128,7 @@ class TextCodec:
         return IdRow()
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
-        """Return the exact text: spaces before punctuation are kept."""
+        """Returns the exact text: spaces before punctuation are kept."""
         if self._rust is None:
             return self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False

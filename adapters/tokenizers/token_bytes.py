@@ -41,7 +41,7 @@ Step: TypeAlias = Mapping[str, Any]
 
 
 def _steps(part: Any) -> list[Step]:
-    """Return the steps of a part of a tokenizer, sequences taken apart; none where there is no part. Raises any
+    """Returns the steps of a part of a tokenizer, sequences taken apart; none where there is no part. Raises any
     exception for a part that a class of transformers implements in Python."""
     return [] if part is None else list(_flat(json.loads(part.__getstate__())))
 
@@ -68,7 +68,7 @@ _BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def token_bytes_of(rust: RustTokenizer) -> Callable[[int], bytes] | None:
-    """Return a function from a token's id to its bytes, which are empty for ids without a token; None for a decoder
+    """Returns a function from a token's id to its bytes, which are empty for ids without a token; None for a decoder
     whose tokens have no bytes of their own. The space that some decoders drop at the start of a text is included."""
     steps = _steps(rust.decoder)
     kinds = [step["type"] for step in steps]
@@ -107,7 +107,7 @@ def _spelled(replaced: Iterable[tuple[str, str]], token: str, *, has_bytes: bool
 
 
 def token_reach(rust: RustTokenizer, tokens: Iterable[str]) -> int | None:
-    """Return the most characters that one of `tokens` covers; None where no such number can be proven."""
+    """Returns the most characters that one of `tokens` covers; None where no such number can be proven."""
     try:
         normalizers, pre_tokenizers = _steps(rust.normalizer), _steps(rust.pre_tokenizer)
     except Exception:  # a part that a class of transformers brings as Python code cannot be examined
@@ -124,7 +124,7 @@ def token_reach(rust: RustTokenizer, tokens: Iterable[str]) -> int | None:
 
 
 def _shortening(normalizer: Step) -> float:
-    """Return the most characters that the normalizer reads for each that it writes; 0 where that is unknown."""
+    """Returns the most characters that the normalizer reads for each that it writes; 0 where that is unknown."""
     kind = normalizer["type"]
     if kind in _KEEPING_NORMALIZERS:
         return 1
@@ -142,7 +142,7 @@ def _keeps_all(pre_tokenizer: Step) -> bool:
 
 
 def _covers_all(rust: RustTokenizer, pre_tokenizers: Iterable[Step]) -> bool:
-    """Return True if the model gives at least one token for every unknown character, or has a token for each."""
+    """Returns True if the model gives at least one token for every unknown character, or has a token for each."""
     model = rust.model
     if type(model).__name__ != "BPE":
         return False

@@ -36,11 +36,11 @@ class TokenConstraint(Protocol):
     """The position of one sequence in its grammar. Compute thread only."""
 
     def poll(self) -> bool:
-        """Return True once `allowed` would return or raise without waiting."""
+        """Returns True once `allowed` would return or raise without waiting."""
         ...
 
     def allowed(self) -> AllowedTokens:
-        """Return the tokens that may follow those accepted so far. Waits for the compiler, up to a timeout. Raises
+        """Returns the tokens that may follow those accepted so far. Waits for the compiler, up to a timeout. Raises
         ComputeFailed when it failed or takes too long, the grammar is at a dead end, or a token broke it."""
         ...
 

@@ -94,8 +94,8 @@ class Tokenizer(Protocol):
         ...
 
     def vocabulary(self) -> Vocabulary | None:
-        """Return the tokens for constraining answers on the token side; None without `has_token_bytes`. Takes tenths of
-        a second for a large vocabulary."""
+        """Returns the tokens for constraining answers on the token side; None without `has_token_bytes`. Takes tenths
+        of a second for a large vocabulary."""
         ...
 
     @property
@@ -122,11 +122,11 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special tokens included."""
+        """Returns the text of tokens, special tokens included."""
         ...
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
-        """Return a fresh detokenizer for text that follows `prompt_ids`; special tokens are left out."""
+        """Returns a fresh detokenizer for text that follows `prompt_ids`; special tokens are left out."""
         ...
 
     @property
@@ -145,18 +145,18 @@ class Tokenizer(Protocol):
         ...
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
-        """Return the reasoning that may stand before an answer to a chat with these prompt ids; None for none."""
+        """Returns the reasoning that may stand before an answer to a chat with these prompt ids; None for none."""
         ...
 
     def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
-        """Return the tokens that open and end reasoning in an answer to the chat that was rendered to `prompt_ids`.
+        """Returns the tokens that open and end reasoning in an answer to the chat that was rendered to `prompt_ids`.
         None where they are unknown, or spelled by tokens of text, which may merge with their neighbours."""
         ...
 
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
     ) -> OutputParser:
-        """Return a fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` returns an
+        """Returns a fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` returns an
         unused id, such as `call_5f0c...`; families with ids of another form take the end of it."""
         ...
 

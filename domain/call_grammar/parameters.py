@@ -52,7 +52,7 @@ class ParameterRules:
         return self._rules.lines
 
     def arguments(self, schema: Mapping[str, Json]) -> str:
-        """Return a term for arguments that fit this schema. Raises InvalidRequest."""
+        """Returns a term for arguments that fit this schema. Raises InvalidRequest."""
         try:
             return self._object(schema)
         except InvalidRequest:
@@ -62,7 +62,7 @@ class ParameterRules:
         return self._object({})
 
     def only_text(self, key: str, regex: str) -> str:
-        """Return a term for one parameter, a string that matches a regular expression."""
+        """Returns a term for one parameter, a string that matches a regular expression."""
         name = quoted(key + self._written.before_value)
         match self._written.values:
             case Values.RAW:
@@ -105,13 +105,13 @@ class ParameterRules:
         return self._rules.add(self._with_key(quoted(key), {"type": types} if types else True))
 
     def _free(self, schema: Json) -> str:
-        """Return a parameter with any name, for which the parser knows no type."""
+        """Returns a parameter with any name, for which the parser knows no type."""
         if self._written.values is Values.RAW and not _is_any(schema):
             return self._json_value(ANY_KEY, schema)
         return self._with_key(ANY_KEY, schema)
 
     def _with_key(self, key: str, schema: Json) -> str:
-        """Return a term for a parameter with this name."""
+        """Returns a term for a parameter with this name."""
         if self._written.values is Values.RAW:
             return self._raw_value(key, schema)
         return self._json_value(key, schema)
@@ -166,7 +166,7 @@ def _is_any(schema: Json) -> bool:
 
 
 def _is_union(schema: Json) -> bool:
-    """Return True if the schema is only a choice between types, any value of each: `["string", "null"]`."""
+    """Returns True if the schema is only a choice between types, any value of each: `["string", "null"]`."""
     if not isinstance(schema, dict):
         return False
     if "type" in schema:
@@ -176,7 +176,7 @@ def _is_union(schema: Json) -> bool:
 
 
 def _with_definitions(schema: Mapping[str, Json], root: Mapping[str, Json], param: str) -> Mapping[str, Json]:
-    """Return a schema together with the definitions that its references point to."""
+    """Returns a schema together with the definitions that its references point to."""
     references = list(_references({**schema}))
     if not references:
         return schema

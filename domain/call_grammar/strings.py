@@ -41,7 +41,8 @@ _UNSUPPORTED = re.compile(r"[\^${}\[]$|\(\?$|\\[^\WdDwWsSnrtfv]|\[.*(\[|&&|--|~~
 
 
 def string_term(schema: Mapping[str, Json], param: str) -> str:
-    """Return a term for the strings of a schema that allows strings only. Raises InvalidRequest, naming the keyword."""
+    """Returns a term for the strings of a schema that allows strings only. Raises InvalidRequest, naming the
+    keyword."""
     options, listed = schema.get("anyOf"), _listed(schema)
     if isinstance(options, list) and all(isinstance(one, dict) for one in options):
         only(schema, {"type", "anyOf"}, param)
@@ -59,7 +60,7 @@ def string_term(schema: Mapping[str, Json], param: str) -> str:
 
 
 def only(schema: Mapping[str, Json], known: Collection[str], param: str) -> None:
-    """Raise InvalidRequest for `param` if a keyword is neither known nor an annotation."""
+    """Raises InvalidRequest for `param` if a keyword is neither known nor an annotation."""
     for keyword in schema:
         if keyword not in known and keyword not in ANNOTATIONS:
             raise refused(keyword, "cannot be enforced", param)
@@ -84,7 +85,7 @@ def _sized(schema: Mapping[str, Json]) -> str:
 
 
 def _pattern(schema: Mapping[str, Json], param: str) -> str:
-    """Return an expression for the strings in which the pattern matches anywhere, unless an anchor ties it to an
+    """Returns an expression for the strings in which the pattern matches anywhere, unless an anchor ties it to an
     end."""
     pattern = schema.get("pattern")
     if not isinstance(pattern, str):
@@ -100,14 +101,14 @@ def _pattern(schema: Mapping[str, Json], param: str) -> str:
 
 
 def rust_regex(pattern: str) -> str:
-    """Return a client's regular expression without anchors in Rust's syntax, as it stands between slashes in Lark; ""
+    """Returns a client's regular expression without anchors in Rust's syntax, as it stands between slashes in Lark; ""
     where it is empty or not supported."""
     parts = _parts(pattern)
     return "".join(map(_rust, parts)) if _is_supported(parts) else ""
 
 
 def _parts(pattern: str) -> list[str]:
-    """Return the parts of a regular expression, up to a bracket that nothing closes: each further one would search for
+    """Returns the parts of a regular expression, up to a bracket that nothing closes: each further one would search for
     its end again."""
     parts: list[str] = []
     for found in _PART.finditer(pattern):

@@ -66,13 +66,13 @@ class _Name(str):
 
 
 def text_parameter(tool: ToolSpec) -> str:
-    """Return the name of the parameter that the tool's grammar constrains; "" where there is none."""
+    """Returns the name of the parameter that the tool's grammar constrains; "" where there is none."""
     names = tool.parameters.get("properties")
     return next(iter(names)) if tool.text_grammar is not None and isinstance(names, Mapping) and len(names) == 1 else ""
 
 
 def text_regex(tool: ToolSpec) -> str:
-    """Return a regular expression (Rust's syntax) of the tool's text; "" where the text is free."""
+    """Returns a regular expression (Rust's syntax) of the tool's text; "" where the text is free."""
     grammar = tool.text_grammar
     if grammar is None or not text_parameter(tool) or len(grammar.definition) > MAX_CHARS:
         return ""
@@ -110,7 +110,7 @@ class _Rules:
                     self._add(current, _term(found))
 
     def regex(self, name: str, above: tuple[str, ...]) -> str:
-        """Return the expression of a rule, with the rules in it inserted. Raises _Unsupported."""
+        """Returns the expression of a rule, with the rules in it inserted. Raises _Unsupported."""
         if name in self._regexes:
             return self._regexes[name]
         if name in above or name not in self._terms or len(above) > MAX_DEPTH:

@@ -110,7 +110,7 @@ def _arguments_rule(format: _Format, number: int, tool: ToolSpec, must_call: boo
 
 
 def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
-    """Return the schema that constrains the arguments."""
+    """Returns the schema that constrains the arguments."""
     if not (tool.strict or must_call):
         return _ANY_ARGUMENTS
     try:

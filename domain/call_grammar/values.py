@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 
 def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
-    """Return an object's members. Raises InvalidRequest for `param` if a required one is not in properties."""
+    """Returns an object's members. Raises InvalidRequest for `param` if a required one is not in properties."""
     properties, required = schema.get("properties"), schema.get("required")
     known: Mapping[str, Json] = properties if isinstance(properties, dict) else {}
     wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -45,7 +45,7 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
 
 
 def members(written: Sequence[tuple[str, bool]], between: str, rule: Callable[[str], str]) -> str:
-    """Return a term for members in order, each with True if it is required; "" for none. `rule` adds a rule."""
+    """Returns a term for members in order, each with True if it is required; "" for none. `rule` adds a rule."""
     if not between:
         return " ".join(term if must else f"{term}?" for term, must in written)
     first, later = "", ""  # from here to the end: where nothing stands yet, and behind something
@@ -113,14 +113,14 @@ class LiteralRules:
         self._any = ""
 
     def value(self, schema: Json) -> str:
-        """Return a term for the values that a schema accepts. Raises InvalidRequest."""
+        """Returns a term for the values that a schema accepts. Raises InvalidRequest."""
         try:
             return self._value(schema)
         except RecursionError:
             raise refused("$ref", "is nested too deeply to be enforced", self._param) from None
 
     def string(self, terminal: str) -> str:
-        """Return a term for strings that match a terminal."""
+        """Returns a term for strings that match a terminal."""
         text, rest = until(terminal, self._quote, self._pieces)
         return f"{terms(self._pieces)} {self._rules.add_terminal(text)} {rest}"
 
@@ -251,7 +251,7 @@ class LiteralRules:
         return self._rules.add(self._value(value), name)
 
     def _resolved(self, schema: Json) -> Json:
-        """Return the schema that a reference points to, after one step; another schema as it is."""
+        """Returns the schema that a reference points to, after one step; another schema as it is."""
         if not isinstance(schema, dict) or "$ref" not in schema:
             return schema
         reference, value = str(schema["$ref"]), cast("Json", self._root)

@@ -109,7 +109,7 @@ class Answer:
             self._release_space()
 
     def take(self) -> tuple[ContentDelta, ...]:
-        """Return the deltas since the last call, neighbours of a kind as one."""
+        """Returns the deltas since the last call, neighbours of a kind as one."""
         runs: list[list[ContentDelta]] = []
         for delta in self._deltas:
             if runs and runs[-1][-1].merges_with(delta):

@@ -77,7 +77,7 @@ class CallFormat(Protocol):
     @property
     def close(self) -> str: ...
     def fits(self, start: str) -> bool:
-        """Return True if a call without `open` may begin with this character, or this one of `LIST_STARTS`."""
+        """Returns True if a call without `open` may begin with this character, or this one of `LIST_STARTS`."""
         ...
 
     def read(self, run: Run) -> Reading[None]:
@@ -132,7 +132,7 @@ def read_json(reader: TextReader, write: Callable[[str], None]) -> Reading[bool]
 
 
 def _after(char: str, wanted: _Next, closers: list[str]) -> _Next | None:
-    """Return the part that follows a bracket, comma or colon, and keep account of open brackets; None for any other
+    """Returns the part that follows a bracket, comma or colon, and keep account of open brackets; None for any other
     character, and where this one cannot stand."""
     if wanted in _MAY_CLOSE and char == closers[-1]:
         closers.pop()

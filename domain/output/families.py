@@ -101,7 +101,7 @@ _BARE_JSON = WrittenCalls(
 
 
 def _key_value_writes(prefix: str = "") -> WrittenCalls:
-    """Return the written form of `_key_value`."""
+    """Returns the written form of `_key_value`."""
     mark, close = f"<{prefix}tool_call>", f"</{prefix}arg_value>"
     return WrittenCalls(
         mark=mark,
@@ -118,7 +118,7 @@ def _key_value_writes(prefix: str = "") -> WrittenCalls:
 
 
 def _invoke_writes(section: str, prefix: str = "", *, marks_strings: bool = False) -> WrittenCalls:
-    """Return the written form of `_invoke`, in a section of this name."""
+    """Returns the written form of `_invoke`, in a section of this name."""
     close = f"</{prefix}parameter>"
     return WrittenCalls(
         first=f"<{section}>",

@@ -134,7 +134,7 @@ class Family:
 
 
 def with_marks(value: T, marks: Mapping[str, str]) -> T:
-    """Return the declaration with special tokens replaced by their characters, `marks` by spelling."""
+    """Returns the declaration with special tokens replaced by their characters, `marks` by spelling."""
     if isinstance(value, str):
         for token in sorted(marks, key=len, reverse=True):
             value = cast(T, cast(str, value).replace(token, marks[token]))
@@ -148,7 +148,7 @@ def with_marks(value: T, marks: Mapping[str, str]) -> T:
 
 
 def markers_in(value: object) -> Iterator[str]:
-    """Yield all text in a declaration that may contain a special token."""
+    """Yields all text in a declaration that may contain a special token."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
@@ -165,7 +165,7 @@ _LIKE_MARKUP = re.compile(r"\W")
 
 
 def marks_for(value: object, special_tokens: Iterable[str]) -> dict[str, str]:
-    """Return a character for each special token that the declaration names."""
+    """Returns a character for each special token that the declaration names."""
     texts = list(markers_in(value))
     named = [token for token in special_tokens if _LIKE_MARKUP.search(token) and any(token in text for text in texts)]
     codes = range(ord(FIRST_MARK), ord(LAST_MARK) + 1)

@@ -115,7 +115,7 @@ class JsonCalls:
 
 
 def _value(reader: TextReader) -> Reading[str]:
-    """Return the text of the JSON value that comes next. NoCall where it breaks or does not end."""
+    """Returns the text of the JSON value that comes next. NoCall where it breaks or does not end."""
     parts: list[str] = []
     if not (yield from read_json(reader, parts.append)):
         raise NoCall

@@ -166,7 +166,7 @@ def _items(run: Run, closing: str, item: Callable[[str], Reading[None]]) -> Read
 
 
 def _escape(run: Run) -> Reading[str]:
-    """Return the JSON for the character behind an escape; for the escape itself where it stands for none."""
+    """Returns the JSON for the character behind an escape; for the escape itself where it stands for none."""
     reader = run.reader
     reader.take("\\")
     kind = yield from reader.peek()
@@ -190,5 +190,5 @@ def _json(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text as it stands in a JSON string."""
+    """Returns a text as it stands in a JSON string."""
     return _json(text)[1:-1]

@@ -30,11 +30,11 @@ class OutputFormat:
         return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
 
     def written_calls(self, special_tokens: Container[str]) -> WrittenCalls:
-        """Return the form of calls of models with these special tokens."""
+        """Returns the form of calls of models with these special tokens."""
         return next(one for one in self.family.writes if not one.needs or one.needs in special_tokens)
 
     def reasoning_before(self, prompt_end: str, special_tokens: Mapping[str, int]) -> Reasoning | None:
-        """Return the reasoning that may stand before an answer to such a prompt; None for none."""
+        """Returns the reasoning that may stand before an answer to such a prompt; None for none."""
         channels, tags = self.family.channels, self.reasoning
         if channels is not None:
             opened = [f"{channels.channel}{name}{channels.message}" for name in ("analysis", "final")]
@@ -53,8 +53,8 @@ class OutputFormat:
         return None if self.reasoning is None else (self.reasoning.open, self.reasoning.close)
 
     def opening(self, prompt_end: str, prefilled: str = "") -> str:
-        """Return the tag or header that the prompt's end opens, which belongs to the answer. `prefilled`: the text with
-        which the prompt begins the answer; a letter stands for it, so that the answer continues it."""
+        """Returns the tag or header that the prompt's end opens, which belongs to the answer. `prefilled`: the text
+        with which the prompt begins the answer; a letter stands for it, so that the answer continues it."""
         channels, end = self.family.channels, prompt_end[-_TAIL_CHARS:]
         if prefilled:
             return self._opened_before(prefilled) + _PREFILLED
@@ -98,7 +98,7 @@ def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> 
 
 
 def choose_format(template: str, added_tokens: Iterable[str], *, family: Family | None = None) -> OutputFormat:
-    """Return the format of a model. `family`: the one to use, whatever is found. The default is bare JSON."""
+    """Returns the format of a model. `family`: the one to use, whatever is found. The default is bare JSON."""
     tokens = frozenset(added_tokens)
     reasoning = next((tags for tags in REASONING if _has_tags(tags, template, tokens)), None)
     if family is not None:
@@ -112,7 +112,7 @@ def choose_format(template: str, added_tokens: Iterable[str], *, family: Family 
 
 
 def family_named(name: str) -> Family:
-    """Return a family. Raises InvalidRequest, listing the known ones, for an unknown name."""
+    """Returns a family. Raises InvalidRequest, listing the known ones, for an unknown name."""
     for family in FAMILIES:
         if family.name == name:
             return family
@@ -125,6 +125,6 @@ def _has_tags(tags: ReasoningTags, template: str, tokens: frozenset[str]) -> boo
 
 
 def _has(tag: str, template: str, tokens: frozenset[str]) -> bool:
-    """Return True if a template or tokens have a tag; a token may be its beginning: `<|channel>` of
+    """Returns True if a template or tokens have a tag; a token may be its beginning: `<|channel>` of
     `<|channel>thought`."""
     return tag in template or any(len(token) >= _MIN_TOKEN_CHARS and tag.startswith(token) for token in tokens)

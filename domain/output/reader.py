@@ -44,7 +44,7 @@ class Stops:
         return len(text)
 
     def may_grow(self, text: str, start: int) -> bool:
-        """Return True if the text from there may still become a longer literal."""
+        """Returns True if the text from there may still become a longer literal."""
         num_chars = len(text) - start
         return num_chars < self._longest and any(
             len(literal) > num_chars and literal.startswith(text[start:]) for literal in self._literals
@@ -93,7 +93,7 @@ class TextReader:
         return self._text[self._at]
 
     def next_of(self, *literals: str) -> Reading[str]:
-        """Return the literal that comes next, the longest if several; "" if none does."""
+        """Returns the literal that comes next, the longest if several; "" if none does."""
         wanted = sorted(filter(None, literals), key=len, reverse=True)
         while True:
             num_unread = len(self._text) - self._at

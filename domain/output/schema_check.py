@@ -25,7 +25,7 @@ _Check: TypeAlias = Callable[[Json, Any], bool]
 
 
 def joined_calls(deltas: Iterable[ContentDelta]) -> tuple[ToolCall, ...]:
-    """Return the whole calls that an answer's deltas consist of."""
+    """Returns the whole calls that an answer's deltas consist of."""
     found: dict[int, tuple[str, str, list[str]]] = {}
     for delta in deltas:
         if isinstance(delta, ToolCallDelta):
@@ -35,7 +35,7 @@ def joined_calls(deltas: Iterable[ContentDelta]) -> tuple[ToolCall, ...]:
 
 
 def call_problems(calls: Iterable[ToolCall], tools: Sequence[ToolSpec]) -> tuple[CallProblem, ...]:
-    """Return the gravest problem of each call that has one."""
+    """Returns the gravest problem of each call that has one."""
     by_name = {tool.name: tool for tool in tools}
     problems = ((call, _problem(call, by_name.get(call.name))) for call in calls)
     return tuple(CallProblem(call.id, *problem) for call, problem in problems if problem is not None)
@@ -64,12 +64,12 @@ def _refuse(constant: str) -> Json:
 
 
 def type_of(value: Json) -> str:
-    """Return the name of a value's JSON type."""
+    """Returns the name of a value's JSON type."""
     return next(name for name, is_of in _TYPES.items() if is_of(value))
 
 
 def types_in(schema: Json) -> frozenset[str]:
-    """Return the JSON types that a schema names; empty where it names none."""
+    """Returns the JSON types that a schema names; empty where it names none."""
     return frozenset(_types_in(schema, 0))
 
 
@@ -90,7 +90,7 @@ def _types_in(schema: Json, depth: int) -> Iterator[str]:
 
 
 def first_misfit(value: Json, schema: object) -> str | None:
-    """Return one sentence that says where the value does not fit; None if no misfit is found."""
+    """Returns one sentence that says where the value does not fit; None if no misfit is found."""
     return next(_SchemaCheck().misfits(value, schema, "", 0), None)
 
 

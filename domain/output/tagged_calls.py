@@ -135,7 +135,7 @@ class TaggedCalls:
 
 
 def _named(head: str) -> str:
-    """Return the name in a tag: the attribute that is called so, or the whole head. NoCall for anything else."""
+    """Returns the name in a tag: the attribute that is called so, or the whole head. NoCall for anything else."""
     found = _NAME_ATTRIBUTE.search(head)
     if found is not None and not _ATTRIBUTES.fullmatch(head):
         raise NoCall
@@ -148,7 +148,7 @@ def _types_of(tool: ToolSpec | None, key: str) -> frozenset[str]:
 
 
 def _json_of(text: str, types: frozenset[str]) -> str:
-    """Return the text itself where it is JSON of a type in `types`, which is empty for any; otherwise as a string."""
+    """Returns the text itself where it is JSON of a type in `types`, which is empty for any; otherwise as a string."""
     plain = _PYTHON_WORDS.get(text.strip(), text.strip())
     try:
         value = cast("Json", json.loads(plain, parse_constant=_refuse_constant))

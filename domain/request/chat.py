@@ -88,12 +88,12 @@ class ToolSpec:
 
 
 def num_leading_system(messages: Sequence[ChatMessage]) -> int:
-    """Return the number of system messages before the first turn."""
+    """Returns the number of system messages before the first turn."""
     return next((at for at, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
 
 
 def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages with system messages after the first turn as a user's, in the same place and marked.
+    """Returns the messages with system messages after the first turn as a user's, in the same place and marked.
 
     For templates that accept system messages at the beginning only. Moving them there instead would change the
     beginning of every later prompt of the conversation.
@@ -128,7 +128,7 @@ class ToolChoice:
 
 
 def named_tool(name: str) -> ToolChoice:
-    """Return the choice of one call, of this tool."""
+    """Returns the choice of one call, of this tool."""
     return ToolChoice(CallMode.REQUIRED, (name,), one_call=True)
 
 
@@ -143,13 +143,13 @@ class GeneratedCall:
     is_own_id: bool = True
 
     def is_of(self, call: ToolCall) -> bool:
-        """Return True if the model wrote this for the call. An id that models write (`functions.ls:0`) is no proof:
+        """Returns True if the model wrote this for the call. An id that models write (`functions.ls:0`) is no proof:
         with one the arguments must have equal values."""
         return call.name == self.name and (self.is_own_id or _value(call.arguments) == _value(self.arguments))
 
 
 def with_generated(message: ChatMessage, known: Mapping[str, GeneratedCall]) -> ChatMessage:
-    """Return the message with the generated text and reasoning of its calls. `known`: by the id of the call."""
+    """Returns the message with the generated text and reasoning of its calls. `known`: by the id of the call."""
     found = {call.id: known[call.id] for call in message.tool_calls if call.id in known and known[call.id].is_of(call)}
     if not found:
         return message

@@ -79,7 +79,7 @@ class Grammar:
 
 
 def json_schema_grammar(schema: Mapping[str, Json] | bool, param: str) -> Grammar:
-    """Return a grammar of compact JSON (at most one space after a comma or colon) that the schema accepts.
+    """Returns a grammar of compact JSON (at most one space after a comma or colon) that the schema accepts.
 
     Raises InvalidRequest for `param`, naming the keyword that cannot be enforced and where it stands."""
     text = json.dumps(checked_schema(schema, param), ensure_ascii=False, separators=(",", ":"))
@@ -87,7 +87,7 @@ def json_schema_grammar(schema: Mapping[str, Json] | bool, param: str) -> Gramma
 
 
 def json_object_grammar() -> Grammar:
-    """Return a grammar of any JSON object, as compact as with a schema."""
+    """Returns a grammar of any JSON object, as compact as with a schema."""
     return Grammar(GrammarKind.JSON_OBJECT)
 
 
@@ -114,14 +114,14 @@ def lark_grammar(text: str, param: str) -> Grammar:
 
 
 def pieces(text: str, special_tokens: Mapping[str, int]) -> Pieces:
-    """Return a family's text as pieces: its special tokens, and the text between them."""
+    """Returns a family's text as pieces: its special tokens, and the text between them."""
     names = sorted((name for name in special_tokens if name and name in text), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
     return tuple(Marker(part, special_tokens.get(part)) for part in parts if part)
 
 
 def bounded(text: str, param: str) -> str:
-    """Return the text. Raises InvalidRequest for `param` if it is empty, too long, or not valid Unicode."""
+    """Returns the text. Raises InvalidRequest for `param` if it is empty, too long, or not valid Unicode."""
     try:
         num_bytes = len(text.encode())
     except UnicodeEncodeError as error:
@@ -140,27 +140,27 @@ ANY_TEXT = "/(?s:.*)/"
 
 
 def json_rule(schema: Mapping[str, Json]) -> str:
-    """Return a schema as a Lark term."""
+    """Returns a schema as a Lark term."""
     return "%json " + _json({**schema, "x-guidance": dict(JSON_OPTIONS)})
 
 
 def quoted(text: str) -> str:
-    """Return a text as a Lark term."""
+    """Returns a text as a Lark term."""
     return _json(text)
 
 
 def terms(pieces: Pieces) -> str:
-    """Return pieces as Lark terms."""
+    """Returns pieces as Lark terms."""
     return " ".join(quoted(one.text) if one.token_id is None else f"<[{one.token_id}]>" for one in pieces)
 
 
 def without(term: str, text: str) -> str:
-    """Return a terminal for the texts that match a terminal and do not contain the text."""
+    """Returns a terminal for the texts that match a terminal and do not contain the text."""
     return f"({term} & ~/(?s:.*){literal(text)}(?s:.*)/)"
 
 
 def until(term: str, stop: str, close: Pieces) -> tuple[str, str]:
-    """Return a terminal of free text with the first text of its closing mark, and the terms for the rest of that mark.
+    """Returns a terminal of free text with the first text of its closing mark, and the terms for the rest of that mark.
 
     `term`: a terminal that the text matches. `stop`: a text that it may not contain, needed where no special token
     closes it."""
@@ -172,12 +172,12 @@ def until(term: str, stop: str, close: Pieces) -> tuple[str, str]:
 
 
 def literal(text: str) -> str:
-    """Return a text as part of a regular expression between slashes."""
+    """Returns a text as part of a regular expression between slashes."""
     return "".join(_escaped(char) for char in text)
 
 
 def between_slashes(pattern: str) -> str:
-    """Return a regular expression with its slashes and line ends escaped, as it stands between slashes."""
+    """Returns a regular expression with its slashes and line ends escaped, as it stands between slashes."""
     return _ODD_PART.sub(lambda found: _ODD_PARTS.get(found[0], found[0]), pattern)
 
 

@@ -106,7 +106,7 @@ _OBJECT = frozenset({"additionalProperties", "minProperties", "patternProperties
 
 
 def checked_schema(schema: object, param: str) -> dict[str, Json]:
-    """Return the schema as it can be enforced. Raises InvalidRequest for `param`, naming keyword and place."""
+    """Returns the schema as it can be enforced. Raises InvalidRequest for `param`, naming keyword and place."""
     _check_size(schema, param)
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{param} must be a JSON schema: an object or a boolean", param=param)
@@ -187,7 +187,7 @@ def _check_min_properties(schema: Mapping[str, Json], path: str, param: str) -> 
 
 
 def _has_several(schema: Mapping[str, Json]) -> bool:
-    """Return True if other schemas constrain the object too, or it must not fit another one."""
+    """Returns True if other schemas constrain the object too, or it must not fit another one."""
     combining = schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}
     return bool(combining & {"allOf", "oneOf"} or len(combining) > 1 or (combining and schema.keys() & _OBJECT))
 
@@ -202,7 +202,7 @@ def _close(schema: dict[str, Json]) -> None:
 
 
 def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Yield every schema that is an object, with its place."""
+    """Yields every schema that is an object, with its place."""
     if not isinstance(schema, dict):
         return
     yield path, schema
@@ -221,7 +221,7 @@ def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
 
 
 def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -> bool:
-    """Return True if the reference points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
+    """Returns True if the reference points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return False
     if reference[1:2] not in ("", "/"):
@@ -239,7 +239,7 @@ def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -
 
 
 def _below(path: str, name: str) -> str:
-    """Return a place below another. Names are a client's: a long one is cut, or each place below would repeat it."""
+    """Returns a place below another. Names are a client's: a long one is cut, or each place below would repeat it."""
     return f"{path}/{printable(name, 64)}"
 
 

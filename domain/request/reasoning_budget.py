@@ -73,5 +73,5 @@ class ReasoningMeter:
 
 
 def _overlap(tail: tuple[int, ...], mark: tuple[int, ...]) -> int:
-    """Return the length of the longest end of the tail that begins the mark."""
+    """Returns the length of the longest end of the tail that begins the mark."""
     return next(length for length in range(len(tail), -1, -1) if tail[len(tail) - length :] == mark[:length])

@@ -135,12 +135,12 @@ class GenerationRequest:
 
 
 def choice_id(id: RequestId, choice: int) -> RequestId:
-    """Return the request's own id for its first choice, a derived id for any other."""
+    """Returns the request's own id for its first choice, a derived id for any other."""
     return id if choice == 0 else RequestId(f"{id}.{choice}")
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """Return the seed plus the choice's number, within 64 bits."""
+    """Returns the seed plus the choice's number, within 64 bits."""
     return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 

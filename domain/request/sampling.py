@@ -61,7 +61,7 @@ class SamplingParams:
         num_logprobs: int | None = None,
         **values: float | None,
     ) -> "SamplingParams":
-        """Return the parameters that a client set; None leaves one open. Raises InvalidRequest."""
+        """Returns the parameters that a client set; None leaves one open. Raises InvalidRequest."""
         given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         left_open = _DEFAULTED - given.keys()
         return cls(logit_bias=logit_bias, seed=seed, num_logprobs=num_logprobs, left_open=left_open, **given)
@@ -96,7 +96,7 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise InvalidRequest for logit_bias keys outside the vocabulary: MLX checks no index and would corrupt
+        """Raises InvalidRequest for logit_bias keys outside the vocabulary: MLX checks no index and would corrupt
         memory."""
         for token_id, _ in self.logit_bias:
             require(
@@ -148,15 +148,15 @@ class SamplingDefaults:
         self.apply(SamplingParams.chosen())
 
     def over(self, other: "SamplingDefaults") -> "SamplingDefaults":
-        """Return these defaults, and the other's where there are none here."""
+        """Returns these defaults, and the other's where there are none here."""
         return replace(other, **self.set_values())
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
-        """Return the sampling with these defaults for the fields that its client left open."""
+        """Returns the sampling with these defaults for the fields that its client left open."""
         wanted = {name: value for name, value in self.set_values().items() if name in sampling.left_open}
         return replace(sampling, **wanted) if wanted else sampling
 
     def set_values(self) -> dict[str, Any]:
-        """Return the values that are set, by name."""
+        """Returns the values that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -145,8 +145,8 @@ def mlx_backend(settings: Settings) -> Backend:
 
 
 def import_backend(name: str) -> tuple[object, ...]:
-    """Import the modules of `choose_backend`, which takes seconds, and query the device. Main thread; raises the errors
-    of both."""
+    """Imports the modules of `choose_backend`, which takes seconds, and queries the device. Main thread; raises the
+    errors of both."""
     if name != "mlx":
         return ()
     _prepare_mlx()
@@ -158,7 +158,7 @@ def import_backend(name: str) -> tuple[object, ...]:
 
 
 def _prepare_mlx() -> BlasReport:
-    """Prepare the process for the first import of MLX, which binds to the BLAS that is loaded then. Idempotent."""
+    """Prepares the process for the first import of MLX, which binds to the BLAS that is loaded then. Idempotent."""
     from adapters.system.heap import bound_arenas, keep_freed
 
     bound_arenas()

@@ -37,8 +37,8 @@ MAX_ANSWER_BYTES = 16 * 2**20
 MAX_DIGITS = 20
 """The bound on a whole number, its sign included: an integer of 64 bits has no more, and fits a float."""
 
-LOOK_EVERY_S = 0.5
-LOOK_TIMEOUT_S = 5.0
+POLL_INTERVAL_S = 0.5
+POLL_TIMEOUT_S = 5.0
 WARM_OPERATION = "warmCache"
 
 
@@ -171,7 +171,7 @@ class Asks(Protocol):
 
 
 async def warmed(
-    server: Asks, body: bytes, *, quiet: bool, look_every_s: float = LOOK_EVERY_S, opener: Opener = progress
+    server: Asks, body: bytes, *, quiet: bool, poll_interval_s: float = POLL_INTERVAL_S, opener: Opener = progress
 ) -> dict[str, object]:
     """Lets the server compute the prompts of a request, and shows its progress. Returns its answer. Raises NoAnswer.
 
@@ -180,17 +180,17 @@ async def warmed(
     """
     asking = asyncio.ensure_future(server.ask("/v1/cache/warm", body))
     prompts: dict[str, tuple[int, int]] = {}
-    may_look = not quiet
+    may_poll = not quiet
     try:
         with opener("warming", None, Unit.TOKENS, quiet=quiet) as bar:
-            while not (await asyncio.wait([asking], timeout=look_every_s))[0]:
-                if not may_look:
+            while not (await asyncio.wait([asking], timeout=poll_interval_s))[0]:
+                if not may_poll:
                     continue
                 try:
-                    found = _warming(await server.ask("/admin/api/requests?ended=0", timeout_s=LOOK_TIMEOUT_S))
+                    found = _warming(await server.ask("/admin/api/requests?ended=0", timeout_s=POLL_TIMEOUT_S))
                     prompts = {id: (total, total) for id, (_, total) in prompts.items()} | found  # unlisted: done
                 except NoAnswer as why:
-                    may_look = why.http_status is None  # busy now, or not permitted
+                    may_poll = why.http_status is None  # busy now, or not permitted
                 if prompts:
                     bar.reach(sum(done for done, _ in prompts.values()), sum(total for _, total in prompts.values()))
         return asking.result()

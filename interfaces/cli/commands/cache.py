@@ -103,7 +103,7 @@ def verify(store: StoreDir = None, payloads: Payloads = True, as_json: AsJson = 
 
 @cache_app.command()
 def compact(store: StoreDir = None, as_json: AsJson = False) -> None:
-    """Return freed space to the volume. Needs space for a copy of the live records."""
+    """Returns freed space to the volume. Needs space for a copy of the live records."""
     from application.ports.block_store import StoreOpenError
 
     with _opened(store, read_only=False) as target, _bytes_of(target, "compacting", as_json) as bar:
@@ -159,12 +159,12 @@ def _cleared(
         _confirm(_num_records(_chosen(target, choice)), yes, documents.usage().num_documents if documents else 0)
         with Console(stderr=True, quiet=as_json).status("removing"):
             report = target.erase(None if choice.is_everything else choice.includes)
-            gone = documents.erase(choice) if documents else None
-    problems = "; ".join(one.problem for one in (report, gone) if one is not None and one.problem)
+            erased = documents.erase(choice) if documents else None
+    problems = "; ".join(one.problem for one in (report, erased) if one is not None and one.problem)
     return {
         "removed": report.num_records,
         "removed_bytes": report.num_bytes,
-        "removed_documents": gone.num_documents if gone else 0,
+        "removed_documents": erased.num_documents if erased else 0,
         "problem": problems or None,
     }
 
@@ -183,8 +183,8 @@ def _emptied(failure: Exception, settings: "StoreSettings", yes: bool) -> dict[s
             empty_store(settings)
         except StoreOpenError as error:
             fail(str(error))
-        gone = documents.erase() if documents else None
-    num_documents, problem = (gone.num_documents, gone.problem) if gone else (0, "")
+        erased = documents.erase() if documents else None
+    num_documents, problem = (erased.num_documents, erased.problem) if erased else (0, "")
     return {"removed": None, "removed_bytes": None, "removed_documents": num_documents, "problem": problem or None}
 
 

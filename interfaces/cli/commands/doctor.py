@@ -37,17 +37,17 @@ def doctor(
     """Check device, BLAS, model, limits, data folder and settings; exit status 1 if something is wrong."""
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
     checks = list(run_checks(settings))
-    is_well = not any(check.problem for check in checks)
+    is_ok = not any(check.problem for check in checks)
     if as_json:
         found = [{"name": check.name, "found": check.found, "problem": check.problem or None} for check in checks]
-        typer.echo(json.dumps({"ok": is_well, "checks": found}, indent=2))
+        typer.echo(json.dumps({"ok": is_ok, "checks": found}, indent=2))
     else:
         for check in checks:
             typer.echo(f"{'!' if check.problem else ' '} {check.name:<11} {check.found}")
             if check.problem:
                 typer.echo(f"{'':14}{check.problem}")
-        typer.echo("nothing is wrong" if is_well else "lines with ! want attention")
-    if not is_well:
+        typer.echo("nothing is wrong" if is_ok else "lines with ! want attention")
+    if not is_ok:
         raise typer.Exit(FAILED)
 
 

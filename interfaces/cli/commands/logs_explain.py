@@ -47,11 +47,11 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
 
     found, problem = None, ""
     try:
-        found = _ask(id, url, api_key), ""
+        found = _from_server(id, url, api_key), ""
     except NoAnswer as why:
         problem = str(why)
     if found is None and log is not None:
-        found = _look(id, log)
+        found = _from_log(id, log)
         problem = f"{log} has no line about {id!r}; {problem}"
     if found is None:
         hint = "" if log is not None else "; older ones are in its log: give it with --log FILE"
@@ -65,7 +65,7 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
         typer.echo(f"{label:<{LABEL_WIDTH}}{text}")
 
 
-def _ask(id: str, url: str | None, api_key: str | None) -> "RequestBody":
+def _from_server(id: str, url: str | None, api_key: str | None) -> "RequestBody":
     """Asks the server. Raises NoAnswer."""
     import asyncio
     from urllib.parse import quote
@@ -84,7 +84,7 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestBody":
     return body
 
 
-def _look(id: str, log: str) -> "tuple[RequestBody, str] | None":
+def _from_log(id: str, log: str) -> "tuple[RequestBody, str] | None":
     """Searches the log for the request and its trace id. Ends the command for a log that cannot be read."""
     from interfaces.cli.client.request_story import find_story
 

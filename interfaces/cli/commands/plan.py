@@ -58,7 +58,7 @@ def plan(
 
 
 def parse_tokens(text: str) -> int:
-    """Parse a number of tokens: `32768`, `32k`, `1m`. Raises InvalidRequest."""
+    """Parses a number of tokens: `32768`, `32k`, `1m`. Raises InvalidRequest."""
     match = _COUNT.fullmatch(text)
     count = int(match[1]) * _TIMES[match[2].lower()] if match else 0
     if not 0 < count < 2**31:

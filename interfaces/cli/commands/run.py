@@ -58,7 +58,8 @@ def converse(
     system: str | None = None,
     prompt: str | None = None,
 ) -> None:
-    """Start the service, ask once or chat, stop it in any case. Raises DomainError; Ctrl-C before the chat ends it."""
+    """Starts the service, asks once or chats, and stops it in any case. Raises DomainError; Ctrl-C before the chat ends
+    it."""
     import asyncio
 
     from interfaces.cli.commands.chat import Chat

@@ -13,7 +13,7 @@ from interfaces.cli.terminal.ending import leave
 
 
 def import_engine(backend: str) -> object:
-    """Import the modules of the engine, at the same time as the server imports its own."""
+    """Imports the modules of the engine, at the same time as the server imports its own."""
     from interfaces.composition import token_side
     from interfaces.composition.backends import import_backend
 

@@ -9,16 +9,16 @@ from application.services.text_side.models.model_finder import ServedModel
 from interfaces.cli.terminal.progress import Meter, Opener, Unit, progress
 from interfaces.composition.service import Service
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 async def wait_for_model(service: Service) -> ServedModel:
-    """Wait for the default model. Raises what loading raised."""
+    """Waits for the default model. Raises what loading raised."""
     waiting = asyncio.ensure_future(service.ready())
     with ExitStack() as opened:
         stages = LoadStages(service.settings.model.default, opened, progress)
         try:
-            while not (await asyncio.wait([waiting], timeout=LOOK_EVERY_S))[0]:
+            while not (await asyncio.wait([waiting], timeout=POLL_INTERVAL_S))[0]:
                 stages.show(service.pool.download, service.engine.status().loading)
             return await waiting
         finally:
@@ -36,7 +36,7 @@ class LoadStages:
         self._bar: Meter | None = None
 
     def show(self, download: DownloadProgress | None, load: LoadProgress | None) -> None:
-        """Show the download or the load that is under way; None for one that is not."""
+        """Shows the download or the load that is under way; None for one that is not."""
         if download is not None:
             self._reach(f"downloading {self._name}", download.done_bytes, download.total_bytes)
         elif load is not None:

@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, log_format: str) -> None:
-    """Configure logging, once a process: Cairn from `level`, libraries from warning unless `level` is debug."""
+    """Configures logging, once a process: Cairn from `level`, libraries from warning unless `level` is debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else PlainFormatter())
     logging.basicConfig(level=level.upper() if level == "debug" else "WARNING", handlers=[handler], force=True)

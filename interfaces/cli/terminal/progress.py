@@ -122,7 +122,7 @@ class TaskMeter:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Meter]:
-    """Open a meter. `total` None: unknown. `quiet`: show nothing."""
+    """Opens a meter. `total` None: unknown. `quiet`: show nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 

@@ -79,14 +79,14 @@ async def stream_events(answer: Answer, framing: Framing, keepalive_s: float) ->
     try:
         if opening := framing.begin():
             yield opening
-        speak_by = _now_s() + keepalive_s
+        keep_alive_at_s = _now_s() + keepalive_s
         while answer.is_open:
-            items = await answer.items(speak_by)
+            items = await answer.items(keep_alive_at_s)
             data, error = _framed(items, framing) if items else (framing.keep_alive(answer.progress), None)
             if data:
                 yield data
             if data or not items:
-                speak_by = _now_s() + keepalive_s
+                keep_alive_at_s = _now_s() + keepalive_s
             if error is not None:
                 raise error
         yield framing.end()

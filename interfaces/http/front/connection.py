@@ -89,7 +89,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def evict(self) -> None:
-        """Close to free the slot (see SlotHolder)."""
+        """Closes to free the slot (see SlotHolder)."""
         if self._meter.phase is Phase.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
@@ -123,7 +123,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(problem)
 
     def _discards(self, num_bytes: int) -> bool:
-        """Count discarded input. Returns whether it exceeds MAX_DISCARDED_BYTES."""
+        """Counts discarded input. Returns whether it exceeds MAX_DISCARDED_BYTES."""
         self._num_discarded += num_bytes
         return self._num_discarded > MAX_DISCARDED_BYTES
 

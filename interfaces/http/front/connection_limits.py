@@ -94,7 +94,7 @@ class MessageMeter:
         self._num_headers = self._other_bytes = self._target_bytes = 0
 
     def fed(self, num_bytes: int) -> Problem | None:
-        """Count a piece of input, without the target and the body, whether or not the parser used it. A body may be
+        """Counts a piece of input, without the target and the body, whether or not the parser used it. A body may be
         sent in chunks of one byte."""
         self._other_bytes += num_bytes
         allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
@@ -107,7 +107,7 @@ class MessageMeter:
         return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
 
     def header(self, name: bytes, value: bytes) -> Problem | None:
-        """Count a header or a trailer."""
+        """Counts a header or a trailer."""
         self._num_headers += 1
         if self.phase is Phase.HEAD and name.lower() == b"content-length" and value.isdigit():
             self._announced_bytes = int(value[:MAX_LENGTH_DIGITS])
@@ -153,7 +153,7 @@ class Deadline:
         return self._handle is not None
 
     def arm(self, timeout_s: float) -> None:
-        """Start the timer, again if it is armed."""
+        """Starts the timer, again if it is armed."""
         self.cancel()
         self._due_s = self._loop.time() + timeout_s
         self._handle = self._loop.call_later(timeout_s, self._fire)
@@ -164,7 +164,7 @@ class Deadline:
             self._handle = None
 
     def end(self) -> None:
-        """Cancel for good and release `expired`, so that its owner is freed without the collector."""
+        """Cancels for good and releases `expired`, so that its owner is freed without the collector."""
         self.cancel()
         self._expired = None
 
@@ -182,7 +182,7 @@ class SlotHolder(Protocol):
     address: str | None
 
     def evict(self) -> None:
-        """Close to free the slot for another connection; no complete request of this one waits for an answer."""
+        """Closes to free the slot for another connection; no complete request of this one waits for an answer."""
         ...
 
 
@@ -235,7 +235,7 @@ class ConnectionSlots:
             self._waiting[one] = None
 
     def leave(self, one: SlotHolder) -> None:
-        """Release the slot. Idempotent; also for a connection that never had a slot."""
+        """Releases the slot. Idempotent; also for a connection that never had a slot."""
         if one not in self._open:
             return
         self._open.discard(one)
@@ -246,7 +246,7 @@ class ConnectionSlots:
                 del self._num_of[one.address]
 
     def _evict_one(self, address: str | None) -> bool:
-        """Close the connection that has waited longest, of this address if given. Returns whether there was one."""
+        """Closes the connection that has waited longest, of this address if given. Returns whether there was one."""
         longest = next((one for one in self._waiting if address is None or one.address == address), None)
         if longest is None:
             return False

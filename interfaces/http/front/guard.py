@@ -41,7 +41,7 @@ class Refusals:
         self._note(problem.code, problem.message)
 
     async def send(self, path: str, send: Send, problem: Problem, *, closes: bool = False) -> None:
-        """Send the refusal as ASGI messages, and note it. `closes`: it ends the connection."""
+        """Sends the refusal as ASGI messages, and notes it. `closes`: it ends the connection."""
         self.note(problem)
         headers, body = self._answer(path, problem)
         if closes:

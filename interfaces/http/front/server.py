@@ -22,7 +22,7 @@ first."""
 GRACE_S = 10
 """Time for running requests to finish after `stop`."""
 
-LAST_WORDS_S = 2
+CANCEL_S = 2
 """Time to end the requests that did not finish."""
 
 BACKLOG = 2048
@@ -94,7 +94,7 @@ class HttpServer:
         on_started: Callable[[str], None] = lambda _url: None,
         cut_off: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve an application of `create_app` until `stop`. Running requests may then finish within the grace time;
+        """Serves an application of `create_app` until `stop`. Running requests may then finish within the grace time;
         `cut_off` ends the rest. Closes the socket."""
         refusals: Refusals = app.state.refusals
         slots = ConnectionSlots(self._limits.max_connections)
@@ -109,7 +109,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S + LAST_WORDS_S,
+            timeout_graceful_shutdown=GRACE_S + CANCEL_S,
         )
         self._server = _Server(config, lambda: on_started(self.base_url), cut_off)
         try:

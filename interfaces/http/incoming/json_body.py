@@ -80,7 +80,8 @@ def _counted(text: bytes) -> int:
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode a whole body. Raises InvalidRequest; `param` is the path of the offending field, as `messages[0].role`."""
+    """Decodes a whole body. Raises InvalidRequest; `param` is the path of the offending field, as
+    `messages[0].role`."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -124,7 +124,7 @@ class RequestContext:
         return await asyncio.to_thread(work, *arguments)
 
     def arrive(self, *, generates: bool) -> None:
-        """Charge the request. Raises LimitReached."""
+        """Charges the request. Raises LimitReached."""
         self._meter.charge(1, self.arrived_ns)
         self._num_places = self._meter.enter(int(generates))
 
@@ -160,7 +160,7 @@ class RequestContext:
         return ending
 
     def hold(self, num_bytes: int) -> None:
-        """Count what was looked up for the request as part of its body. Raises BodiesFull."""
+        """Counts what was looked up for the request as part of its body. Raises BodiesFull."""
         self._bodies.take(self._owner, num_bytes)
         self._num_body_bytes += num_bytes
 
@@ -186,7 +186,7 @@ class RequestContext:
         return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
 
     def end(self) -> None:
-        """Release the places and body bytes of the exchange. Idempotent."""
+        """Releases the places and body bytes of the exchange. Idempotent."""
         num_places, self._num_places = self._num_places, 0
         self._meter.leave(num_places)
         num_bytes, self._num_body_bytes = self._num_body_bytes, 0

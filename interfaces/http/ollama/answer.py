@@ -97,7 +97,7 @@ class Piece:
     calls: list[CallBody] = field(default_factory=list[CallBody])
 
     def add(self, part: ContentDelta) -> None:
-        """Add a piece of text, or a whole call."""
+        """Adds a piece of text, or a whole call."""
         match part:
             case TextDelta(text=text):
                 self.content += text

@@ -66,7 +66,7 @@ class CallProblemBody(Struct):
 
 
 class CairnBody(Struct):
-    """Fields of Cairn's own beside OpenAI's; left out where they are empty."""
+    """Fields of Cairn's own extensions OpenAI's; left out where they are empty."""
 
     tool_call_problems: list[CallProblemBody]
 
@@ -192,7 +192,7 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         self._body = body
         self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
         self._tier = _service_tier(body, started)
-        self._beside: CairnBody | UnsetType = UNSET
+        self._extensions_once: CairnBody | UnsetType = UNSET
         self._prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
     def begin(self) -> bytes:
@@ -217,13 +217,13 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         return None if is_silent else choice
 
     def _last(self, index: int, finished: Finished) -> ChunkChoice:
-        self._beside = _extensions([(index, finished)])
+        self._extensions_once = _extensions([(index, finished)])
         return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
 
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
-        beside, self._beside = self._beside, UNSET
-        more = (self._prompt_ids, beside, self._prompt_logprobs, self._tier)
+        extensions, self._extensions_once = self._extensions_once, UNSET
+        more = (self._prompt_ids, extensions, self._prompt_logprobs, self._tier)
         return ChatChunk(started.id, started.created_s, started.model, choices, usage, *more)
 
 

@@ -215,7 +215,7 @@ def _of_prompt(started: Started, number: int) -> slice:
 def _add_scores(
     body: CompletionRequest, choices: Sequence[CompletionChoice], prompt: ScoredPrompt, scores: Scores
 ) -> None:
-    """Add the log probabilities of a prompt to all its choices, if they were requested."""
+    """Adds the log probabilities of a prompt to all its choices, if they were requested."""
     echoed = prompt.echoed(scores, body.logprobs) if body.echo and body.logprobs is not None else None
     listed = prompt.listed(scores, body.prompt_logprobs) if body.prompt_logprobs is not None else UNSET
     for choice in choices:

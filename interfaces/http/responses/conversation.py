@@ -246,15 +246,15 @@ class _Conversation:
                 self._message(item, f"{path}.content")
             case ReasoningItem(content=content, summary=summary):
                 thought = text_of(content or summary or [], path, refuses_media=False, between="\n\n")
-                self._answer().thoughts.append(thought)
+                self._assistant_turn().thoughts.append(thought)
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
-                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
+                self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
                 arguments = msgspec.json.encode({"input": text}).decode()
-                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
+                self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
                 result = text_of(output, f"{path}.output", refuses_media=False)
-                self._say(ChatMessage(Role.TOOL, result, tool_call_id=id))
+                self._append(ChatMessage(Role.TOOL, result, tool_call_id=id))
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
@@ -263,16 +263,16 @@ class _Conversation:
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)
         if role is Role.ASSISTANT:
-            self._answer().texts.append(text_of(item.content, path, refuses_media=False, between=""))
+            self._assistant_turn().texts.append(text_of(item.content, path, refuses_media=False, between=""))
         else:
-            self._say(ChatMessage(role, text_of(item.content, path, refuses_media=self._refuses_media)))
+            self._append(ChatMessage(role, text_of(item.content, path, refuses_media=self._refuses_media)))
 
-    def _answer(self) -> _Turn:
+    def _assistant_turn(self) -> _Turn:
         """The assistant's turn that the item belongs to."""
         self._turn = self._turn or _Turn()
         return self._turn
 
-    def _say(self, message: ChatMessage) -> None:
+    def _append(self, message: ChatMessage) -> None:
         if self._turn is not None:
             self.messages.append(self._turn.message())
             self._turn = None

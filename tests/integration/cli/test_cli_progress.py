@@ -58,7 +58,7 @@ def test_a_warm_up_shows_how_far_the_prompt_is() -> None:
 
     with fake_service(FakeOptions(hook=wait_to_be_seen), reuses=True) as service:
         server = RunningServer(service.base_url)
-        answer = asyncio.run(warmed(server, BODY, quiet=False, look_every_s=0.01, opener=bars))
+        answer = asyncio.run(warmed(server, BODY, quiet=False, poll_interval_s=0.01, opener=bars))
     assert "prompts" in answer
     assert {what for what, _, _ in bars.seen} == {"warming"}
     assert {total for _, _, total in bars.seen} == {1200}
@@ -94,7 +94,7 @@ def seen_of(looks: list[dict[str, object] | NoAnswer]) -> list[tuple[str, int, i
     bars = Bars()
 
     async def ask() -> None:
-        await warmed(Scripted(looks), BODY, quiet=False, look_every_s=0.0, opener=bars)
+        await warmed(Scripted(looks), BODY, quiet=False, poll_interval_s=0.0, opener=bars)
 
     asyncio.run(ask())
     return bars.seen
@@ -112,7 +112,7 @@ def test_prompts_that_are_warm_stay_so() -> None:
 def test_a_refused_look_is_not_repeated() -> None:
     async def ask() -> None:
         server = Scripted([NoAnswer("no admin", http_status=403)])
-        await warmed(server, BODY, quiet=False, look_every_s=0.0, opener=Bars())
+        await warmed(server, BODY, quiet=False, poll_interval_s=0.0, opener=Bars())
 
     asyncio.run(ask())  # a second look would find no answer
 

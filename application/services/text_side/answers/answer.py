@@ -40,7 +40,7 @@ class Answer:
         self.is_closed = False
         self._engine = engine
         self._release: Callable[[], None] | None = release
-        self._is_whole = False
+        self._is_complete = False
         self._num_unread = 0
         self._wake = asyncio.Event()
 
@@ -54,8 +54,8 @@ class Answer:
 
     def complete(self) -> None:
         """Notes that all prompts were submitted."""
-        self._is_whole = True
-        self._give_back_if_over()
+        self._is_complete = True
+        self._release_when_done()
 
     def receive(self, choice: Choice, item: EngineItem) -> None:
         """Adds the engine's next report of a choice, and asks the engine to stop if the choice ends by it. Raises what
@@ -82,11 +82,11 @@ class Answer:
                 self._engine.cancel(id, number, reason=FinishReason.STOP, num_tokens=num_tokens)
             else:
                 self._engine.cancel(id, number)
-        self._give_back_if_over()
+        self._release_when_done()
 
-    def _give_back_if_over(self) -> None:
-        is_over = self._is_whole and all(choice.outcome is not None for choice in self.choices)
-        if (is_over or self.is_closed) and self._release is not None:
+    def _release_when_done(self) -> None:
+        is_done = self._is_complete and all(choice.outcome is not None for choice in self.choices)
+        if (is_done or self.is_closed) and self._release is not None:
             release, self._release = self._release, None
             release()
 
@@ -129,7 +129,7 @@ class Answer:
                         if (error := failure(begun)) is not None:
                             raise error
                         return
-                    await self._woken()
+                    await self._wait()
         except TimeoutError:
             return
 
@@ -139,7 +139,7 @@ class Answer:
         while not (unread := self.take()):
             try:
                 async with asyncio.timeout_at(until_s):
-                    await self._woken()
+                    await self._wait()
             except TimeoutError:
                 return []
         return unread
@@ -164,9 +164,9 @@ class Answer:
         self.is_closed = True  # last: other threads may read it, and rely on the cancellation
         for choice in self.choices:
             choice.close()
-        self._give_back_if_over()
+        self._release_when_done()
 
-    async def _woken(self) -> None:
+    async def _wait(self) -> None:
         await self._wake.wait()
         self._wake.clear()
 

@@ -37,7 +37,7 @@ ROOM_WAIT_S = 60.0
 RETRY_AFTER_S = 5
 """The `Retry-After` of a request that waited for room in vain."""
 
-LOOK_AGAIN_S = 0.5
+ROOM_CHECK_INTERVAL_S = 0.5
 """The interval between checks for room while a request waits for it: memory that requests give back is not reported."""
 
 MAX_UNMEASURED = 2
@@ -72,7 +72,7 @@ class ModelPool:
         self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
         self.workers = self._finder.workers
         self._residency = ModelResidency()
-        self._look()
+        self._read_room()
         for name, table in self._tables.items():
             if table.pin:
                 self._residency.pin(ModelId(name))
@@ -80,10 +80,10 @@ class ModelPool:
         self._found: dict[ModelId, FoundModel] = {}  # of models that requests wait for
         self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
         self._tickets = count()
-        self._moves: set[asyncio.Task[None]] = set()
-        self._moved = asyncio.Event()
+        self._changes: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
         self._idle_timers: dict[ModelId, asyncio.TimerHandle] = {}
-        self._second_look: asyncio.TimerHandle | None = None
+        self._room_timer: asyncio.TimerHandle | None = None
 
     @property
     def download(self) -> DownloadProgress | None:
@@ -113,12 +113,12 @@ class ModelPool:
     def unpin(self, id: ModelId) -> None:
         """Allows a model to be unloaded to make room, from now on."""
         self._residency.unpin(id)
-        self._move()
+        self._advance()
 
     def unload_when_idle(self, id: ModelId) -> None:
         """Unloads a model when its last lease is given back, pinned or not. A later `acquire` loads it again."""
         self._residency.unload_when_idle(id)
-        self._move()
+        self._advance()
 
     def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
         """The bytes of weights that a request for `id` cannot have: see `ModelResidency`."""
@@ -126,11 +126,11 @@ class ModelPool:
 
     async def make_room(self, most_bytes: int) -> None:
         """Unloads idle models until the remaining weights are at most `most_bytes`, or no idle model is left."""
-        going = self._residency.make_room(most_bytes)
-        self._move()
-        while any(map(self._residency.is_unloading, going)):
-            self._moved.clear()
-            await self._moved.wait()
+        unloading = self._residency.make_room(most_bytes)
+        self._advance()
+        while any(map(self._residency.is_unloading, unloading)):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def acquire(self, id: ModelId) -> ServedModel:
         """Leases a model, loading it if necessary. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
@@ -142,17 +142,17 @@ class ModelPool:
         try:
             num_bytes = 0 if id in self._served else await self._find(id)
             self._residency.request(id, ticket, num_bytes)
-            self._move()
-            patience = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
+            self._advance()
+            timeout = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
             try:
                 await granted
             finally:
-                patience.cancel()
+                timeout.cancel()
         except BaseException:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self._residency.release(id)  # cancelled at the moment in which its lease was granted
             self._residency.withdraw(id, ticket)
-            self._move()
+            self._advance()
             raise
         finally:
             del self._waiting[ticket]
@@ -176,7 +176,7 @@ class ModelPool:
     def release(self, served: ServedModel) -> None:
         """Gives a lease back, once."""
         self._residency.release(served.source.id)
-        self._move()
+        self._advance()
 
     @property
     def num_waiting(self) -> int:
@@ -188,24 +188,24 @@ class ModelPool:
         for timer in self._idle_timers.values():
             timer.cancel()
         self._idle_timers.clear()
-        if self._second_look is not None:
-            self._second_look.cancel()
+        if self._room_timer is not None:
+            self._room_timer.cancel()
         self.workers.close()
 
     async def _find(self, id: ModelId) -> int:
-        """Returns the bytes of its weights. The result is kept until the next `_move`; call `request` before that."""
+        """Returns the bytes of its weights, kept until the next `_advance`; call `request` before that."""
         found = await self._finder.find(id)
-        self._look()
+        self._read_room()
         self._refuse_too_large(id, found.weight_bytes)
         self._found[id] = found
         return found.weight_bytes
 
     # ---- room --------------------------------------------------------------------------------------------------
 
-    def _move(self) -> None:
+    def _advance(self) -> None:
         """Hands out granted leases and begins the next load or unload; called after every change."""
-        self._moved.set()
-        self._look()
+        self._changed.set()
+        self._read_room()
         for ticket in self._residency.take_granted():
             id, granted = self._waiting[ticket]
             if granted.done():  # its client has just left
@@ -221,18 +221,18 @@ class ModelPool:
                 pass
         for id in [id for id in self._found if not self._residency.is_wanted(id)]:
             del self._found[id]
-        self._time_idle()
-        if self._found and self._second_look is None:
-            self._second_look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
+        self._set_idle_timers()
+        if self._found and self._room_timer is None:
+            self._room_timer = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._check_room)
 
-    def _look(self) -> None:
+    def _read_room(self) -> None:
         self._residency.room = self._room()
         is_measured = self._residency.room.limit_bytes is not None
         self._residency.max_loaded = self._max_loaded or (None if is_measured else MAX_UNMEASURED)
 
-    def _look_again(self) -> None:
-        self._second_look = None
-        self._move()
+    def _check_room(self) -> None:
+        self._room_timer = None
+        self._advance()
 
     def _refuse_too_large(self, id: ModelId, num_bytes: int) -> None:
         available = self._residency.never_fits(id, num_bytes)
@@ -249,7 +249,7 @@ class ModelPool:
             limit_bytes=limit or 0,
         )
 
-    def _time_idle(self) -> None:
+    def _set_idle_timers(self) -> None:
         """Sets one timer for each idle model that has a time to live; a model that stays idle keeps its timer."""
         idle = {id for id in self._served if not self._residency.num_leases(id)}
         for id in self._idle_timers.keys() - idle:
@@ -272,8 +272,8 @@ class ModelPool:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._moves.add(task)
-        task.add_done_callback(self._moves.discard)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
 
     async def _load(self, found: FoundModel) -> None:
         id = found.source.id
@@ -295,7 +295,7 @@ class ModelPool:
                 found.source, found.tokenizer, capped, model.reuse_note, found.options, found.sampling
             )
             self._residency.loaded(id, model.description.weight_bytes or found.weight_bytes)
-        self._move()
+        self._advance()
 
     async def _unload(self, id: ModelId) -> None:
         unloaded = self._served.pop(id)
@@ -304,7 +304,7 @@ class ModelPool:
         # The engine counts its failures. Either way the model is no longer served.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._residency.unloaded(id)
-        self._move()
+        self._advance()
 
     def _end_waiting(self, id: ModelId, error: Exception) -> None:
         for ticket in self._residency.failed(id):

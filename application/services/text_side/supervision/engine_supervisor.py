@@ -71,7 +71,7 @@ class EngineSupervisor:
         make: MakeInstance,
         clock: Clock,
         *,
-        outdated: Callable[[str], object] = lambda _why: None,
+        outdated: Callable[[str], object] = lambda _reason: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """`outdated`: called once on the event loop, with the reason, when this process can start no other engine."""
@@ -80,45 +80,45 @@ class EngineSupervisor:
         self._outdated = outdated
         self._sleep = sleep
         self._state = _State.NEW
-        self._life = 0
+        self._instance_number = 0
         self._engine = make(partial(self._lost, 1))
         self._has_engine = False  # it was started and is not lost
         self._is_made = self._was_ever_made = False
         self._since_ns = clock.now_ns()  # of the present state
         self._last = self._engine.status()  # of the lost engine
-        self._why = ""
+        self._reason = ""
         self._num_attempts, self._num_short_lived = 0, -1  # attempts to start one; short-lived engines
         self._is_first_loss = True  # another engine is started at once
         self._is_overdue = self._has_given_up = False
         self._deadline: asyncio.Task[object] | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._work = OpenWork()
-        self._wanted: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
+        self._loaded: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
         self._missing: set[ModelId] = set()  # wanted models that the present engine could not load
         self._loads = BlamedLoads(clock)  # checks of models included
         self._tasks: set[asyncio.Task[object]] = set()
-        self._answers = asyncio.Event()  # set while an engine is present, and once waiting is over
+        self._is_available = asyncio.Event()  # set while an engine is present, and once waiting is over
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_time = True
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
-        self._begin()
-        self._begin_to_serve()
-        self._run(self._begun())
+        self._start_engine()
+        self._begin_serving()
+        self._run(self._await_start())
 
     async def stop(self, timeout_s: float) -> bool:
         if self._state is not _State.ENDED:
-            is_there = self._has_engine or self._state is _State.NEW
+            is_present = self._has_engine or self._state is _State.NEW
             self._state = _State.ENDED
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            if is_there:
+            if is_present:
                 self._in_time = await self._engine.stop(timeout_s)
-            self._answers.set()
-            self._end_all(ServerUnavailable("the server is stopping"))
+            self._is_available.set()
+            self._fail_all(ServerUnavailable("the server is stopping"))
         return self._in_time
 
     def status(self) -> EngineStatus:
@@ -130,8 +130,8 @@ class EngineSupervisor:
             return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
         if self._state is not _State.RESTARTING:
             return self._engine.status()
-        coming = self._engine.status() if self._has_engine else None
-        shown = coming if self._is_first_loss else None
+        next_engine = self._engine.status() if self._has_engine else None
+        shown = next_engine if self._is_first_loss else None
         return replace(
             self._last,
             is_alive=self._is_first_loss,
@@ -141,7 +141,7 @@ class EngineSupervisor:
             num_calls=shown.num_calls if shown else 0,
             num_waiting=self._work.num_choices,
             num_running=0,
-            activity=coming.activity if coming else None,
+            activity=next_engine.activity if next_engine else None,
             fault=self._unavailable().message,
             loading=shown.loading if shown else None,
         )
@@ -155,7 +155,7 @@ class EngineSupervisor:
 
     def submit(self, submission: Submission) -> None:
         if self._state in (_State.NEW, _State.ENDED):
-            raise ServerUnavailable(self._why or "the engine is not running")
+            raise ServerUnavailable(self._reason or "the engine is not running")
         if self._state is _State.RESTARTING and not self._is_first_loss:
             raise self._unavailable()
         work = self._work.add(submission)
@@ -189,27 +189,27 @@ class EngineSupervisor:
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        model = await self._ask(source, lambda engine: engine.load(source, options))
-        self._wanted[source.id] = source, options
+        model = await self._call(source, lambda engine: engine.load(source, options))
+        self._loaded[source.id] = source, options
         self._missing.discard(source.id)
         return model
 
     async def unload(self, id: ModelId) -> None:
-        self._wanted.pop(id, None)
+        self._loaded.pop(id, None)
         self._missing.discard(id)
-        engine, life = await self._next(), self._life
+        engine, number = await self._available(), self._instance_number
         try:
             await engine.unload(id)
         except ServerUnavailable:
-            if self._is_present(life):
+            if self._is_present(number):
                 raise
 
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
         """A ModelCheck that runs in the engine's process. Any thread but the event loop's."""
         if (loop := self._loop) is None:
             raise ServerUnavailable("the engine is not running")
-        asking = self._ask(source, lambda engine: engine.check(source, options))
-        return asyncio.run_coroutine_threadsafe(asking, loop).result()
+        checking = self._call(source, lambda engine: engine.check(source, options))
+        return asyncio.run_coroutine_threadsafe(checking, loop).result()
 
     def abandon(self) -> None:
         """Ends the present engine, if any, because it hangs: another one takes over."""
@@ -218,23 +218,23 @@ class EngineSupervisor:
 
     # ---- the present engine ------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _start_engine(self) -> None:
         """Starts the engine instance that was made."""
-        self._life += 1
+        self._instance_number += 1
         self._num_attempts += 1
         self._missing.clear()
         self._loads.begin()
         self._has_engine, self._is_made = True, False
-        self._answers.set()
-        self._engine.start(partial(self._received, self._life))
+        self._is_available.set()
+        self._engine.start(partial(self._received, self._instance_number))
 
-    async def _begun(self) -> None:
-        life = self._life
+    async def _await_start(self) -> None:
+        number = self._instance_number
         await self._engine.begun()
-        if self._is_present(life):
+        if self._is_present(number):
             self._is_made = self._was_ever_made = True
 
-    def _begin_to_serve(self) -> None:
+    def _begin_serving(self) -> None:
         """Begins to send work to the engine, which has its models."""
         self._state, self._since_ns = _State.RUNNING, self._clock.now_ns()
         self._is_overdue = self._has_given_up = False
@@ -242,34 +242,34 @@ class EngineSupervisor:
             self._deadline.cancel()
 
     def _unavailable(self) -> ServerUnavailable:
-        return ServerUnavailable(f"the engine is being restarted: {self._why}", retry_after_s=RETRY_AFTER_S)
+        return ServerUnavailable(f"the engine is being restarted: {self._reason}", retry_after_s=RETRY_AFTER_S)
 
-    async def _next(self) -> EngineInstance:
+    async def _available(self) -> EngineInstance:
         """Returns the present engine or waits for the next one. Before the start and after the stop, the engine that is
         returned refuses every call."""
         if self._state is not _State.NEW:
-            await self._answers.wait()
+            await self._is_available.wait()
         if self._has_given_up and not self._has_engine:
             raise self._unavailable()
         return self._engine
 
-    async def _ask(self, source: ModelSource, ask: Callable[[EngineInstance], Awaitable[T]]) -> T:
+    async def _call(self, source: ModelSource, call: Callable[[EngineInstance], Awaitable[T]]) -> T:
         """Returns the engine's answer about a model. A question that was sent to an engine that is lost before it was
         made goes to the next one."""
         while True:
-            engine, life = await self._next(), self._life
+            engine, number = await self._available(), self._instance_number
             try:
-                return await self._loads.watch(source, partial(ask, engine))
+                return await self._loads.watch(source, partial(call, engine))
             except ServerUnavailable:
-                if self._is_present(life) or self._state is _State.ENDED or not self._was_ever_made:
+                if self._is_present(number) or self._state is _State.ENDED or not self._was_ever_made:
                     raise
 
-    def _is_present(self, life: int) -> bool:
-        """Returns True while the engine of this life is not lost."""
-        return life == self._life and self._has_engine
+    def _is_present(self, number: int) -> bool:
+        """Returns True while the engine of this number is not lost."""
+        return number == self._instance_number and self._has_engine
 
-    def _received(self, life: int, batch: StepBatch) -> None:
-        if not self._is_present(life):  # it was lost, and its work continues elsewhere
+    def _received(self, number: int, batch: StepBatch) -> None:
+        if not self._is_present(number):  # it was lost, and its work continues elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
@@ -280,11 +280,11 @@ class EngineSupervisor:
 
     # ---- lost and replaced -------------------------------------------------------------------------------------
 
-    def _lost(self, life: int, why: str) -> None:
-        if not self._is_present(life):
+    def _lost(self, number: int, why: str) -> None:
+        if not self._is_present(number):
             return
         self._has_engine = False
-        self._answers.clear()
+        self._is_available.clear()
         if self._state is _State.ENDED:
             return
         if self._engine.is_outdated:
@@ -294,12 +294,12 @@ class EngineSupervisor:
         if self._state is _State.RUNNING:
             lived_s = (now_ns - self._since_ns) / 1e9
             self._since_ns, self._last, self._num_attempts = now_ns, self._engine.status(), 0
-            self._deadline = self._run(self._give_up_later())
-        self._state, self._why = _State.RESTARTING, why
+            self._deadline = self._run(self._give_up_after_timeout())
+        self._state, self._reason = _State.RESTARTING, why
         is_explained = self._is_made and self._loads.blame(why)
         self._report(self._work.lost(why, now_ns, is_explained=is_explained))
         if not self._was_ever_made:
-            self._end_all(ServerUnavailable(why))
+            self._fail_all(ServerUnavailable(why))
         elif self._is_overdue:
             self._give_up()
         self._num_short_lived = 0 if lived_s >= CALM_S else self._num_short_lived + 1
@@ -308,14 +308,14 @@ class EngineSupervisor:
 
     def _finish(self, why: str) -> None:
         """Ends all open work: the lost engine was the last one."""
-        self._state, self._why = _State.ENDED, why
+        self._state, self._reason = _State.ENDED, why
         for task in tuple(self._tasks):
             task.cancel()
-        self._answers.set()
-        self._end_all(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
+        self._is_available.set()
+        self._fail_all(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
         self._outdated(why)
 
-    async def _give_up_later(self) -> None:
+    async def _give_up_after_timeout(self) -> None:
         """Gives up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last attempt."""
         await self._sleep(GIVE_UP_S)
         self._is_overdue = True
@@ -324,35 +324,35 @@ class EngineSupervisor:
 
     def _give_up(self) -> None:
         self._has_given_up = True
-        self._answers.set()
-        self._end_all(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._why}"))
+        self._is_available.set()
+        self._fail_all(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._reason}"))
 
-    def _end_all(self, error: ServerUnavailable) -> None:
+    def _fail_all(self, error: ServerUnavailable) -> None:
         self._report(self._work.failed(error, self._work, self._clock.now_ns()))
 
     async def _restart(self, delay_s: float) -> None:
         if delay_s:
             await self._sleep(delay_s)
-        self._engine = self._make(partial(self._lost, self._life + 1))
-        self._begin()
-        life = self._life
-        await self._begun()
-        for id in tuple(self._wanted):
-            if self._is_present(life):
+        self._engine = self._make(partial(self._lost, self._instance_number + 1))
+        self._start_engine()
+        number = self._instance_number
+        await self._await_start()
+        for id in tuple(self._loaded):
+            if self._is_present(number):
                 await self._load_again(id)
-        if not self._is_present(life):
+        if not self._is_present(number):
             return  # lost again: another task replaces it
         now_ns, down_since_ns = self._clock.now_ns(), self._since_ns
-        self._begin_to_serve()
+        self._begin_serving()
         num_resumed = self._work.num_choices
         self._send_all()
-        over = EngineRestarted(self._why, num_resumed, now_ns - down_since_ns, self._num_attempts, now_ns)
+        over = EngineRestarted(self._reason, num_resumed, now_ns - down_since_ns, self._num_attempts, now_ns)
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
         """Loads a model in the present engine. If that fails, the model's open work ends with the reason."""
         engine = self._engine
-        if (wanted := self._wanted.get(id)) is None:
+        if (wanted := self._loaded.get(id)) is None:
             return  # it was unloaded while another one was loaded
         try:
             await self._loads.watch(wanted[0], partial(engine.load, *wanted), MAX_RELOADS)
@@ -363,7 +363,7 @@ class EngineSupervisor:
                 self._report(self._work.failed(error, works, self._clock.now_ns()))
             return
         self._missing.discard(id)
-        if id not in self._wanted:  # it was unloaded meanwhile
+        if id not in self._loaded:  # it was unloaded meanwhile
             with suppress(ServerUnavailable):
                 await engine.unload(id)
 

@@ -105,7 +105,7 @@ class EngineWatch:
         self._lag = LoopLag(self._clock, call_soon)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Starts the thread."""
         self._looked_ns = self._counted_from_ns = self._clock.now_ns()
         self._thread.start()
 

@@ -9,7 +9,7 @@ from adapters.engine_process.engine import Timeouts
 from adapters.otel.pipeline import SHUTDOWN_TIMEOUT_S
 from interfaces.composition.cache import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
 from interfaces.composition.service import STOP_TIMEOUT_S
-from interfaces.http.front.server import GRACE_S, LAST_WORDS_S
+from interfaces.http.front.server import CANCEL_S, GRACE_S
 
 ROOT = Path(__file__).parents[4]
 LOG_S, WATCH_S = 4.0, 1.0
@@ -25,7 +25,7 @@ def test_all_that_a_stop_waits_for_ends_within_what_the_unit_allows(file: str) -
     (allowed,) = re.findall(said, (ROOT / file).read_text(), re.MULTILINE)
     of_a_child = PATIENCE.close_s + PATIENCE.gone_s
     engine_s = STOP_TIMEOUT_S + max(CACHE_S, of_a_child)
-    http_s = GRACE_S + LAST_WORDS_S
+    http_s = GRACE_S + CANCEL_S
     assert http_s + engine_s + WATCH_S + CLOSE_TIMEOUT_S + SHUTDOWN_TIMEOUT_S + LOG_S <= int(allowed) - MARGIN_S
 
 
