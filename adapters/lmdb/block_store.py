@@ -103,6 +103,7 @@ class LmdbBlockStore:
             read_only=options.read_only,
             pause_s=options.pause_s,
         )
+        self._read, self._write = self._containment.read, self._containment.write
         self._evicted = 0
         self._containment.open()
         # Two lanes, so that no prefix that is read waits behind records that are stored.
@@ -289,12 +290,6 @@ class LmdbBlockStore:
     def _note_evicted(self, num_records: int, reason: str) -> None:
         self._evicted += num_records
         self._events.emit(RecordsEvicted(num_records, self._clock.now_ns(), reason))
-
-    def _read(self, work: Callable[[], T], otherwise: T) -> T:
-        return self._containment.read(work, otherwise)
-
-    def _write(self, work: Callable[[], T], otherwise: T) -> T:
-        return self._containment.write(work, otherwise)
 
 
 def _submit(lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":

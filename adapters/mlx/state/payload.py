@@ -72,60 +72,47 @@ class DevicePayload:
     and copies them out, so that they stay in device memory.
     """
 
-    __slots__ = ("_addresses", "_link", "_packs", "_places", "_specs")
+    __slots__ = ("_addresses", "_link", "packs", "places", "specs")
 
     def __init__(self, specs: tuple[TensorSpec, ...], packs: tuple[mx.array, ...], places: tuple[Place, ...]) -> None:
-        self._specs = specs
-        self._packs = packs
-        self._places = places
+        """`packs`: the device arrays; `places`: of each tensor."""
+        self.specs = specs
+        self.packs = packs
+        self.places = places
         self._link = find_link()
         self._addresses = () if self._link is None else tuple(self._link.address_of(pack) for pack in packs)
 
     @property
-    def specs(self) -> tuple[TensorSpec, ...]:
-        return self._specs
-
-    @property
     def size_bytes(self) -> int:
-        return sum(spec.size_bytes for spec in self._specs)
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """The place of each tensor."""
-        return self._places
-
-    @property
-    def packs(self) -> tuple[mx.array, ...]:
-        """The device arrays behind the payload."""
-        return self._packs
+        return sum(spec.size_bytes for spec in self.specs)
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
         """The arrays that must be evaluated before `buffers` is called."""
-        return self._packs + self._addresses
+        return self.packs + self._addresses
 
     def buffers(self) -> tuple[memoryview, ...]:
         if self._link is None:
-            flat = [byte_view(pack) for pack in self._packs]
+            flat = [byte_view(pack) for pack in self.packs]
         else:
-            pairs = zip(self._addresses, self._packs, strict=True)
+            pairs = zip(self._addresses, self.packs, strict=True)
             flat = [self._link.download(address, pack.nbytes) for address, pack in pairs]
         return tuple(
-            memoryview(b"") if place.pack is None else _rows(flat[place.pack], self._packs[place.pack], place, spec)
-            for spec, place in zip(self._specs, self._places, strict=True)
+            memoryview(b"") if place.pack is None else _rows(flat[place.pack], self.packs[place.pack], place, spec)
+            for spec, place in zip(self.specs, self.places, strict=True)
         )
 
     def tensors(self) -> tuple[mx.array | None, ...]:
         """The tensors on the device, None for an empty slot. Compute thread only: slicing is an operation."""
-        return tuple(map(self.stacked, range(len(self._specs))))
+        return tuple(map(self.stacked, range(len(self.specs))))
 
     def stacked(self, index: int, count: int = 1) -> mx.array | None:
         """`count` tensors from `index` on, which lie side by side in a pack, on the first axis of one array. As
         `tensors`."""
-        spec, place = self._specs[index], self._places[index]
+        spec, place = self.specs[index], self.places[index]
         if place.pack is None:
             return None if spec == ABSENT else mx.zeros(spec.shape, mlx_dtype(spec.dtype))
-        rows, dtype = self._packs[place.pack][place.row : place.row + count * spec.shape[0]], mlx_dtype(spec.dtype)
+        rows, dtype = self.packs[place.pack][place.row : place.row + count * spec.shape[0]], mlx_dtype(spec.dtype)
         return rows if rows.dtype == dtype else rows.view(dtype)
 
 

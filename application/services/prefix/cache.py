@@ -55,7 +55,7 @@ class PrefixCache:
         self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
         note = self.note(model)
         if not note:  # read while the rest of the model is made ready, for requests without a salt
-            self._tiers.load(self._tiers.epoch(self._info(model, self._tenant(model.id, ""))))
+            self._tiers.load(self._tiers.indexes.epoch(self._info(model, self._tenant(model.id, ""))))
         return note
 
     def detach(self, id: ModelId) -> None:
@@ -130,9 +130,10 @@ class PrefixCache:
         if self._tiers.store.writer is None or self.note(described):
             return None
         info = self._info(described, self._tenant(model, salt))
-        epoch, chain = self._tiers.epoch(info), BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
-        self._tiers.indexes.load(epoch)
-        return self._tiers.match(epoch, chain, ReuseRules.of(described.layout, self._grid), place=STORED).position
+        indexes, rules = self._tiers.indexes, ReuseRules.of(described.layout, self._grid)
+        epoch, chain = indexes.epoch(info), BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
+        indexes.load(epoch)
+        return indexes.match(epoch, chain, rules, place=STORED).position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.

@@ -61,11 +61,11 @@ def explain(
     asks_store: bool = True,
 ) -> Explanation:
     """The explanation that a request with this prompt would get. Any thread; with `asks_store` it blocks for reads."""
-    epoch, writer = tiers.epoch(info), tiers.store.writer
+    epoch, writer = tiers.indexes.epoch(info), tiers.store.writer
     store = writer.store if writer is not None and asks_store else None
     if store is not None:
         tiers.indexes.load(epoch)
-    match = tiers.match(epoch, chain, rules)
+    match = tiers.indexes.match(epoch, chain, rules)
     live = tiers.live.find(chain, info.model, rules.grid)
     if live is not None and live[1] >= match.position:
         match = match_with_live(match, live[1], chain, rules.grid)

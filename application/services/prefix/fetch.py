@@ -32,22 +32,13 @@ class PrefixFetch:
     are final once `finish` returned.
     """
 
-    def __init__(
-        self,
-        tiers: PrefixTiers,
-        chain: BlockChain,
-        match: PrefixMatch,
-        rules: ReuseRules,
-        on_progress: Callable[[], None],
-    ) -> None:
-        """`on_progress` is called from workers whenever something arrived."""
+    def __init__(self, tiers: PrefixTiers, chain: BlockChain, match: PrefixMatch, rules: ReuseRules) -> None:
         self.position = match.position
         self.missing: frozenset[RecordKey] = frozenset()
         self.gone: frozenset[RecordKey] = frozenset()
         self._tiers = tiers
         self._chain = chain
         self._is_exact = rules.grid.is_exact
-        self._on_progress = on_progress
         self._keys = [need.key for need in match.needs]
         self._groups = [need.groups for need in match.needs]
         self._found = tiers.hot.acquire(self._keys, self._groups)
@@ -115,7 +106,7 @@ class PrefixFetch:
             if done:
                 self._take(done[0])
             if len(done) > 1:
-                self._on_progress()
+                self._tiers.wake()
                 return False
         return not self._is_begun or self.is_answered or store.is_stuck
 
@@ -153,7 +144,7 @@ class PrefixFetch:
         for at in range(0, len(self._cold), RECORDS_PER_READ):
             indices = self._cold[at : at + RECORDS_PER_READ]
             keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
-            read = self._tiers.store.fetch(keys, groups, self._on_progress, self)
+            read = self._tiers.store.fetch(keys, groups, self._tiers.wake, self)
             if read is None:
                 return False
             self._reads.append((indices, read))

@@ -83,7 +83,7 @@ class Lookup(SequenceCache):
         self.id = id
         self.request_id = request_id
         self.started_ns = tiers.clock.now_ns()
-        self.epoch: Epoch = tiers.epoch(info)
+        self.epoch: Epoch = tiers.indexes.epoch(info)
         self._tiers = tiers
         self._info = info
         self._rules = rules
@@ -221,7 +221,7 @@ class Lookup(SequenceCache):
             self._release()
             self._hashing = Future[BlockChain]()
             self._hashing.set_result(chain)
-        self.epoch, self._absent, self._owner = self._tiers.epoch(self._info), frozenset(), None
+        self.epoch, self._absent, self._owner = self._tiers.indexes.epoch(self._info), frozenset(), None
         self._load, self._resume = self._tiers.load(self.epoch), None
 
     def _moves_on(self) -> bool:
@@ -249,7 +249,7 @@ class Lookup(SequenceCache):
         """Finds the furthest position to resume at. A live state is preferred to records that reach no further, because
         taking it over copies nothing. After a store was late only memory is used."""
         tiers, grid, place = self._tiers, self._rules.grid, HOT if self._is_late else ANYWHERE
-        match = tiers.match(self.epoch, chain, self._rules, self._absent, place)
+        match = tiers.indexes.match(self.epoch, chain, self._rules, self._absent, place)
         if self._is_late and match.position < grid.furthest(chain.num_prompt):
             match = match.because(StopReason.SLOW_STORE)
         found = tiers.live.find(chain, self._info.model, grid) if self._restores else None
@@ -313,7 +313,7 @@ class Lookup(SequenceCache):
         lease = tiers.memory.reserve(purpose, cold_bytes, self._shape.state_bytes(position))
         if isinstance(lease, Lease):
             self._lease = lease
-            self._fetch = PrefixFetch(tiers, resume.chain, resume.match, self._rules, tiers.wake)
+            self._fetch = PrefixFetch(tiers, resume.chain, resume.match, self._rules)
             return True
         if lease.is_final:
             self._resume, self._is_ready = replace(resume, match=resume.match.because(StopReason.NO_ROOM)), True

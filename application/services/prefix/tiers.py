@@ -22,9 +22,7 @@ from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import SequenceId
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, PrefixMatch, ReuseRules
-from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
+from domain.prefix.record import Namespace, RecordKey
 
 Key = TypeVar("Key", contravariant=True)
 Kept = TypeVar("Kept")
@@ -87,10 +85,6 @@ class PrefixTiers:
     def wake(self) -> None:
         self.on_ready()
 
-    def epoch(self, info: NamespaceInfo) -> Epoch:
-        """The namespace's present epoch."""
-        return self.indexes.epoch(info)
-
     def load(self, epoch: Epoch) -> StoreRead[None] | None:
         """Lets a worker read the keys that the store has of the namespace, once for all sequences that wait for it.
         Returns None when there is nothing to wait for."""
@@ -102,17 +96,6 @@ class PrefixTiers:
             if load is not None:
                 self._loads[epoch] = load
         return load
-
-    def match(
-        self,
-        epoch: Epoch,
-        chain: BlockChain,
-        rules: ReuseRules,
-        absent: Collection[RecordKey] = (),
-        place: int = ANYWHERE,
-    ) -> PrefixMatch:
-        """Returns the furthest position that records can restore; as `PrefixIndex.match`, without I/O."""
-        return self.indexes.match(epoch, chain, rules, absent, place)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Drops records from memory and, with all that follows them, from the store."""
