@@ -6,7 +6,8 @@ Each family runs in float32 and in bfloat16 (mixtures of experts in 4 bits: a CP
 prompt of 151 tokens is computed cold, in chunks of 64; then it is resumed from state captured at grid positions, at
 the end of a block between two grid lines, and inside a block, each time from the hot tier and from a store that was
 closed and opened again. Compared are all bits of the state at the end of the prompt, the log probabilities of the 20
-likeliest next tokens, and 16 greedy tokens. Fails when a grid position is not exact or another one out of tolerance.
+likeliest next tokens, and 16 greedy tokens. In float32 sequences are also decoded with drafts (`census_drafts`). Fails
+when a grid position is not exact, another one out of tolerance, or a token other than without drafts.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
+from bench.census_drafts import NEAR_TIE, Drafted, compare_drafts  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
@@ -96,7 +98,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One family in one precision. `note`: why decode is single, or why it did not run."""
+    """One family in one precision. `drafts`: None where none is verified. `note`: why decode is single or without
+    drafts, or why it did not run."""
 
     name: str
     precision: str
@@ -104,6 +107,7 @@ class Row:
     on_grid: Resumed | None = None
     block_end: Resumed | None = None
     inside: Resumed | None = None
+    drafts: Drafted | None = None
     note: str = ""
 
     @property
@@ -113,6 +117,8 @@ class Row:
             return self.note if self.precision == "float32" else ""
         if not (self.on_grid.is_exact and self.on_grid.num_equal == NUM_GREEDY):
             return f"not exact at a grid position: {self.on_grid}"
+        if self.drafts is not None and self.drafts.problem:
+            return f"drafts: {self.drafts.problem}"
         limit = max(TOLERANCE[self.precision], LOOSER.get(self.name, (0.0, ""))[0])
         worst = max(self.block_end.difference, self.inside.difference)
         return "" if worst <= limit else f"differs by {worst:.1e} off the grid"
@@ -224,6 +230,7 @@ def examine(name: str, precision: str, folder: Path, serial: int) -> Row:
     caches = ", ".join(_run_lengths([_kind(layer) for layer in layout.layers]))
     is_single = model.description.decode_mode is DecodeMode.SINGLE
     note = f"decodes one sequence at a time: {model.description.decode_note}" if is_single else ""
+    note = "; ".join(filter(None, [note, model.description.drafter_note]))
     if not layout.is_reusable:
         return Row(name, precision, caches, note=f"no prefix reuse: {', '.join(layout.unsupported)}")
     cold = end_of(model)
@@ -234,7 +241,10 @@ def examine(name: str, precision: str, folder: Path, serial: int) -> Row:
         return worst_of([compare(cold, end_of(model, one)) for one in tiers.through(captured)])
 
     on_grid = worst_of([resume(position) for position in ON_GRID])
-    return Row(name, precision, caches, on_grid, resume(BLOCK_END), resume(INSIDE_BLOCK), note)
+    drafts = None
+    if precision == "float32" and not model.description.drafter_note:
+        drafts = compare_drafts(model)
+    return Row(name, precision, caches, on_grid, resume(BLOCK_END), resume(INSIDE_BLOCK), drafts, note)
 
 
 def _kind(layer: LayerState) -> str:
@@ -267,13 +277,16 @@ def census(wanted: list[str]) -> list[Row]:
 
 
 def _cells(row: Row) -> list[str]:
-    results = [str(one) if one is not None else "-" for one in (row.on_grid, row.block_end, row.inside)]
+    found = (row.on_grid, row.block_end, row.inside, row.drafts)
+    results = [str(one) if one is not None else "-" for one in found]
     return [row.name, row.precision, row.caches or "-", *results, row.note]
 
 
 def as_markdown(rows: list[Row]) -> str:
     exact = {precision: _count_exact(rows, precision) for precision in TOLERANCE}
     looser = [f"* `{name}`: {limit:g}, because {why}." for name, (limit, why) in LOOSER.items()]
+    drafted = [row.drafts for row in rows if row.drafts is not None]
+    num_right, num_ties = sum(not one.problem for one in drafted), sum(one.num_ties for one in drafted)
     missing = sorted(set(modules()) - {row.name.split("+")[0] for row in rows})
     return "\n".join([
         "# Census: restored against recomputed state",
@@ -283,17 +296,20 @@ def as_markdown(rows: list[Row]) -> str:
         "weights.",
         "",
         *(f"* {precision}: {found} exact at grid positions." for precision, found in exact.items()),
+        f"* float32 with drafts: {num_right} of {len(drafted)} give every token of plain decoding, alone and in "
+        f"batches, greedy and drawn; {num_ties} tokens at near-ties (log probabilities equal to {NEAR_TIE:g}) are not "
+        "counted.",
         "",
         "`=`: every bit of the state and of the log probabilities, and all 16 greedy tokens. Otherwise the largest "
         "difference of a log probability, and in brackets how many greedy tokens agree if not all. Each figure is the "
         f"worse of hot tier and reopened store. Grid {GRID}, positions {ON_GRID[0]} and {ON_GRID[1]}; block end "
-        f"{BLOCK_END}; inside a block {INSIDE_BLOCK}.",
+        f"{BLOCK_END}; inside a block {INSIDE_BLOCK}. Drafts: the largest difference of a log probability.",
         "",
         "Accepted off the grid: " + ", ".join(f"{limit:g} in {name}" for name, limit in TOLERANCE.items()) + ".",
         *looser,
         "",
-        "| family | precision | caches | grid | block end | inside a block | note |",
-        "|---|---|---|---|---|---|---|",
+        "| family | precision | caches | grid | block end | inside a block | drafts | note |",
+        "|---|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(_cells(row))} |" for row in rows),
         "",
         f"Modules without a tiny configuration: {', '.join(missing)}.",

@@ -74,7 +74,8 @@ class ModelDescription:
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
-    its files is not used. `width_costs`: measured while it was loaded; None where drafts are not verified.
+    its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
+    drafts are not verified.
     """
 
     id: ModelId

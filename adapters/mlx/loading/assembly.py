@@ -71,7 +71,7 @@ def assemble(
         memory=memory,
         speculation=facts.speculation,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
-        drafter_note=facts.drafter_note,
+        drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)

@@ -1,18 +1,20 @@
 """A probe of a model's code at load, with a few toy tokens.
 
-It finds out whether prefill works on this device, which shapes captured state has, and whether decoding two sequences
-of different length in one batch gives the logits of decoding each alone. Families for which it does not are decoded one
-sequence at a time.
+It finds out whether prefill works on this device, which shapes captured state has, whether decoding two sequences of
+different length in one batch gives the logits of decoding each alone, and whether the verification of a draft, of which
+a token is rejected, gives those of decoding token by token. Families for which it does not are decoded one sequence at
+a time, or without drafts.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
 from adapters.mlx.caches.leaves import Caches, layout_of, live_arrays, new_caches
-from adapters.mlx.caches.rows import merge, unbatchable
+from adapters.mlx.caches.rollback import Rollback
+from adapters.mlx.caches.rows import make_room, merge, unbatchable
 from adapters.mlx.runtime.arrays import evaluate, token_array
 from adapters.mlx.speculation.drafting import family_of
 from adapters.mlx.state.capture import HeldRow, copy_snapshot
@@ -27,7 +29,12 @@ WRONG_WHEN_BATCHED = {
 }
 """Families whose error a short probe may not show, by the module of mlx-lm with their code."""
 
-_SHORT, _LONG, _STEPS = 3, 27, 4
+WRONG_WITH_DRAFTS = {
+    "plamo3": "with a full window its attention depends on how the tokens are divided into passes",
+}
+"""The same for verifying drafts."""
+
+_SHORT, _LONG, _NUM_STEPS = 3, 27, 4
 _TOLERANCE = {mx.float32: 0.02}
 _HALF_TOLERANCE = 0.12
 """The largest accepted root mean square difference of a row, in standard deviations of the logits. Wrong families
@@ -35,16 +42,21 @@ differ by about 1; correct ones of 36 layers in bfloat16 reach 0.055 on a GPU, a
 over all logits would grow with the vocabulary."""
 
 
+_Steps: TypeAlias = Sequence[mx.array]
+"""The logits [rows, vocab] of each of some decode steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """The result of the probe. `num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why
-    decode is SINGLE."""
+    decode is SINGLE. `draft_note`: why drafts cannot be verified; empty if they can."""
 
     layout: StateLayout
     num_logits: int
     specs: GroupSpecs
     decode_mode: DecodeMode
     decode_note: str = ""
+    draft_note: str = ""
 
 
 def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
@@ -62,9 +74,37 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
         specs = {int(index): payload.specs for index, payload in snapshot.items()}
     yield
-    note = WRONG_WHEN_BATCHED.get(family_of(network)) or (yield from _why_single(network, vocab_size, caches))
+    note, draft_note = yield from _notes(network, layout, vocab_size, caches)
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
-    return Probe(layout, logits.shape[-1], specs, mode, note)
+    return Probe(layout, logits.shape[-1], specs, mode, note, draft_note)
+
+
+def _notes(
+    network: Any, layout: StateLayout, vocab_size: int | None, long: Caches
+) -> Generator[None, None, tuple[str, str]]:
+    """Why the model decodes one sequence at a time, and why it does so without drafts; empty if it does not. `long`:
+    caches after the longer prompt."""
+    family, classes = family_of(network), unbatchable(new_caches(network))
+    if layout.unsupported:
+        return f"mlx-lm cannot batch {classes}", f"a {', '.join(layout.unsupported)} cannot be put back"
+    single = WRONG_WHEN_BATCHED.get(family) or (f"mlx-lm cannot batch {classes}" if classes else "")
+    undrafted, batch, both = WRONG_WITH_DRAFTS.get(family, ""), new_caches(network), list[mx.array]()
+    expected = yield from _decoded(network, long, _LONG, 1, vocab_size)
+    if not single:
+        try:
+            short = prefilled(network, _SHORT, vocab_size)[0]
+            alone = yield from _decoded(network, short, _SHORT, 1, vocab_size)
+            both = [mx.concatenate(list(logits)) for logits in zip(alone, expected, strict=True)]
+            batch = merge([short, long])
+            found = yield from _decoded(network, batch, 0, 2, vocab_size)
+            single = _note("batched decode differs from single decode", found, both)
+        except Exception as error:
+            single = f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
+    if not undrafted:
+        undrafted = yield from _why_undrafted(network, long, _LONG, expected, vocab_size)
+    if not undrafted and not single:
+        undrafted = yield from _why_undrafted(network, batch, 0, both, vocab_size)
+    return single, undrafted
 
 
 def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
@@ -79,40 +119,52 @@ def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches
     return caches, logits
 
 
-def _why_single(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, str]:
-    """Empty if batched decode equals single decode; otherwise the reason. `long`: caches after the longer prompt."""
-    classes = unbatchable(new_caches(network))
-    if classes:
-        return f"mlx-lm cannot batch {classes}"
-    try:
-        difference, dtype = yield from _batch_error(network, vocab_size, long)
-    except Exception as error:
-        return f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
-    if not difference <= _TOLERANCE.get(dtype, _HALF_TOLERANCE):
-        return f"batched decode differs from single decode by {difference:.2g} standard deviations of the logits"
-    return ""
-
-
-def _batch_error(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, tuple[float, mx.Dtype]]:
-    """The largest root mean square difference of a row's logits over a few steps, in standard deviations, and the
-    logits' dtype. A batch leaves the rows it was made of unchanged, so no prompt is computed twice."""
-    alone = [prefilled(network, _SHORT, vocab_size)[0], long]
-    yield
-    batch = merge(alone)
-    worst, dtype = 0.0, mx.float32
-    for token in _toy_tokens(_STEPS, vocab_size):
-        inputs = mx.array([[token], [token]], dtype=mx.uint32)
-        expected = mx.concatenate([network(inputs[:1], cache=caches)[:, -1] for caches in alone])
-        found = network(inputs, cache=batch)[:, -1]
-        dtype = found.dtype
-        expected, found = expected.astype(mx.float32), found.astype(mx.float32)
-        distances = mx.sqrt(mx.mean(mx.square(found - expected), axis=-1))
-        difference = mx.max(distances) / mx.maximum(mx.std(expected), 1e-6)
-        worst = max(worst, cast(float, difference.item()))
-        if worst != worst:
-            return worst, dtype
+def _decoded(
+    network: Any, caches: Caches, num_tokens: int, num_rows: int, vocab_size: int | None
+) -> Generator[None, None, _Steps]:
+    """The logits of a few decode steps, after which the caches are back at `num_tokens`."""
+    rollback, found = Rollback(caches, num_tokens), list[mx.array]()
+    for token in _toy_tokens(_NUM_STEPS, vocab_size):
+        make_room(caches, 1)
+        found.append(network(mx.full((num_rows, 1), token, dtype=mx.uint32), cache=caches)[:, -1])
+        evaluate([found[-1], *live_arrays(caches)])
         yield
-    return worst, dtype
+    rollback.undo(_NUM_STEPS, 0)
+    return found
+
+
+def _why_undrafted(
+    network: Any, caches: Caches, num_tokens: int, expected: _Steps, vocab_size: int | None
+) -> Generator[None, None, str]:
+    """Empty if a draft of two tokens, of which the second is rejected, and the step behind it have the logits of
+    decode steps; otherwise the reason."""
+    first, second, third, wrong = _toy_tokens(_NUM_STEPS, vocab_size)
+    try:
+        rollback, num_rows = Rollback(caches, num_tokens), expected[0].shape[0]
+        make_room(caches, 3)
+        fed = mx.array([[first, second, wrong]] * num_rows, dtype=mx.uint32)
+        logits = network(fed, cache=caches)
+        evaluate([logits])
+        yield
+        if num_again := rollback.undo(3, 2):
+            make_room(caches, num_again)
+            network(fed[:, :num_again], cache=caches)
+        after = network(mx.full((num_rows, 1), third, dtype=mx.uint32), cache=caches)[:, -1]
+        found = [logits[:, 0], logits[:, 1], after]
+        return _note("verifying a draft differs from decoding token by token", found, expected[:3])
+    except Exception as error:
+        return f"verifying a draft raises {type(error).__name__}: {str(error)[:200]}"
+
+
+def _note(what: str, found: _Steps, expected: _Steps) -> str:
+    """Empty if no row's logits differ by much: by root mean square, in standard deviations."""
+    limit, differences = _TOLERANCE.get(found[0].dtype, _HALF_TOLERANCE), list[float]()
+    for one, other in zip(found, expected, strict=True):
+        one, other = one.astype(mx.float32), other.astype(mx.float32)
+        distances = mx.sqrt(mx.mean(mx.square(one - other), axis=-1))
+        differences.append(cast(float, (mx.max(distances) / mx.maximum(mx.std(other), 1e-6)).item()))
+    wrong = [difference for difference in differences if not difference <= limit]
+    return f"{what} by {max(wrong):.2g} standard deviations of the logits" if wrong else ""
 
 
 def _short_name(array: mx.array) -> str:
