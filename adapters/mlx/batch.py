@@ -139,6 +139,13 @@ class DecodeGroup:
             self._fail(ComputeFailed(f"drafting failed: {error}"))
             return [[] for _ in self.rows]
 
+    def try_width(self, width: int) -> None:
+        """Computes what the verification of an accepted draft computes, on any tokens, and waits for it: to measure."""
+        logits = self._pass(mx.broadcast_to(_waiting_of(self).fed, (len(self.rows), width)))
+        for index in range(width):
+            self._queue_choice(logits[:, index])
+            _waiting_of(self).read()
+
     def finish_step(self) -> None:
         """If a grammar constrains some row: lets it accept the tokens that were fed, and chooses the next ones with the
         masks that follow. Waits for both. An error is stored on the rows."""

@@ -26,6 +26,9 @@ class _Proposal(NamedTuple):
     is_own: bool = False
 
 
+_NO_PROPOSAL = _Proposal(())
+
+
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
@@ -81,7 +84,7 @@ class Decoder:
             return []
         given = [drafts[row.id] for row in group.rows]
         found = [
-            self._valid(row, draft.token_ids[1:]) if draft.token_ids[:1] == (token,) else _Proposal(())
+            self._valid(row, draft.token_ids[1:]) if draft.token_ids[:1] == (token,) else _NO_PROPOSAL
             for row, draft, token in zip(group.rows, given, waiting, strict=True)
         ]
         depth = min((draft.depth for draft, had in zip(given, found, strict=True) if not had.token_ids), default=0)
@@ -165,6 +168,6 @@ def _read(
         for _, logprobs in read:
             if index in logprobs:
                 asked.append(logprobs[index])
-        draft = verified.get(row.id, _Proposal(()))
+        draft = verified.get(row.id, _NO_PROPOSAL)
         results[row.id] = DecodeResult(row.id, (*tokens,), (*asked,), None, len(draft.token_ids), draft.is_own)
     return results

@@ -14,7 +14,8 @@ from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.weights_digest import Digests, digest_model
-from adapters.mlx.memory import PeakFile, highest_bytes
+from adapters.mlx.loading.width_costs import COSTS_NAME
+from adapters.mlx.memory import MeasuredFile, PeakFile, highest_bytes
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
@@ -38,14 +39,15 @@ class MlxEngine:
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
     ) -> None:
-        """`memory_dir`: the folder for remembered weight digests and measured peaks; None for neither. `blas`: identity
-        of the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
+        """`memory_dir`: the folder for remembered weight digests, peaks and costs; None for none. `blas`: identity of
+        the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
         which holds a CPU's buffers and the bytes of stored records, to the system."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._peaks = None if memory_dir is None else PeakFile(memory_dir, self._reading)
+        self._costs = None if memory_dir is None else MeasuredFile(memory_dir / COSTS_NAME, self._reading)
         self._is_prepared = False
         self._models: list[MlxModel] = []
 
@@ -79,6 +81,7 @@ class MlxEngine:
                     blas=self._blas,
                     peaks=self._peaks,
                     room_bytes=options.room_bytes,
+                    costs=self._costs,
                 )
             )
         except ModelLoadFailed as error:

@@ -178,29 +178,27 @@ class PeakMeter:
 # ---- remembered ----------------------------------------------------------------------------------------------------
 
 
-class PeakFile:
-    """Corrections by model in a small JSON file beside the remembered weight digests:
-
-        {"<digest> <runtime>, <arithmetic>": [near, deep, num_measured], ...}
+class MeasuredFile:
+    """Measurements by model in a small JSON file beside the remembered weight digests.
 
     Compute thread; the disk is touched in `lane` only, since a volume that hangs must not stop a prefill. At most one
-    write waits there, with the latest correction of each model.
+    write waits there, with the latest entry of each model.
     """
 
-    def __init__(self, folder: Path, lane: Lane) -> None:
-        self._path, self._lane = folder / _FILE_NAME, lane
-        self._unsaved: dict[str, PeakCorrection] = {}
+    def __init__(self, path: Path, lane: Lane) -> None:
+        self._path, self._lane = path, lane
+        self._unsaved: dict[str, object] = {}
         self._saving: Future[None] | None = None
 
-    def recall(self, key: str) -> Generator[Future[Any] | None, None, PeakCorrection]:
-        """Returns the remembered correction; an empty one if there is none, or if the entry is invalid."""
+    def recall(self, key: str) -> Generator[Future[Any] | None, None, object]:
+        """Returns the unchecked entry; None if there is none."""
         found = self._lane.submit(read_entries, self._path)
         yield found
-        return _correction(found.result().get(key))
+        return found.result().get(key)
 
-    def remember(self, key: str, correction: PeakCorrection) -> None:
-        """Schedules the correction to be written."""
-        self._unsaved[key] = correction
+    def remember(self, key: str, entry: object) -> None:
+        """Schedules an entry that JSON can hold to be written."""
+        self._unsaved[key] = entry
         if self._saving is not None and not (self._saving.running() or self._saving.done()):
             return  # the waiting write will include it
         try:
@@ -210,10 +208,28 @@ class PeakFile:
 
     def _save(self) -> None:
         while self._unsaved:
-            key, correction = self._unsaved.popitem()
+            key, entry = self._unsaved.popitem()
             entries = read_entries(self._path)
             entries.pop(key, None)
-            write_entries(self._path, {**entries, key: list(astuple(correction))}, _MAX_REMEMBERED)
+            write_entries(self._path, {**entries, key: entry}, _MAX_REMEMBERED)
+
+
+class PeakFile:
+    """Corrections by model, remembered:
+
+    {"<digest> <runtime>, <arithmetic>": [near, deep, num_measured], ...}
+    """
+
+    def __init__(self, folder: Path, lane: Lane) -> None:
+        self._file = MeasuredFile(folder / _FILE_NAME, lane)
+
+    def recall(self, key: str) -> Generator[Future[Any] | None, None, PeakCorrection]:
+        """Returns the remembered correction; an empty one if there is none, or if the entry is invalid."""
+        return _correction((yield from self._file.recall(key)))
+
+    def remember(self, key: str, correction: PeakCorrection) -> None:
+        """Schedules the correction to be written."""
+        self._file.remember(key, list(astuple(correction)))
 
 
 def _correction(value: object) -> PeakCorrection:

@@ -30,6 +30,7 @@ from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.model_card import ModelDescription
 from domain.prefix.record import GroupPayloads
+from domain.speculation.gain import WidthCosts
 
 _logger = logging.getLogger("cairn.mlx")
 
@@ -143,6 +144,24 @@ class MlxModel:
         """Corrects the memory estimate by what a load measured: see `PeakCorrection.of_load`."""
         self._meter.loaded(chunk, peaks)
         self._description = replace(self._description, memory=self._meter.shape)
+
+    def try_pass(self, ids: Sequence[SequenceId], width: int) -> bool:
+        """Computes a pass of `width` tokens of sequences that decode together, and waits for it; False if they do not.
+        For measuring: the sequences are of no other use."""
+        (group, *others) = groups_of([self._rows[id] for id in ids])
+        if others or len(group.rows) != len(ids):
+            return False
+        group.try_width(width)
+        return True
+
+    def try_drafting(self, id: SequenceId, depth: int) -> None:
+        """Lets the model's own drafter propose, and drops the tokens: for measuring."""
+        (group,) = groups_of([self._rows[id]])
+        group.propose(self._propose, depth)
+
+    def set_costs(self, costs: WidthCosts) -> None:
+        """Describes the model with the costs of its passes, which were measured."""
+        self._description = replace(self._description, width_costs=costs)
 
     def start_decode(
         self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None

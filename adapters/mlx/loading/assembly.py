@@ -15,10 +15,13 @@ from typing import Any
 
 import mlx.core as mx
 
+from adapters.mlx.caches.leaves import new_caches
+from adapters.mlx.caches.rollback import refeeds
 from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import probe
-from adapters.mlx.memory import PeakFile, PeakMeter, shape_of_network
+from adapters.mlx.loading.width_costs import find_costs
+from adapters.mlx.memory import MeasuredFile, PeakFile, PeakMeter, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
@@ -44,11 +47,13 @@ def assemble(
     blas: str = "",
     peaks: PeakFile | None = None,
     room_bytes: int | None = None,
+    costs: MeasuredFile | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `blas`: identity of the BLAS that MLX uses; empty for its own. `peaks`: remembered corrections of estimated memory;
     a model without one is measured; None for neither. `room_bytes`: memory that measuring may take; None for any.
+    `costs`: remembered costs of passes; a model without them is measured; None for neither.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
@@ -87,6 +92,8 @@ def assemble(
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
+    if costs is not None:
+        yield from find_costs(model, costs, does_refeed=refeeds(new_caches(network)), room_bytes=room_bytes)
     return model
 
 
