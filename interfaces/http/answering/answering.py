@@ -111,19 +111,15 @@ async def _answer(
     name, arrived_ns = operation.operation_id, context.arrived_ns
     requests = await context.admit([replace(request, operation=name, asked_ns=arrived_ns) for request in named])
     answer = await context.services.generate.start(requests)
-    try:
-        started = _started(context, requests, answer, named[0].model)
-        if body.stream:
-            return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
-        collected = await collect(answer, context.services.clock)
-        if any(choice.scores for choice in collected):  # slow to encode
-            whole = await asyncio.to_thread(operation.answer, body, started, collected)
-        else:
-            whole = operation.answer(body, started, collected)
-    except BaseException:
-        answer.close()
-        raise
-    answer.close()
+    context.close_at_end(answer)
+    started = _started(context, requests, answer, named[0].model)
+    if body.stream:
+        return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
+    collected = await collect(answer, context.services.clock)
+    if any(choice.scores for choice in collected):  # slow to encode
+        whole = await asyncio.to_thread(operation.answer, body, started, collected)
+    else:
+        whole = operation.answer(body, started, collected)
     return Response(whole, headers=cache_headers(answer.explanations))
 
 

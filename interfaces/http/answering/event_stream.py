@@ -1,18 +1,15 @@
 """A streamed answer: items in, bytes out, and the dialect's keep-alive when nothing was sent for too long.
 
 Nothing is sent before its requests have been admitted (or wait for too long), so that the headers can report the reuse
-and an earlier failure has a status. The answer is closed however the response ends: complete, cut off, or never begun.
+and an earlier failure has a status. Litestar stops reading a stream as soon as its client disconnects; the request's
+context closes the answer then.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
-from litestar.connection import Request
-from litestar.response.base import ASGIResponse, Response
-from litestar.response.streaming import ASGIStreamingResponse
-from litestar.types import Receive, Scope, Send
+from litestar.response import Stream
 
 from application.services.text_side.answers.answer import Answer, failure
 from domain.errors import ComputeFailed, DomainError
@@ -27,50 +24,12 @@ HEADERS_BY_S = 1.0
 """Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
 
 
-class _ReleasingResponse(ASGIStreamingResponse):
-    """A response that runs `release` after its body. A generator's own `finally` is not enough: it never runs if the
-    generator was not begun."""
-
-    def __init__(self, release: Callable[[], None], iterator: AsyncIterator[bytes], **options: Any) -> None:
-        super().__init__(iterator=iterator, **options)  # pyright: ignore[reportUnknownMemberType]
-        self._release = release
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._release()
-
-
-class EventStream(Response[Any]):
-    """The response of a stream, of `media_type`. Litestar stops reading `events` as soon as the client disconnects;
-    `release` is idempotent."""
-
-    def __init__(
-        self, events: AsyncIterator[bytes], release: Callable[[], None], headers: Mapping[str, str], media_type: str
-    ) -> None:
-        super().__init__(b"", media_type=media_type, headers={**sse.HEADERS, **headers}, status_code=200)
-        self._events = events
-        self._release = release
-
-    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **options: Any) -> ASGIResponse:
-        headers: dict[str, str] = {**(options.get("headers") or {}), **self.headers}
-        return _ReleasingResponse(
-            self._release,
-            self._events,
-            headers=headers,
-            cookies=options.get("cookies"),
-            media_type=self.media_type,
-            status_code=self.status_code,
-        )
-
-
-async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> EventStream:
-    """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. The response then owns the
-    answer. Raises the answer's error if it fails before."""
+async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> Stream:
+    """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. Raises the answer's error
+    if it fails before."""
     await answer.admitted(min(keepalive_s, HEADERS_BY_S))
-    headers = cache_headers(answer.explanations)
-    return EventStream(stream_events(answer, framing, keepalive_s), answer.close, headers, media_type)
+    headers = {**sse.HEADERS, **cache_headers(answer.explanations)}
+    return Stream(stream_events(answer, framing, keepalive_s), media_type=media_type, headers=headers)
 
 
 async def stream_events(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:

@@ -23,6 +23,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from application.ports.clock import IdSource
+from application.services.text_side.answers.answer import Answer
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable
@@ -115,6 +116,7 @@ class RequestContext:
         self._bodies = bodies
         self._owner = owner
         self._num_places = self._num_body_bytes = 0
+        self._answer: Answer | None = None
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Returns `work(*arguments)`. Runs it in a worker thread if the request's body, with what it refers to, is
@@ -164,6 +166,10 @@ class RequestContext:
         self._bodies.take(self._owner, num_bytes)
         self._num_body_bytes += num_bytes
 
+    def close_at_end(self, answer: Answer) -> None:
+        """Closes the answer when the exchange ends, however it ends."""
+        self._answer = answer
+
     async def admit(
         self, requests: Sequence[GenerationRequest], num_at_once: int | None = None
     ) -> Sequence[GenerationRequest]:
@@ -186,7 +192,9 @@ class RequestContext:
         return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
 
     def end(self) -> None:
-        """Releases the places and body bytes of the exchange. Idempotent."""
+        """Closes the answer, and releases the places and body bytes of the exchange. Idempotent."""
+        if self._answer is not None:
+            self._answer.close()
         num_places, self._num_places = self._num_places, 0
         self._meter.leave(num_places)
         num_bytes, self._num_body_bytes = self._num_body_bytes, 0
