@@ -125,7 +125,7 @@ def from_text(text: str, type: type, is_optional: bool, separator: str = os.path
         raise ValueError(f"must be {_NAMES[type]}" if type in (bool, int, float) else str(error)) from None
 
 
-def printable(value: object) -> object:
+def as_written(value: object) -> object:
     """Returns the value in a TOML-like form in which it could be written."""
     if isinstance(value, ByteSize | Duration):
         return str(value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
-from adapters.config.fields import SettingField, from_text, from_typed, plain_type, printable, sections, setting_fields
+from adapters.config.fields import SettingField, as_written, from_text, from_typed, plain_type, sections, setting_fields
 from application.ports.shown_setting import Origin, ShownSetting
 from application.settings import ModelTable, Settings
 from domain.errors import DomainError, InvalidRequest
@@ -232,13 +232,13 @@ def _fields(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSet
         is_default = value == field.default
         source = origins.get(path, DEFAULT if is_default else "")
         origin = _origin(source, field)
-        text = ("set" if value else "unset") if field.is_secret else printable(value)
+        text = ("set" if value else "unset") if field.is_secret else as_written(value)
         yield ShownSetting(path, text, origin, "" if origin is Origin.DEFAULT else source)
 
 
 def _tables(settings: Settings, file: str) -> Iterator[ShownSetting]:
     for path, value in table_rows(settings.models).items():
-        yield ShownSetting(path, printable(value), Origin.FILE if file else Origin.CODE, file)
+        yield ShownSetting(path, as_written(value), Origin.FILE if file else Origin.CODE, file)
 
 
 def _origin(source: str, field: SettingField) -> Origin:

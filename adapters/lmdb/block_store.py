@@ -77,8 +77,8 @@ class LmdbBlockStore:
 
     def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
-            limits = f"must be from {MIN_QUOTA_BYTES} to {MAX_QUOTA_BYTES} bytes"
-            message = f"store.quota: a quota of {options.quota_bytes} bytes {limits}"
+            limits = f"from {MIN_QUOTA_BYTES} to {MAX_QUOTA_BYTES} bytes"
+            message = f"store.quota must be {limits}, not {options.quota_bytes}"
             raise StoreOpenError(OpenFailure.VOLUME, message)
         self._options = options
         self._codec = codec

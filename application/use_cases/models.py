@@ -59,6 +59,10 @@ class Models:
     async def one(self, id: ModelId) -> ModelEntry | None:
         return next((entry for entry in await self.all() if entry.source.id == id), None)
 
+    def loaded_tokenizer(self, id: ModelId) -> Tokenizer | None:
+        """Returns the tokenizer of a loaded model; None for any other."""
+        return next((served.tokenizer for served in self._pool.loaded() if served.source.id == id), None)
+
     async def resolved(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
         """Returns the names with aliases replaced by the models that answer them. Other names stay, known or not."""
         models = {name: await self._resolved(name) for name in {request.model for request in requests}}
@@ -104,7 +108,7 @@ class Models:
         return name if target == name or self._is_loaded(name) or await self._is_here(name) else ModelId(target)
 
     def _is_loaded(self, id: ModelId) -> bool:
-        return any(served.source.id == id for served in self._pool.loaded())
+        return self.loaded_tokenizer(id) is not None
 
     async def _is_here(self, id: ModelId) -> bool:
         return await self._pool.workers.run(self._repository.find, id) is not None

@@ -27,7 +27,6 @@ from application.use_cases.check_health import CheckHealth
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.watch_requests import WatchRequests
 from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.engine_process import build_engine_process
@@ -146,7 +145,6 @@ class Container(TokenSide):
         settings.provided.server.model_of,
         settings.provided.model.default,
     )
-    watch_requests = providers.Singleton(WatchRequests, timelines, requests, pool)
     readings = providers.Singleton(CacheReadings, engine, documents.provided.usage, clock)
     check_health = providers.Singleton(
         CheckHealth,

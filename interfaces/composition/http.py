@@ -18,7 +18,8 @@ def _admin(container: Container, settings: Settings) -> AdminServices:
     file = str(config_file(os.environ)) if settings.models else ""
     return AdminServices(
         figures=container.figures(),
-        requests=container.watch_requests(),
+        timelines=container.timelines(),
+        requests=container.requests(),
         readings=container.readings(),
         settings=lambda: shown_settings(settings, container.origins(), file),
     )

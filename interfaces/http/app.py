@@ -27,7 +27,7 @@ from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
-from interfaces.http.front.guard import Refusals, RequestGuard, allowed_hosts, refusals_to
+from interfaces.http.front.guard import Refusals, RequestGuard, refusals_to
 from interfaces.http.incoming.request_context import (
     Authentication,
     BodiesFull,
@@ -108,7 +108,7 @@ def create_app(
         logging_config=None,
         state=State({"refusals": refusals, "bodies": bodies}),  # for HttpServer, whose connections refuse too
     )
-    app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refusals)
+    app.asgi_handler = RequestGuard(app.asgi_handler, settings, refusals)
     return app
 
 

@@ -11,12 +11,13 @@ from application.ports.shown_setting import ShownSetting
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
+from application.services.request_timelines import RequestTimelines
+from application.services.text_side.answers.open_requests import OpenRequests
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.watch_requests import WatchRequests
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -29,7 +30,8 @@ class AdminServices:
     """The services of the admin API. `settings` reads the settings when it is called."""
 
     figures: LiveFigures
-    requests: WatchRequests
+    timelines: RequestTimelines
+    requests: OpenRequests
     readings: CacheReadings
     settings: Callable[[], Sequence[ShownSetting]]
 

@@ -9,8 +9,7 @@ A page whose name its owner points at this machine (DNS rebinding) is, for the b
 may read every answer. It cannot choose the `Host` header though: that holds the page's own name.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -90,39 +89,27 @@ _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedHosts:
-    """The hosts that the server answers to: loopback names, and `names`. `is_any_address`: every IP address as well,
-    since no name server can redirect one. `is_anything`: every host."""
+class RequestGuard:
+    """ASGI middleware around the whole application."""
 
-    names: frozenset[str]
-    is_any_address: bool
-    is_anything: bool
+    def __init__(self, app: ASGIApp, settings: ServerSettings, refusals: Refusals) -> None:
+        self._app = app
+        self._settings = settings
+        listed = (bare_host(host) for host in (*settings.allowed_hosts, settings.host))
+        self._host_names = frozenset(name for name in listed if name is not None)
+        self._origins = frozenset(origin.lower() for origin in settings.cors_origins)
+        self._refusals = refusals
 
-    def __contains__(self, authority: str) -> bool:
-        """Returns whether the host is allowed. `authority`: a `Host` header, with or without a port."""
+    def answers_to(self, authority: str) -> bool:
+        """Returns whether a host is allowed: loopback, a name of the settings, or every IP address of a server that
+        other machines can reach, since no name server can redirect one. `authority`: a `Host` header, with or without a
+        port."""
         host = host_of(authority)
         if host is None:
             return False
-        known = host in self.names or is_loopback(host)
-        return known or self.is_anything or (self.is_any_address and address_of(host) is not None)
-
-
-def allowed_hosts(settings: ServerSettings) -> AllowedHosts:
-    """Returns the hosts that the settings allow. A server that other machines can reach answers to every address."""
-    listed = [*(host for host in settings.allowed_hosts if host != ANY), settings.host]
-    names = frozenset(name for host in listed if (name := bare_host(host)) is not None)
-    return AllowedHosts(names, not is_loopback(settings.host), ANY in settings.allowed_hosts)
-
-
-class RequestGuard:
-    """ASGI middleware around the whole application. `origins`: origins whose pages may send requests."""
-
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refusals: Refusals) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._origins = frozenset(origin.lower() for origin in origins)
-        self._refusals = refusals
+        is_address_allowed = not is_loopback(self._settings.host) and address_of(host) is not None
+        is_known = host in self._host_names or is_loopback(host)
+        return is_known or is_address_allowed or ANY in self._settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP and (problem := self._problem(scope)) is not None:
@@ -147,7 +134,7 @@ class RequestGuard:
             return None  # old health checkers; a browser always names the host
         if len(hosts) != 1:
             return Problem(400, "invalid_request", "the request must have exactly one Host header")
-        if hosts[0] in self._hosts:
+        if self.answers_to(hosts[0]):
             return None
         message = f"this server does not answer to the host '{printable(hosts[0])}'; server.allowed_hosts can list it"
         return Problem(421, "host_not_allowed", message)

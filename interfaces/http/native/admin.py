@@ -156,7 +156,7 @@ def admin_routes(services: Services, version: str, error_type: type[Struct]) -> 
             ),
             requests=QueueCountsBody(*counts),
             figures=figures_body(admin.figures.read(), LATENCY_WINDOW_S, offset_ns),
-            event_failures=dict(Counter(admin.figures.failures()) + Counter(admin.requests.failures())),
+            event_failures=dict(Counter(admin.figures.failures()) + Counter(admin.timelines.failures())),
             memory=memory_body(services.engine_status),
             tiers=tiers_body(reading.stats, reading.documents) if reading is not None else None,
             tiers_age_s=(now_ns - reading.at_ns) / 1e9 if reading is not None else None,

@@ -1,4 +1,8 @@
-"""GET /admin/api/requests, GET /admin/api/requests/{id}, POST /admin/api/requests/{id}/cancel. For admins."""
+"""GET /admin/api/requests, GET /admin/api/requests/{id}, POST /admin/api/requests/{id}/cancel. For admins.
+
+Text of prompts is shown by the rule of `/v1/cache/explain`: only where a setting allows it, and only to a client with
+the key and the salt of the request.
+"""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -13,7 +17,8 @@ from msgspec import Struct
 from application.events import RequestEnded
 from application.services.request_timelines import MAX_ENDED, RequestTimeline, Stage
 from application.services.text_side.answers.open_requests import Preparation
-from application.use_cases.watch_requests import RequestsSeen
+from application.use_cases.models import Models
+from domain.errors import RequestNotFound
 from domain.ids import RequestId
 from domain.prefix.explanation import Explanation
 from domain.printable import printable
@@ -177,6 +182,8 @@ def _end(ended: RequestEnded | None, unix_offset_ns: int) -> EndBody | None:
 
 
 DEFAULT_ENDED = 50
+MAX_SHOWN = 200
+"""Open requests in one list, and requests that are being prepared."""
 
 
 class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
@@ -199,22 +206,40 @@ class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
 
 def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
     """The handlers."""
-    watch, clock = services.admin.requests, services.clock
+    admin, clock = services.admin, services.clock
 
     @admin_get("/requests", "listRequests", error_type, 400)
     async def list_requests(
         ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
     ) -> RequestListBody:
-        now_ns, found = clock.now_ns(), watch.all(ended)
-        return await asyncio.to_thread(_list, found, now_ns, clock.unix_ns() - now_ns)  # many take milliseconds
+        now_ns, preparing = clock.now_ns(), admin.requests.preparations()
+        offset_ns = clock.unix_ns() - now_ns
+        num_open, opened = admin.timelines.num_open, admin.timelines.open(MAX_SHOWN)
+        last = admin.timelines.ended(ended)
+
+        def body() -> RequestListBody:
+            # Polled: fields that no client reads in a list are left out.
+            return RequestListBody(
+                num_open,
+                [request_body(one, None, now_ns, offset_ns) for one in opened],
+                [request_body(one, one.without_tokens(), now_ns, offset_ns) for one in last],
+                len(preparing),
+                [preparing_body(one, now_ns) for one in preparing[:MAX_SHOWN]],
+            )
+
+        return await asyncio.to_thread(body)  # many take milliseconds
 
     @admin_get("/requests/{request_id:str}", "readRequest", error_type, 404)
     async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
         context = context_of(request.scope)
         viewer = Owner.of("", context.client.tenant(context.salt()), context.client.name)
-        found = await watch.one(RequestId(request_id), viewer)
-        offset_ns = clock.unix_ns() - clock.now_ns()
-        return request_body(found.seen, found.explanation, clock.now_ns(), offset_ns, shows_text=found.shows_text)
+        timeline = admin.timelines.get(RequestId(request_id))
+        if timeline is None:
+            raise RequestNotFound(f"no request '{printable(request_id)}' is open or among the last that ended")
+        with_text = await _with_text(timeline, viewer, services.models)
+        found, now_ns = with_text or timeline.without_tokens(), clock.now_ns()
+        offset_ns = clock.unix_ns() - now_ns
+        return request_body(timeline, found, now_ns, offset_ns, shows_text=with_text is not None)
 
     @post(
         f"{PREFIX}/requests/{{request_id:str}}/cancel",
@@ -224,15 +249,17 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
         responses=errors(error_type, 401, 404, 415),
     )
     async def cancel_request(request_id: str) -> CancelledBody:
-        watch.cancel(RequestId(request_id))
+        admin.requests.cancel(RequestId(request_id))
         return CancelledBody(request_id)
 
     return [list_requests, read_request, cancel_request]
 
 
-def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListBody:
-    # Polled: fields that no client reads in a list are left out.
-    opened = [request_body(one, None, now_ns, unix_offset_ns) for one in found.open]
-    ended = [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in found.ended]
-    preparing = [preparing_body(one, now_ns) for one in found.preparing]
-    return RequestListBody(found.num_open, opened, ended, found.num_preparing, preparing)
+async def _with_text(timeline: RequestTimeline, viewer: Owner, models: Models) -> Explanation | None:
+    """Returns the explanation with the text around its divergence; None if there is none that the viewer may see, or
+    its model is not loaded."""
+    found = timeline.tokens_for(viewer)
+    if found is None or found.divergence is None or not found.divergence.prompt_ids:
+        return None
+    tokenizer = models.loaded_tokenizer(timeline.model)
+    return None if tokenizer is None else await asyncio.to_thread(found.with_text, tokenizer.decode)

@@ -138,7 +138,7 @@ def _outside(field: str, model: ModelDescription) -> InvalidRequest:
 def _overflow(model: ModelDescription, field: str, num_prompt: int, *, is_exact: bool = True) -> ContextOverflow:
     count = str(num_prompt) if is_exact else f"at least {num_prompt}"
     return ContextOverflow(
-        f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}",
+        f"{field} has {count} tokens, but the context of {model.id} holds {model.context_length} with the answer",
         param=field,
         num_prompt=num_prompt,
         context_length=model.context_length,

@@ -40,7 +40,6 @@ from application.use_cases.check_health import CheckHealth
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.client import KeyRing, own_clients
 from domain.ids import ModelId
@@ -230,7 +229,8 @@ def fake_service(
         sinks,
         AdminServices(
             figures,
-            WatchRequests(timelines, requests, pool),
+            timelines,
+            requests,
             CacheReadings(loop, kept.usage, clock),
             lambda: shown_settings(whole, {}, ""),
         ),
