@@ -3,7 +3,7 @@
 Three sequences, greedy and drawn, whose prompts end before, at and beyond the families' windows, are decoded plainly.
 The first is then decoded alone, and all three together, with drafts that are right, right by chance, wrong and absent
 in turn. The third joins later, and the first takes a step without the others. In the middle its state is captured,
-restored and continued plainly.
+restored and continued with drafts.
 """
 
 from collections.abc import Sequence
@@ -147,14 +147,17 @@ def _draft(rest: Sequence[int], num_steps: int, chance: Random) -> Draft:
 
 
 def _continued(model: LoadedModel, id: SequenceId, stream: Stream, answer: Sequence[int]) -> list[TokenLogprob]:
-    """Captures the state of a decoding sequence and decodes plainly from a copy of it."""
+    """Captures the state of a decoding sequence and decodes from a copy of it, with right drafts."""
     position = model.position(id)
     known = (*stream.prompt, *answer)[: position + 1]
     copied = Captured(position, snapshot=model.capture_snapshot(id, 0))
     other, num_out = open_at(model, known, copied), len(known) - len(stream.prompt)
     start = DecodeStart(IdRow(stream.prompt), stream.sampling, seed=stream.seed, output_ids=tuple(answer[:num_out]))
     model.start_decode(other, known[-1:], start)
-    found = [model.decode([other])[0].logprobs[0] for _ in range(NUM_NEW - num_out)]
+    found: list[TokenLogprob] = []
+    while num_out + len(found) < NUM_NEW:
+        rest = tuple(answer[num_out + len(found) :])
+        found += model.decode([other], {other: Draft(rest[: 1 + DEPTH])})[0].logprobs
     model.close([other])
     return found
 

@@ -1,5 +1,7 @@
-"""Everything that is computed for a request was weighed first: one place makes submissions, and it asks."""
+"""Everything that is computed for a request was weighed first, and decoded on one path: no guard can be gone around."""
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,3 +18,30 @@ def test_only_the_use_case_that_checks_memory_submits() -> None:
     assert makers == ["application/use_cases/generate.py"]
     text = (ROOT / makers[0]).read_text()
     assert text.index("self._memory.answer_length(") < text.index("Submission(\n") < text.index(".submit(")
+
+
+def callers(name: str, *folders: str) -> Iterator[str]:
+    """Every function that calls something of this name, in order."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                for method in node.body if isinstance(node, ast.ClassDef) else [node]:
+                    found = (call.func for call in ast.walk(method) if isinstance(call, ast.Call))
+                    if any(isinstance(func, ast.Attribute) and func.attr == name for func in found):
+                        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+                        yield owner + getattr(method, "name", path.stem)
+
+
+def test_decoding_has_one_path() -> None:
+    """With drafts or without: one caller of a model's decode steps, and one forward pass, which is that of every token
+    of a decode group; `try_width` measures it."""
+    assert list(callers("decode", "application/services/token_side")) == [
+        "EngineLoop._decode_by_model",
+        "Speculation.decode",
+    ]
+    assert list(callers("_network", "adapters/mlx")) == ["MlxModel._forward"]
+    assert list(callers("_forward", "adapters/mlx")) == ["DecodeGroup._pass", "MlxModel._feed"]
+    passes = {f"DecodeGroup.{name}" for name in ("verify", "_feed", "_undo", "try_width")}
+    assert set(callers("_pass", "adapters/mlx")) == passes
+    for step in ("verify", "advance", "finish_step"):
+        assert set(callers(step, "adapters/mlx")) <= {"Decoder.step", "DecodeGroup.start"}

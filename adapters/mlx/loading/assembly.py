@@ -92,7 +92,7 @@ def assemble(
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
-    if costs is not None:
+    if costs is not None and not found.draft_note:
         yield from find_costs(model, costs, does_refeed=refeeds(new_caches(network)), room_bytes=room_bytes)
     return model
 

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from adapters.mlx.loading.assembly import assemble
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.loading.width_costs import COSTS_NAME, MOST_S, WIDTHS, find_costs, measure_costs
 from adapters.mlx.memory import MeasuredFile
 from adapters.mlx.model import MlxModel
 from application.services.lane import Lane
+from domain.ids import ModelId
 from domain.speculation.gain import MOST_ROWS, WidthCosts
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_heads import head_folder, load_head
-from tests.support.mlx.tiny_models import tiny_model
+from tests.support.mlx.tiny_models import build, config_of, tiny_model
 from tests.support.patience import PATIENCE_S
 
 
@@ -105,3 +108,13 @@ def test_an_invalid_entry_is_measured_again(tmp_path: Path, lane: Lane, entry: o
 def test_a_small_model_and_one_without_room_are_not_measured(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
     assert found_costs(model, tmp_path, lane, num_bytes=model.description.weight_bytes + 1) is None
     assert found_costs(model, tmp_path, lane, room_bytes=1000) is None
+
+
+@pytest.mark.parametrize(("family", "is_measured"), [("llama", True), ("plamo3", False)])
+def test_a_model_that_cannot_verify_is_not_measured(family: str, is_measured: bool, tmp_path: Path, lane: Lane) -> None:
+    large = {"vocab_size": 40_000}
+    facts = ModelFacts(config_of(family, **large))
+    file = MeasuredFile(tmp_path / COSTS_NAME, lane)
+    model = finish_load(assemble(build(family, **large), ModelId(family), facts, costs=file))
+    assert (model.description.width_costs is not None) is is_measured
+    assert model.description.drafter_note.startswith("drafts are not used") is not is_measured

@@ -1,0 +1,76 @@
+"""What every cache class holds after a pass that was undone in part: what it would hold without the rejected tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx.caches.classes import known_classes, lib
+from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.rollback import Rollback, refeeds
+from adapters.mlx.caches.rows import make_room
+
+DIM, WINDOW = 32, 40
+
+CLASSES: dict[str, Callable[[], Any]] = {
+    "full": lib.KVCache,
+    "concatenated": lib.ConcatenateKVCache,
+    "quantised": lambda: lib.QuantizedKVCache(group_size=32, bits=8),
+    "rotating": lambda: lib.RotatingKVCache(WINDOW),
+    "chunked": lambda: lib.ChunkedKVCache(WINDOW),
+    "recurrent": lambda: lib.ArraysCache(2),
+    "composite": lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()),
+}
+LENGTHS = (1, WINDOW - 2, WINDOW, WINDOW + 3, 251, 255, 256, 257, 509, 512)
+"""Around the ends of windows and of buffers, which grow and shrink by 256."""
+
+
+def feed(cache: Any, start: int, count: int, *, is_right: bool = True) -> list[mx.array]:
+    """The next tokens; what attention over them sees, as far as it is within the window."""
+    if isinstance(cache, lib.CacheList):
+        return [array for one in cache.caches for array in feed(one, start, count, is_right=is_right)]
+    values = mx.arange(start, start + count, dtype=mx.float32)[None, None, :, None]
+    tokens = mx.broadcast_to(values if is_right else -1 - values, (1, 2, count, DIM)) / 1024
+    if isinstance(cache, lib.ArraysCache):
+        cache[0] = mx.zeros((1, 2)) if cache[0] is None else cache[0]
+        for place in range(max(0, count - 8), count):
+            cache[0][:] = cache[0] * 0.5 + tokens[:, :, place, 0]  # in place, as some families do
+        return [mx.array(cache[0])]
+    if isinstance(cache, lib.ChunkedKVCache):
+        cache.maybe_trim_front()
+    found = cache.update_and_fetch(mx.contiguous(tokens), mx.contiguous(-tokens))
+    arrays = [part for side in found for part in (side if isinstance(side, (tuple, list)) else (side,))]
+    if isinstance(cache, lib.RotatingKVCache):
+        return [mx.sort(array, axis=-2)[..., -min(start + count, WINDOW) :, :] for array in arrays[:1]]
+    return [array[..., -min(start + count, WINDOW) :, :] for array in arrays]
+
+
+def test_all_classes_are_here() -> None:
+    """Batches are fed in `test_batch_rows`."""
+    batches = {KVRows, lib.BatchKVCache, lib.BatchRotatingKVCache}
+    assert {type(make()) for make in CLASSES.values()} == known_classes() - batches
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("width", "num_kept"), [(2, 1), (5, 1), (5, 3), (5, 5)])
+def test_a_rejection_leaves_no_trace(name: str, length: int, width: int, num_kept: int) -> None:
+    undone, plain = CLASSES[name](), CLASSES[name]()
+    for cache in (undone, plain):
+        feed(cache, 0, length)
+    rollback = Rollback([undone], length)
+    make_room([undone], width)
+    feed(undone, length, num_kept)
+    if width > num_kept:
+        feed(undone, length + num_kept, width - num_kept, is_right=False)
+    num_again = rollback.undo(width, num_kept)
+    assert num_again == (num_kept if refeeds([undone]) and num_kept < width else 0)
+    if num_again:
+        feed(undone, length, num_again)
+    for place in range(num_kept):
+        feed(plain, length + place, 1)
+    for step in range(3):
+        start = length + num_kept + step
+        for mine, theirs in zip(feed(undone, start, 1), feed(plain, start, 1), strict=True):
+            assert mx.allclose(mine, theirs, rtol=1e-5)
