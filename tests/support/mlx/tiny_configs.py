@@ -181,7 +181,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mamba": {**_TWO, "state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128},
     "mamba2": {**_MAMBA2, **_TWO, "num_heads": 8, "head_dim": 16, "state_size": 32, "time_step_rank": "auto"},
     "mellum": {"layer_types": _THREE_TO_ONE, "rope_parameters": _ROPES},
-    "mimo": {},
+    "mimo": _TWO,
     "mimo_v2_flash": {
         "hybrid_layer_pattern": [0, 1, 1, 0], "moe_layer_freq": [0, 1, 1, 1], "add_swa_attention_sink_bias": True,
         "add_full_attention_sink_bias": False, "swa_rope_theta": 1e4, "swa_num_attention_heads": 4,
