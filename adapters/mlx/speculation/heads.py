@@ -9,17 +9,16 @@ feeds that to a layer of the family's own kind, and shares the trunk's output ma
     predicts                     token 2        token 3        first draft token          second draft token
 
 So the head's state covers as many tokens as the trunk's, at every position. The hidden state of the last token belongs
-to it. Beside a trunk with recurrent layers it is one more recurrent state. Beside any other it is kept for every token,
-like keys and values, because a recurrent state would keep the whole model from being cut back to earlier positions;
-that costs `hidden_size` values a token, 4 % of the state of GLM-4.5-Air and 20 % of that of DeepSeek V3.
+to it (`caches.hidden`). Where it is kept for every token, it is 4 % of the state of GLM-4.5-Air and 20 % of that of
+DeepSeek V3; a hybrid model keeps one.
 """
 
 from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.caches.classes import lib
-from adapters.mlx.caches.leaves import Caches, leaves, new_caches
+from adapters.mlx.caches.hidden import hidden_cache, keep_hidden, last_hidden
+from adapters.mlx.caches.leaves import Caches, new_caches
 from adapters.mlx.runtime.arrays import computed_after
 from adapters.mlx.speculation.drafting import DraftingNetwork, nn
 from domain.speculation.drafter import Drafter
@@ -62,23 +61,22 @@ class HeadNetwork(DraftingNetwork):
         self.head = head
 
     def _own_caches(self, trunk: Caches) -> Caches:
-        is_recurrent = any(type(cache) is lib.ArraysCache for cache in leaves(trunk))
-        return [*new_caches(self.head.layer), lib.ArraysCache(1) if is_recurrent else lib.KVCache()]
+        return [*new_caches(self.head.layer), hidden_cache(trunk)]
 
     def _feed(self, tokens: mx.array, trunk: Caches, own: Caches) -> mx.array:
         *fed, last = own
         hidden = cast(mx.array, text_model(self.trunk).model(tokens, cache=trunk))
-        embeddings, before = self._embedded(tokens), _last_hidden(last)
+        embeddings, before = self._embedded(tokens), last_hidden(last)
         if before is None:  # zeros for the first token give a key and a value of zero
             before = mx.zeros_like(hidden[:, :1])
             embeddings = mx.concatenate([mx.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], axis=1)
         joined, _ = self.head(embeddings, mx.concatenate([before, hidden[:, :-1]], axis=1), fed)
         # What reads the buffer comes before what writes into it: otherwise the update would copy all of it.
-        _keep_hidden(last, computed_after(hidden, [joined]))
+        keep_hidden(last, computed_after(hidden, [joined]))
         return self._logits(hidden)
 
     def _begin(self, own: Caches) -> tuple[Caches, mx.array | None]:
-        return own[:-1], _last_hidden(own[-1])
+        return own[:-1], last_hidden(own[-1])
 
     def _step(self, tokens: mx.array, hidden: mx.array | None, fed: Caches) -> tuple[mx.array, mx.array | None]:
         assert hidden is not None
@@ -91,20 +89,3 @@ class HeadNetwork(DraftingNetwork):
     def _logits(self, hidden: mx.array) -> mx.array:
         text = text_model(self.trunk)
         return cast(mx.array, text.lm_head(hidden) if "lm_head" in text else text.model.embed_tokens.as_linear(hidden))
-
-
-def _last_hidden(leaf: Any) -> mx.array | None:
-    """The hidden state of the last token, [rows, 1, hidden]; None before the first one."""
-    if type(leaf) is lib.ArraysCache:
-        return cast(mx.array | None, leaf.cache[0])
-    if leaf.keys is None:
-        return None
-    return mx.concatenate([half[..., -1:, :] for half in leaf.keys_and_values()], axis=-1)[:, 0]
-
-
-def _keep_hidden(leaf: Any, hidden: mx.array) -> None:
-    """Appends hidden states [rows, length, hidden]. A leaf of full KV holds one half as keys, the other as values."""
-    if type(leaf) is lib.ArraysCache:
-        leaf.cache[0] = hidden[:, -1:]
-    else:
-        leaf.update_and_fetch(*mx.split(hidden[:, None], 2, axis=-1))
