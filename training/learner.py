@@ -13,7 +13,7 @@ from training.model.network import Network
 from training.model.parameters import Parameters, new_parameters
 from training.model.shape import Shape
 
-_LARGEST_GRADIENT = 1.0
+LARGEST_GRADIENT = 1.0
 _STEPS_TO_DOUBT_THE_COMPILER = 3
 _MOST_VARIANTS = 64
 """Compiled forms of a part: gated and not, training and evaluation."""
@@ -42,7 +42,7 @@ class Learner:
         if is_compiled:
             torch._dynamo.config.cache_size_limit = _MOST_VARIANTS
             self._network = Network(shape, dtype, num_positions, device, solve=solve, compile_part=_compiled)
-        self._optimizer = self._new_optimizer(on_gpu)
+        self._optimizer = new_optimizer(self.parameters, on_gpu)
 
     def step(self, batch: Batch, learning_rate: float) -> None:
         """One forward and backward pass over a batch, and one update."""
@@ -51,7 +51,7 @@ class Learner:
         loss = self._forward(batch)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), _LARGEST_GRADIENT)
+        torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), LARGEST_GRADIENT)
         self._optimizer.step()
         self._loss = loss.detach()
         self.num_steps += 1
@@ -88,18 +88,19 @@ class Learner:
         logits = network.logits(batch.ids, self.parameters, batch.selected)
         return functional.cross_entropy(logits.float(), batch.targets)
 
-    def _new_optimizer(self, on_gpu: bool) -> torch.optim.Optimizer:
-        """AdamW; only matrices decay, and not the embedding."""
-        decayed = {name for name, tensor in self.parameters.items() if tensor.dim() == 2 and "embed" not in name}
-        groups = [
-            {"params": [self.parameters[name] for name in self.parameters if name in decayed], "weight_decay": 0.1},
-            {"params": [self.parameters[name] for name in self.parameters if name not in decayed], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-10, fused=on_gpu)
+
+def new_optimizer(parameters: Parameters, on_gpu: bool) -> torch.optim.Optimizer:
+    """AdamW; only matrices decay, and not the embedding."""
+    decayed = {name for name, tensor in parameters.items() if tensor.dim() == 2 and "embed" not in name}
+    groups = [
+        {"params": [parameters[name] for name in parameters if name in decayed], "weight_decay": 0.1},
+        {"params": [parameters[name] for name in parameters if name not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-10, fused=on_gpu)
 
 
 def _compiled(part: Callable[..., object]) -> Callable[..., object]:
     return torch.compile(part, dynamic=False)
 
 
-__all__ = ("Learner",)
+__all__ = ("LARGEST_GRADIENT", "Learner", "new_optimizer")

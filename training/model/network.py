@@ -36,28 +36,35 @@ class Network:
 
     def logits(self, ids: Tensor, weights: Mapping[str, Tensor], selected: Tensor | None = None) -> Tensor:
         """ids: [batch, tokens]; returns [batch * tokens, vocabulary], or only the `selected` flat positions."""
+        x = self._residual(ids, weights)
+        if selected is not None:
+            x = x[selected]
+        return self._layers.project(self._final_norm(x, weights), weights["model.embed_tokens.weight"])
+
+    def hidden_states(self, ids: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """ids: [batch, tokens]; returns [batch, tokens, hidden] behind the final norm."""
+        return self._final_norm(self._residual(ids, weights), weights).view(*ids.shape, self._shape.hidden)
+
+    def _residual(self, ids: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         batch, tokens = ids.shape
         x = functional.embedding(ids, weights["model.embed_tokens.weight"]).view(batch * tokens, self._shape.hidden)
         for layer in range(self._shape.num_layers):
             mix = self._attention if self._shape.attends(layer) else self._gated_delta
             x = mix(x, weights, f"model.layers.{layer}.", batch, tokens)
-        if selected is not None:
-            x = x[selected]
-        embedding = weights["model.embed_tokens.weight"]
-        return self._layers.project(self._layers.norm(x, weights["model.norm.weight"]), embedding)
+        return x
+
+    def _final_norm(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        return self._layers.norm(x, weights["model.norm.weight"])
 
     def _attention(self, x: Tensor, weights: Mapping[str, Tensor], prefix: str, batch: int, tokens: int) -> Tensor:
         shape = self._shape
-        names = ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
-        own = [weights[f"{prefix}self_attn.{name}.weight"] for name in names]
         tables = [table[:tokens].repeat(batch, 1)[:, None] for table in (self._cos, self._sin)]
-        norm = weights[prefix + "input_layernorm.weight"]
-        *qkv, gate = self._part["before_attention"](x, norm, *own, *tables)
+        *qkv, gate = self._part["before_attention"](x, *attention_inputs(weights, prefix), *tables)
         rows = [part.view(batch, tokens, part.shape[1], shape.head_dim).transpose(1, 2) for part in qkv]
         attended = functional.scaled_dot_product_attention(*rows, is_causal=True, enable_gqa=True)
         mixed = attended.transpose(1, 2).reshape(batch * tokens, shape.num_heads * shape.head_dim)
         output = weights[prefix + "self_attn.o_proj.weight"]
-        return self._part["after_mixing"](x, mixed, gate, output, *_mlp(weights, prefix), shape.is_hybrid)
+        return self._part["after_mixing"](x, mixed, gate, output, *feed_forward(weights, prefix), shape.is_hybrid)
 
     def _gated_delta(self, x: Tensor, weights: Mapping[str, Tensor], prefix: str, batch: int, tokens: int) -> Tensor:
         shape = self._shape
@@ -74,13 +81,22 @@ class Network:
         mixed = gated_delta(*rows, self._solve).reshape(batch * tokens, shape.num_heads, shape.head_dim)
         mixed = self._part["gated_norm"](mixed, weights[own + "norm.weight"], z)
         output = weights[own + "out_proj.weight"]
-        return self._part["after_mixing"](x, mixed, mixed[:, :1], output, *_mlp(weights, prefix), False)
+        return self._part["after_mixing"](x, mixed, mixed[:, :1], output, *feed_forward(weights, prefix), False)
 
 
-def _mlp(weights: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
+def attention_inputs(weights: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
+    """The norm before attention, the projections to queries, keys and values, and the norms of queries and keys."""
+    names = ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
+    return [
+        weights[prefix + "input_layernorm.weight"],
+        *(weights[f"{prefix}self_attn.{name}.weight"] for name in names),
+    ]
+
+
+def feed_forward(weights: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
     """The norm before the feed-forward part and its three projections."""
     projections = [weights[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up", "down")]
     return [weights[prefix + "post_attention_layernorm.weight"], *projections]
 
 
-__all__ = ("Network",)
+__all__ = ("Network", "attention_inputs", "feed_forward")

@@ -32,21 +32,35 @@ class _Maker:
 def new_parameters(shape: Shape, device: str) -> Parameters:
     """Float32, drawn from torch's global generator. Projections into the residual stream start smaller."""
     make = _Maker(shape, device)
-    output_std = _STD / math.sqrt(2 * shape.num_layers)
     make.random("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
     for layer in range(shape.num_layers):
-        prefix = f"model.layers.{layer}."
-        make.norm(prefix + "input_layernorm.weight", shape.hidden)
-        make.norm(prefix + "post_attention_layernorm.weight", shape.hidden)
-        if shape.attends(layer):
-            _attention(make, prefix + "self_attn.", output_std)
-        else:
-            _gated_delta(make, prefix + "linear_attn.", output_std)
-        make.random(prefix + "mlp.gate_proj.weight", shape.intermediate, shape.hidden)
-        make.random(prefix + "mlp.up_proj.weight", shape.intermediate, shape.hidden)
-        make.random(prefix + "mlp.down_proj.weight", shape.hidden, shape.intermediate, std=output_std)
+        _layer(make, f"model.layers.{layer}.", attends=shape.attends(layer))
     make.norm("model.norm.weight", shape.hidden)
     return make.made
+
+
+def new_head_parameters(shape: Shape, device: str) -> Parameters:
+    """A multi-token-prediction head of the hybrid, by the names of Qwen3.5's files."""
+    make = _Maker(shape, device)
+    make.random("mtp.fc.weight", shape.hidden, 2 * shape.hidden)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        make.norm(f"mtp.{name}.weight", shape.hidden)
+    _layer(make, "mtp.layers.0.", attends=True)
+    return make.made
+
+
+def _layer(make: _Maker, prefix: str, *, attends: bool) -> None:
+    shape = make.shape
+    output_std = _STD / math.sqrt(2 * shape.num_layers)
+    make.norm(prefix + "input_layernorm.weight", shape.hidden)
+    make.norm(prefix + "post_attention_layernorm.weight", shape.hidden)
+    if attends:
+        _attention(make, prefix + "self_attn.", output_std)
+    else:
+        _gated_delta(make, prefix + "linear_attn.", output_std)
+    make.random(prefix + "mlp.gate_proj.weight", shape.intermediate, shape.hidden)
+    make.random(prefix + "mlp.up_proj.weight", shape.intermediate, shape.hidden)
+    make.random(prefix + "mlp.down_proj.weight", shape.hidden, shape.intermediate, std=output_std)
 
 
 def _attention(make: _Maker, prefix: str, output_std: float) -> None:
@@ -77,4 +91,4 @@ def _gated_delta(make: _Maker, prefix: str, output_std: float) -> None:
     make.keep(prefix + "A_log", torch.log(torch.rand(shape.num_heads) * 15 + 1))
 
 
-__all__ = ("Parameters", "new_parameters")
+__all__ = ("Parameters", "new_head_parameters", "new_parameters")
