@@ -24,7 +24,7 @@ from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, Mess
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import thinking_kwargs, tier_priority
+from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs, tier_priority
 from interfaces.http.incoming.json_body import body_decoder, converted
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
@@ -199,19 +199,17 @@ def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
 
 
 def _convert(body: MessagesRequest, context: RequestContext) -> list[GenerationRequest]:
-    request = GenerationRequest(
-        context.services.ids.request_id("msg"),
-        ModelId(context.services.default_model if body.model is None else body.model),
+    request = new_request(
+        body,
+        context,
+        "msg",
         chat_prompt(body),
         sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k),
         stop=StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True),
-        cache_salt=body.cache_salt or "",
         persist=body.store is not False,
-        trace_carrier=context.services.trace_context(),
         grammar=form_grammar(body.format, FORMAT),
         reasoning=reasoning_limit(body),
         priority=tier_priority(body.service_tier),
-        speculates=body.speculation is not False,
     )
     return [request]
 

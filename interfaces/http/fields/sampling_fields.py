@@ -15,16 +15,14 @@ tool returned them it never could: the model reads that something was left out.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Protocol
 
 from msgspec import Struct, field
 
 from domain.errors import InvalidRequest, require
-from domain.ids import ModelId, RequestId
 from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, Json, ToolChoice, named_tool
-from domain.request.grammar import Grammar
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
 from interfaces.http.fields.parameters import supported
@@ -55,55 +53,49 @@ class SamplingFields(Struct, kw_only=True):
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
 
+    def sampling(self, num_logprobs: int | None = None) -> SamplingParams:
+        """Raises InvalidRequest."""
+        return SamplingParams.chosen(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=0 if self.top_k == -1 else self.top_k,  # -1 is how vLLM's clients say off
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=_logit_bias(self.logit_bias or {}),
+            seed=self.seed,
+            num_logprobs=num_logprobs,
+        )
 
-def generation_request(
-    fields: SamplingFields,
-    context: RequestContext,
-    id: RequestId,
-    prompt: Prompt,
-    *,
-    max_tokens: int | None,
-    stop: Sequence[str] = (),
-    num_logprobs: int | None = None,
-    num_prompt_logprobs: int | None = None,
-    num_choices: int = 1,
-    persist: bool = True,
-    grammar: Grammar | None = None,
-    priority: Priority = Priority.INTERACTIVE,
-    prediction: str = "",
+    def stop_rules(self, max_tokens: int | None, stop: Sequence[str] = ()) -> StopRules:
+        """Raises InvalidRequest."""
+        return StopRules(max_tokens, self.min_tokens or 0, tuple(stop), bool(self.ignore_eos))
+
+
+class CommonFields(Protocol):
+    """The fields that the bodies of all dialects have."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+    @property
+    def speculation(self) -> bool | None: ...
+
+
+def new_request(
+    body: CommonFields, context: RequestContext, prefix: str, prompt: Prompt, **fields: Any
 ) -> GenerationRequest:
-    """Raises InvalidRequest."""
-    return GenerationRequest(
-        id,
-        ModelId(context.services.default_model if fields.model is None else fields.model),
-        prompt,
-        sampling=_sampling(fields, num_logprobs),
-        stop=StopRules(max_tokens, fields.min_tokens or 0, tuple(stop), bool(fields.ignore_eos)),
-        cache_salt=fields.cache_salt or "",
-        trace_carrier=context.services.trace_context(),
-        persist=persist,
-        num_choices=num_choices,
-        grammar=grammar,
-        num_prompt_logprobs=num_prompt_logprobs,
-        priority=priority,
-        speculates=fields.speculation is not False,
-        prediction=prediction,
-    )
-
-
-def _sampling(fields: SamplingFields, num_logprobs: int | None) -> SamplingParams:
-    return SamplingParams.chosen(
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        top_k=0 if fields.top_k == -1 else fields.top_k,  # -1 is how vLLM's clients say off
-        min_p=fields.min_p,
-        repetition_penalty=fields.repetition_penalty,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        logit_bias=_logit_bias(fields.logit_bias or {}),
-        seed=fields.seed,
-        num_logprobs=num_logprobs,
-    )
+    """Returns the request of a body. `prefix`: of its id. `fields`: those of GenerationRequest that only its dialect
+    knows. Raises InvalidRequest."""
+    common: dict[str, Any] = {
+        "model": context.services.default_model if body.model is None else body.model,
+        "cache_salt": body.cache_salt or "",
+        "trace_carrier": context.services.trace_context(),
+        "speculates": body.speculation is not False,
+    }
+    return GenerationRequest(id=context.services.ids.request_id(prefix), prompt=prompt, **{**common, **fields})
 
 
 def _logit_bias(biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

@@ -18,7 +18,7 @@ from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPr
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import thinking_kwargs
+from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.answer import (
@@ -186,22 +186,21 @@ _ROLES = {role.value: role for role in Role}
 _LATEST = ":latest"
 
 
-def generation_request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
+def _request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
     """Raises InvalidRequest for what the body requests and is not supported."""
     options = body.options or Options()
     refuse_unsupported(body)
     refuse_unsupported(options)
-    return GenerationRequest(
-        context.services.ids.request_id("ollama"),
-        model_id(body.model, context.services.default_model),
+    return new_request(
+        body,
+        context,
+        "ollama",
         prompt,
+        model=model_id(body.model, context.services.default_model),
         sampling=sampling_params(options),
         stop=stop_rules(options),
-        cache_salt=body.cache_salt or "",
         persist=body.store is not False,
-        trace_carrier=context.services.trace_context(),
         grammar=_grammar(body.format),
-        speculates=body.speculation is not False,
     )
 
 
@@ -315,7 +314,7 @@ def _operation(
         body_type=body_type,
         answer_type=answer_type,
         decode=decode,
-        convert=lambda body, context: [generation_request(body, context, prompt(body))],
+        convert=lambda body, context: [_request(body, context, prompt(body))],
         answer=lambda body, started, choices: framing(body, started).whole(choices[0]),
         framing=framing,
         wire_names=lambda _body: names,

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions: the operation and its answer, one body or a stream of chunks."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -244,14 +243,15 @@ def _convert(body: ChatCompletionRequest, context: RequestContext) -> list[Gener
     request = completion_request(
         body,
         context,
-        context.services.ids.request_id("chatcmpl"),
+        "chatcmpl",
         chat_prompt(body),
         max_tokens=max_tokens(body),
         num_logprobs=num_logprobs(body),
         num_prompt_logprobs=body.prompt_logprobs,
         prediction=predicted_text(body),
+        reasoning=reasoning_limit(body),
     )
-    return [replace(request, reasoning=reasoning_limit(body))]
+    return [request]
 
 
 CHAT_COMPLETIONS = Operation(

@@ -235,18 +235,18 @@ def _convert(body: CompletionRequest, context: RequestContext) -> list[Generatio
     prompts = plain_prompts(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
-    id = context.services.ids.request_id("cmpl")
     first = completion_request(
         body,
         context,
-        id,
+        "cmpl",
         prompts[0],
         max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
         num_logprobs=body.logprobs,
         num_prompt_logprobs=num_prompt_logprobs(body),
     )
     return [
-        replace(first, id=choice_id(id, number * (body.n or 1)), prompt=prompt) for number, prompt in enumerate(prompts)
+        replace(first, id=choice_id(first.id, number * (body.n or 1)), prompt=prompt)
+        for number, prompt in enumerate(prompts)
     ]
 
 

@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
-from domain.ids import RequestId
 from domain.request.request import GenerationRequest, Prompt, Usage
 from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
 from interfaces.http.answering import sse
@@ -19,7 +18,7 @@ from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.fields.prediction_tokens import PredictionTokens, prediction_counts
-from interfaces.http.fields.sampling_fields import SamplingFields, generation_request, tier_priority
+from interfaces.http.fields.sampling_fields import SamplingFields, new_request, tier_priority
 from interfaces.http.incoming.json_body import RefusedFields
 from interfaces.http.incoming.request_context import RequestContext
 
@@ -134,32 +133,31 @@ class CompletionFields(SamplingFields, kw_only=True):
 
 
 def completion_request(
-    fields: CompletionFields,
+    body: CompletionFields,
     context: RequestContext,
-    id: RequestId,
+    prefix: str,
     prompt: Prompt,
     *,
     max_tokens: int | None,
     num_logprobs: int | None,
     num_prompt_logprobs: int | None,
-    prediction: str = "",
+    **fields: Any,
 ) -> GenerationRequest:
-    """Raises InvalidRequest."""
-    found = fields.grammar
-    return generation_request(
-        fields,
+    """Returns the request of a body: see `new_request`. Raises InvalidRequest."""
+    found = body.grammar
+    return new_request(
+        body,
         context,
-        id,
+        prefix,
         prompt,
-        max_tokens=max_tokens,
-        stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
-        num_logprobs=num_logprobs,
+        sampling=body.sampling(num_logprobs),
+        stop=body.stop_rules(max_tokens, (body.stop,) if isinstance(body.stop, str) else body.stop or ()),
         num_prompt_logprobs=num_prompt_logprobs,
-        num_choices=fields.n or 1,
-        persist=fields.store is not False,
-        grammar=found.grammar if found is not None else None,
-        priority=tier_priority(fields.service_tier),
-        prediction=prediction,
+        num_choices=body.n or 1,
+        persist=body.store is not False,
+        grammar=None if found is None else found.grammar,
+        priority=tier_priority(body.service_tier),
+        **fields,
     )
 
 

@@ -6,14 +6,13 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from domain.ids import ModelId
 from domain.request.document import DocumentKey
 from domain.request.request import GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.fields.grammar_fields import form_grammar
-from interfaces.http.fields.sampling_fields import tier_priority
+from interfaces.http.fields.sampling_fields import new_request, tier_priority
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming, response_body
@@ -30,19 +29,18 @@ from interfaces.http.responses.stored_routes import STORED_LINKS
 
 
 def _convert(body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
-    request = GenerationRequest(
-        context.services.ids.request_id("resp"),
-        ModelId(context.services.default_model if body.model is None else body.model),
+    request = new_request(
+        body,
+        context,
+        "resp",
         chat_prompt(body),
         sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
         stop=StopRules(body.max_output_tokens, fits_room=True),
         cache_salt=context.salt(body.cache_salt),
-        trace_carrier=context.services.trace_context(),
         keeps_text=body.store is not False,
         grammar=form_grammar(body.format, FORMAT),
         reasoning=reasoning_limit(body),
         priority=tier_priority(body.service_tier),
-        speculates=body.speculation is not False,
     )
     return [request]
 

@@ -15,7 +15,7 @@ from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Dialect, Framing, Operation, Started
 from interfaces.http.errors import Problem, problem_of
-from interfaces.http.fields.sampling_fields import SamplingFields, generation_request
+from interfaces.http.fields.sampling_fields import SamplingFields, new_request
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
@@ -76,8 +76,8 @@ class Ticks(Framing):
 
 def convert(body: Telegram, context: RequestContext) -> list[GenerationRequest]:
     prompt = TextPrompt(context.headers.get("x-station", "") + body.telegram)
-    id = context.services.ids.request_id("tg")
-    return [generation_request(body, context, id, prompt, max_tokens=body.words, num_choices=body.copies)]
+    stop = body.stop_rules(body.words)
+    return [new_request(body, context, "tg", prompt, sampling=body.sampling(), stop=stop, num_choices=body.copies)]
 
 
 def answer(body: Telegram, started: Started, choices: Sequence[Collected]) -> Reply:

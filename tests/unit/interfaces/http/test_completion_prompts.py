@@ -1,15 +1,11 @@
 """Token ids as a client sends them: rows from the parser on, and errors that name the field."""
 
 import json
-from typing import Any, cast
 
 import pytest
 
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
-from domain.ids import RequestId
-from domain.request.request import TextPrompt
-from interfaces.http.fields.sampling_fields import generation_request
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.openai.completions import CompletionRequest, plain_prompts
 
@@ -71,4 +67,4 @@ def test_too_many_biases_are_refused_before_they_are_looked_at() -> None:
         json.dumps({"model": "m", "prompt": "x", "logit_bias": dict.fromkeys(map(str, range(-1, 2_000)), 1)}).encode()
     )
     with pytest.raises(InvalidRequest, match="logit_bias has more than 1024 entries"):
-        generation_request(body, cast(Any, None), RequestId("r"), TextPrompt("x"), max_tokens=1)
+        body.sampling()
