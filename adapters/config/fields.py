@@ -8,7 +8,7 @@ is FIXED.
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from application.settings import FIXED, Settings
@@ -35,7 +35,7 @@ class SettingField:
 
     @property
     def is_secret(self) -> bool:
-        return self.path in SECRETS
+        return self.path in SECRETS or self.path.endswith('".salt')  # of a model's table
 
     @property
     def separator(self) -> str:
@@ -49,22 +49,27 @@ class SettingField:
 
 
 def setting_fields() -> Mapping[str, SettingField]:
-    """Returns every field by path, in the order of the settings classes."""
+    """Returns every field of Settings by path, in the order of the settings classes."""
+    return fields_of(Settings)
+
+
+def fields_of(kind: type, prefix: str = "") -> Mapping[str, SettingField]:
+    """Returns the fields of a settings class and of those in it, in their order, by path. `prefix`: before each path,
+    as `server.`."""
     found: dict[str, SettingField] = {}
-    defaults = Settings()
-    for section in sections():
-        section_defaults: Any = getattr(defaults, section.name)
-        hints = get_type_hints(cast(type, section.type))
-        for name in (one.name for one in fields(section_defaults) if not one.metadata.keys() & FIXED):
-            path = f"{section.name}.{name}"
-            plain, is_optional = plain_type(hints[name])
-            found[path] = SettingField(path, plain, is_optional, getattr(section_defaults, name))
+    hints, defaults = get_type_hints(kind), kind()
+    for field in fields(kind):
+        path, (plain, is_optional) = prefix + field.name, plain_type(hints[field.name])
+        if is_section(plain):
+            found |= fields_of(plain, f"{path}.")
+        elif plain in _NAMES and not field.metadata.keys() & FIXED:
+            found[path] = SettingField(path, plain, is_optional, getattr(defaults, field.name))
     return found
 
 
-def sections() -> list[Field[Any]]:
-    """The settings classes, by the names of their tables."""
-    return [field for field in fields(Settings) if is_dataclass(field.type)]
+def is_section(type: Any) -> bool:
+    """True for a settings class, a table of the file; False for a type of values."""
+    return is_dataclass(type) and type not in _NAMES
 
 
 def plain_type(hint: Any) -> tuple[type, bool]:

@@ -6,15 +6,24 @@ The source of each value is recorded. An unknown name or a wrong type in any sou
 import difflib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
-from adapters.config.fields import SettingField, as_written, from_text, from_typed, plain_type, sections, setting_fields
+from adapters.config.fields import (
+    SettingField,
+    as_written,
+    fields_of,
+    from_text,
+    from_typed,
+    is_section,
+    setting_fields,
+)
 from application.ports.shown_setting import Origin, ShownSetting
 from application.settings import ModelTable, Settings
 from domain.errors import DomainError, InvalidRequest
-from domain.request.sampling import SamplingDefaults
+
+T = TypeVar("T")
 
 OTHER_VARIABLES = frozenset({"CAIRN_CONFIG", "CAIRN_BLAS"})
 """Variables of Cairn that are not settings."""
@@ -25,8 +34,6 @@ MODEL_ARGUMENT = "MODEL"
 """The only positional argument of commands that is a setting."""
 
 SECTION = "models"
-SAMPLING = "sampling"
-TABLE_SECRETS = frozenset({"salt"})
 
 
 class InvalidSettings(DomainError):
@@ -63,16 +70,13 @@ def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None =
     known = setting_fields()
     file = config_file(environ)
     tables = _read(environ, file)
-    try:
-        models = model_tables(tables.pop(SECTION, {}))
-    except ValueError as error:
-        raise InvalidSettings(f"{error} ({file})") from None
+    models = _models(tables.pop(SECTION, {}), file)
     given: dict[str, _Given] = {}
-    given.update(_from_file(tables, file, known))
+    given.update(_from_table(tables, "", known, file))
     given.update(_from_environment(environ, known))
     given.update(_from_flags(flags or {}, known))
     origins = {path: given[path].origin if path in given else DEFAULT for path in known}
-    return LoadedSettings(replace(_build(given, origins), models=models), origins)
+    return LoadedSettings(replace(_built(Settings, "", given), models=models), origins)
 
 
 def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:
@@ -87,20 +91,36 @@ def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:
         raise InvalidSettings(f"{file}: {error}") from error
 
 
-def _from_file(
-    tables: Mapping[str, object], file: Path, known: Mapping[str, SettingField]
+def _from_table(
+    table: object, prefix: str, known: Mapping[str, SettingField], file: Path
 ) -> Iterator[tuple[str, _Given]]:
-    names = {section.name for section in sections()}
-    for section, table in tables.items():
-        if section not in names:
-            raise _unknown(section, {*names, SECTION}, str(file))
-        if not isinstance(table, dict):
-            raise InvalidSettings(f"{section} must be a table, written [{section}], in {file}")
-        for name, value in cast(dict[str, object], table).items():
-            path = f"{section}.{name}"
-            if path not in known:
-                raise _unknown(path, known, str(file))
+    """Yields the values of a table of the file, and of the tables in it. `prefix`: the table's path with a dot; empty
+    for the whole file."""
+    for name, value in _as_dict(table, prefix.removesuffix("."), file).items():
+        path = prefix + name
+        if path in known:
             yield path, _typed(known[path], value, str(file))
+        elif any(one.startswith(f"{path}.") for one in known):
+            yield from _from_table(value, f"{path}.", known, file)
+        else:
+            tables = {one.rpartition(".")[0] for one in known}
+            raise _unknown(path, {*known, *tables, SECTION}, str(file))
+
+
+def _models(section: object, file: Path) -> Mapping[str, ModelTable]:
+    """Returns the tables of single models by their names."""
+    found: dict[str, ModelTable] = {}
+    for name, table in _as_dict(section, SECTION, file).items():
+        prefix = f'{SECTION}."{name}".'
+        given = dict(_from_table(table, prefix, fields_of(ModelTable, prefix), file))
+        found[name] = _built(ModelTable, prefix, given)
+    return found
+
+
+def _as_dict(value: object, path: str, file: Path) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{path} must be a table, written [{path}], in {file}")
+    return cast(dict[str, object], value)
 
 
 def _from_environment(environ: Mapping[str, str], known: Mapping[str, SettingField]) -> Iterator[tuple[str, _Given]]:
@@ -134,19 +154,23 @@ def _quoted(value: object, field: SettingField) -> str:
     return "the value given" if field.is_secret else repr(value)
 
 
-def _build(given: Mapping[str, _Given], origins: Mapping[str, str]) -> Settings:
-    """Builds the sections and checks ranges; a range error names the source of the value at fault."""
+def _built(kind: type[T], prefix: str, given: Mapping[str, _Given]) -> T:
+    """Makes a settings class and those in it, and checks ranges; a range error names the source of the value at
+    fault."""
+    values: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        path = prefix + name
+        if path in given:
+            values[name] = given[path].value
+        elif is_section(hint):
+            values[name] = _built(hint, f"{path}.", given)
     try:
-        made = {section.name: _section(section.name, section.type, given) for section in sections()}
-        return Settings(**made)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        return kind(**values)
     except InvalidRequest as error:
-        origin = origins.get(error.param or "", DEFAULT)
-        raise InvalidSettings(error.message if origin == DEFAULT else f"{error.message} ({origin})") from None
-
-
-def _section(name: str, section: object, given: Mapping[str, _Given]) -> object:
-    values = {path.partition(".")[2]: item.value for path, item in given.items() if path.startswith(f"{name}.")}
-    return cast(type, section)(**values)
+        path, message = error.param or "", error.message
+        if not path.startswith(prefix):
+            path, message = prefix + path, prefix + message
+        raise InvalidSettings(f"{message} ({given[path].origin})" if path in given else message) from None
 
 
 def _unknown(name: str, known: Collection[str], origin: str) -> InvalidSettings:
@@ -166,79 +190,31 @@ def config_file(environ: Mapping[str, str]) -> Path:
     return base / "cairn" / "config.toml"
 
 
-def model_tables(section: object) -> Mapping[str, ModelTable]:
-    """Returns the tables by the models' names. Raises ValueError with the path of an invalid value."""
-    return {name: _table(name, table) for name, table in _as_dict(section, SECTION).items()}
-
-
-def table_rows(tables: Mapping[str, ModelTable]) -> Mapping[str, object]:
-    """Yields the values that tables set, by path; secrets as `set`."""
-    rows: dict[str, object] = {}
-    for name, table in tables.items():
-        for field in fields(ModelTable):
-            value = getattr(table, field.name)
-            if field.name != SAMPLING and value != field.default:
-                rows[f'{SECTION}."{name}".{field.name}'] = "set" if field.name in TABLE_SECRETS else value
-        for field in fields(SamplingDefaults):
-            if (value := getattr(table.sampling, field.name)) is not None:
-                rows[f'{SECTION}."{name}".{SAMPLING}.{field.name}'] = value
-    return rows
-
-
-def _table(name: str, table: object) -> ModelTable:
-    path = f'{SECTION}."{name}"'
-    values = _as_dict(table, path)
-    sampling = _values(SamplingDefaults, values.pop(SAMPLING, {}), f"{path}.{SAMPLING}")
-    try:
-        defaults = SamplingDefaults(**sampling)
-    except InvalidRequest as error:
-        raise ValueError(f"{path}.{SAMPLING}.{error.message}") from None
-    try:
-        return ModelTable(**_values(ModelTable, values, path), sampling=defaults)
-    except InvalidRequest as error:
-        raise ValueError(f"{path}.{error.message}") from None
-
-
-def _values(kind: type, table: object, path: str) -> dict[str, Any]:
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if name != SAMPLING}
-    values: dict[str, Any] = {}
-    for name, value in _as_dict(table, path).items():
-        if name not in hints:
-            raise ValueError(f"{path}.{name} is not a setting; the settings are: {', '.join(hints)}")
-        try:
-            values[name] = from_typed(value, *plain_type(hints[name]))
-        except ValueError as error:
-            shown = "the value given" if name in TABLE_SECRETS else repr(value)
-            raise ValueError(f"{path}.{name} {error}, not {shown}") from None
-    return values
-
-
-def _as_dict(value: object, path: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a table, written [{path}]")
-    return dict(cast(dict[str, object], value))
-
-
 def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) -> Sequence[ShownSetting]:
-    """Returns the settings in the order of their classes, those of single models last. `origins`: as in LoadedSettings;
-    empty for settings that were made in code. `file`: the file of the models' tables."""
-    return [*_fields(settings, origins), *_tables(settings, file)]
-
-
-def _fields(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSetting]:
+    """Returns the settings in the order of their classes, then what the tables of single models set. `origins`: as in
+    LoadedSettings; empty for settings that were made in code. `file`: the file of the models' tables."""
+    found: list[ShownSetting] = []
     for path, field in setting_fields().items():
-        section, name = path.split(".")
-        value: object = getattr(getattr(settings, section), name)
-        is_default = value == field.default
-        source = origins.get(path, DEFAULT if is_default else "")
+        value = _value(settings, path)
+        source = origins.get(path, DEFAULT if value == field.default else "")
         origin = _origin(source, field)
-        text = ("set" if value else "unset") if field.is_secret else as_written(value)
-        yield ShownSetting(path, text, origin, "" if origin is Origin.DEFAULT else source)
+        found.append(ShownSetting(path, _shown(value, field), origin, "" if origin is Origin.DEFAULT else source))
+    for name, table in settings.models.items():
+        prefix = f'{SECTION}."{name}".'
+        for path, field in fields_of(ModelTable, prefix).items():
+            if (value := _value(table, path.removeprefix(prefix))) != field.default:
+                found.append(ShownSetting(path, _shown(value, field), Origin.FILE if file else Origin.CODE, file))
+    return found
 
 
-def _tables(settings: Settings, file: str) -> Iterator[ShownSetting]:
-    for path, value in table_rows(settings.models).items():
-        yield ShownSetting(path, as_written(value), Origin.FILE if file else Origin.CODE, file)
+def _value(settings: object, path: str) -> object:
+    for name in path.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
+def _shown(value: object, field: SettingField) -> object:
+    return ("set" if value else "unset") if field.is_secret else as_written(value)
 
 
 def _origin(source: str, field: SettingField) -> Origin:

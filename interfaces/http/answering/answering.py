@@ -22,7 +22,7 @@ from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
 from interfaces.http.answering.dialect import BodyT, Operation, Started
-from interfaces.http.answering.documented import cache_headers, errors, streamable
+from interfaces.http.answering.documented import cache_headers, documented, errors
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, renamed
 from interfaces.http.incoming.json_body import body_decoder, body_dto, check_nodes
@@ -90,7 +90,6 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
             return await _answer(operation, body, context, keepalive_s)
 
     answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)
-    document = streamable(operation.stream_type, operation.links)
     return json_route(
         operation.path,
         operation.operation_id,
@@ -98,7 +97,7 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
         operation.body_type,
         operation.decode,
         opt=GENERATES,
-        document=document,
+        document=documented(operation.links, operation.stream_type),
     )(answer)
 
 

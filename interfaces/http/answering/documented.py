@@ -22,38 +22,25 @@ MAX_SHOWN = 16
 
 
 @dataclass
-class LinkedOperation(Operation):
-    """An operation whose 200 links to others."""
+class AnswerOperation(Operation):
+    """An operation whose 200 links to others, and is JSON or, where the body requests one, a stream of `stream_type`;
+    with a stream, both have the header that reports the reuse."""
 
     links: ClassVar[Links]
-
-    def __post_init__(self) -> None:
-        success = (self.responses or {}).get("200")
-        if isinstance(success, OpenAPIResponse) and self.links:
-            success.links = dict(self.links)
-
-
-@dataclass
-class StreamableOperation(LinkedOperation):
-    """An operation whose 200 is JSON, or a stream of `stream_type` where the body requests one. Both have the header
-    that reports the reuse."""
-
     stream_type: ClassVar[str]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         success = (self.responses or {}).get("200")
-        if isinstance(success, OpenAPIResponse) and success.content is not None:
+        if not isinstance(success, OpenAPIResponse):
+            return
+        success.links = dict(self.links) or None
+        if self.stream_type and success.content is not None:
             success.content[self.stream_type] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
             success.headers = {**(success.headers or {}), CACHE_HEADER: _cache_header()}
 
 
-def linked(links: Links) -> type[LinkedOperation]:
-    return type("LinkedOperation", (LinkedOperation,), {"links": links})
-
-
-def streamable(stream_type: str, links: Links) -> type[StreamableOperation]:
-    return type("StreamableOperation", (StreamableOperation,), {"stream_type": stream_type, "links": links})
+def documented(links: Links, stream_type: str = "") -> type[AnswerOperation]:
+    return type("AnswerOperation", (AnswerOperation,), {"links": links, "stream_type": stream_type})
 
 
 def _cache_header() -> OpenAPIHeader:

@@ -16,7 +16,7 @@ from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest, TokenPrompt
 from interfaces.http.answering.answering import json_route
-from interfaces.http.answering.documented import linked
+from interfaces.http.answering.documented import documented
 from interfaces.http.errors import renamed
 from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
 from interfaces.http.incoming.json_body import decode_json
@@ -74,7 +74,7 @@ def tokenize_routes(services: Services, bodies: PromptBodies, error_type: type[S
             raw = msgspec.json.encode(body)
         return TokenizeBody(bodies.decode(raw), fields)
 
-    @json_route("/tokenize", "tokenize", error_type, bodies.annotation, decode, document=linked(_FROM_TOKENS))
+    @json_route("/tokenize", "tokenize", error_type, bodies.annotation, decode, document=documented(_FROM_TOKENS))
     async def tokenize(body: TokenizeBody, context: RequestContext) -> TokenizedBody:
         fields = body.fields
         with renamed(body.prompt.wire_names):

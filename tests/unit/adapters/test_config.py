@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapters.config.fields import setting_fields
-from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config_file, load_settings, table_rows
+from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config_file, load_settings, shown_settings
 from application.settings import ModelTable, Settings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
@@ -263,7 +263,7 @@ def test_tables_of_single_models(home: Home):
         "mine": ModelTable(base="org/Name-4bit", adapter="/adapters/mine", sampling=SamplingDefaults(top_p=1.0)),
     }
     assert settings.parser_of == {"org/Name-4bit": "hermes"}
-    rows = table_rows(settings.models)
+    rows = {one.path: one.value for one in shown_settings(settings, {}, "")}
     assert rows['models."org/Name-4bit".salt'] == "set"
     assert rows['models."mine".sampling.top_p'] == 1.0
     assert "s3cret" not in str(rows)
