@@ -10,11 +10,13 @@ from adapters.otel.setup import build_telemetry
 from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
 from adapters.system.key_file import ServerKeys
+from adapters.system.thread_stacks import PythonStacks
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings, RegularReports
 from application.services.event_sinks import EventFanOut
+from application.services.lane import IDLE_IN
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.answer_grammar import GrammarCheck
@@ -22,6 +24,7 @@ from application.services.text_side.answers.generated_calls import GeneratedCall
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_pool import ModelPool
+from application.services.text_side.supervision.engine_watch import EngineWatch
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.generate import Generate
@@ -31,7 +34,7 @@ from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.store import build_documents
-from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
+from interfaces.composition.supervision import STUCK_AFTER_CPU_S, WATCHED_THREADS
 from interfaces.composition.token_side import TokenSide
 
 
@@ -93,14 +96,16 @@ class Container(TokenSide):
     )
 
     watch = providers.Singleton(
-        build_watch,
-        engine,
-        events,
-        clock,
-        supervisor,
-        give_up,
-        request_log.provided.close,
-        providers.Selector(place, thread=providers.Object(None), process=engine_process.provided.abandon),
+        EngineWatch,
+        status=engine.provided.status,
+        clock=clock,
+        events=events,
+        stacks=providers.Singleton(PythonStacks, WATCHED_THREADS, (IDLE_IN,)),
+        stuck_after_s=STUCK_AFTER_CPU_S,
+        supervisor=supervisor,
+        give_up=give_up,
+        abandon=providers.Selector(place, thread=providers.Object(None), process=engine_process.provided.abandon),
+        flush=request_log.provided.close,
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))

@@ -1,10 +1,7 @@
-"""The memory limits of the computing process, the guard that enforces them, and the plan of a model's memory."""
+"""The memory limits of the computing process, and the plan of a model's memory."""
 
 from pathlib import Path
 
-from application.ports.clock import Clock
-from application.ports.event_sink import EventSink
-from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import Settings
 from domain.byte_size import ByteSize, format_bytes
 from domain.errors import ModelNotFound
@@ -12,9 +9,7 @@ from domain.ids import ModelId
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
-from domain.scheduling.step_values import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
-from interfaces.composition.cache import CacheTiers
 
 AUTO_SHARE = 0.9
 """The share of free memory that is used by default; the rest is for growth of other processes and errors of
@@ -50,27 +45,6 @@ def describe_limits(limits: MemoryLimits | None) -> str:
         return "memory without a limit"
     total, high, hard = map(format_bytes, (limits.total_bytes, limits.high_bytes, limits.hard_bytes))
     return f"{total} of memory; evicts above {high}, admits nothing beyond {hard}"
-
-
-def build_guard(
-    limits: MemoryLimits | None,
-    backend: Backend,
-    cache: CacheTiers,
-    steps: StepLimits,
-    events: EventSink,
-    clock: Clock,
-) -> MemoryGuard:
-    return MemoryGuard(
-        probe=backend.memory,
-        limits=limits,
-        hot=cache.hot,
-        live=cache.live,
-        queued_bytes=cache.queued_bytes,
-        steps=steps,
-        events=events,
-        clock=clock,
-        host=backend.host_memory,
-    )
 
 
 def plan_memory(

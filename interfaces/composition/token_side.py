@@ -15,11 +15,12 @@ from application.services.lane import Lane
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
+from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import Settings
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.backends import Backend, choose_backend, describe_computing
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.memory import build_guard, memory_limits
+from interfaces.composition.memory import memory_limits
 from interfaces.composition.store import build_store
 from interfaces.composition.supervision import stuck_after_s
 
@@ -36,7 +37,7 @@ def step_limits(settings: Settings, backend: Backend) -> StepLimits:
     return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
 
 
-def never() -> None:
+def no_back_pressure() -> None:
     """Returns at once: the receiver of this engine's batches needs no back-pressure."""
 
 
@@ -54,7 +55,7 @@ class TokenSide(containers.DeclarativeContainer):
     """Singletons made on first use. `settings` must be provided. `hold`, `delivers_directly`: as in EngineThread."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
-    hold = providers.Object(never)
+    hold = providers.Object(no_back_pressure)
     delivers_directly = providers.Object(False)
 
     clock = providers.Singleton(SystemClock)
@@ -74,7 +75,18 @@ class TokenSide(containers.DeclarativeContainer):
         memory,
         uploads_on_compute_thread=backend.provided.uploads_on_compute_thread,
     )
-    guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
+    guard = providers.Singleton(
+        MemoryGuard,
+        probe=backend.provided.memory,
+        limits=memory,
+        hot=cache.provided.hot,
+        live=cache.provided.live,
+        queued_bytes=cache.provided.queued_bytes,
+        steps=limits,
+        events=engine_events,
+        clock=clock,
+        host=backend.provided.host_memory,
+    )
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
     constraints = providers.Singleton(LlguidanceCompiler, lane=grammar_lane)
     loop = providers.Singleton(
