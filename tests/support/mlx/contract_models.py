@@ -43,7 +43,7 @@ def _tiny(name: str) -> Callable[[], Held]:
 
 MODELS: dict[str, Callable[[], Held]] = {
     **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
-    **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")},
+    **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "falcon_h1", "mamba2", "gemma2")},
     **{f"mlx-{name} with a head": partial(_headed, name) for name in ("mimo", "qwen3_5")},
 }
 
