@@ -184,6 +184,28 @@ def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Exec
     model.close([free])
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_drafts_are_held_by_the_grammar(model: LoadedModel, workers: Executor, is_wrong: bool):
+    """Also drafts that go beyond its end, or leave it. Beside it is a free row."""
+    alone = generate(model, 12)
+    answers = frozenset({b"abcdefgh", b"abcdefxy"})
+    id, free = hold(model, Held(workers, model, answers)), start(model, PROMPT)
+    said: list[int] = []
+    output: list[int] = []
+    num_steps, guess = 0, b"abczzzzz" if is_wrong else b"abcdefghijkl"
+    while not model.description.eos_token_ids & set(said):
+        drafts = {id: Draft(tuple(guess[len(said) :])), free: Draft(tuple(alone[len(output) :]))}
+        first, second = model.decode([id, free], drafts)
+        assert first.error is None
+        said += first.token_ids
+        output += second.token_ids
+        num_steps += 1
+    model.close([id, free])
+    assert bytes(said[:-1]) in answers
+    assert num_steps < len(said)
+    assert output[:12] == alone[: len(output)]
+
+
 @pytest.mark.parametrize(("where", "guess"), [("accept", b"abccc"), ("allowed", b"ab\0\0\0")])
 def test_no_token_follows_a_grammar_that_fails_inside_a_draft(
     model: LoadedModel, workers: Executor, where: str, guess: bytes

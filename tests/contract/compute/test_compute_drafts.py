@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeAlias
 
@@ -164,6 +165,27 @@ def test_a_draft_does_not_go_beyond_a_token_that_ends_the_answer(model: LoadedMo
         assert model.position(id) <= len(PROMPT) + num_wanted
     model.close([id])
     assert tokens == answer[:num_wanted]
+
+
+def test_min_tokens_hold_inside_a_draft(model: LoadedModel) -> None:
+    """The token that ends the answer is by far the likeliest, and guessed."""
+    (end, *_) = model.description.eos_token_ids
+    eager = replace(GREEDY, logit_bias=((end, 100.0),))
+
+    def answer(draft: Callable[[list[int]], Draft] | None) -> list[int]:
+        id, tokens = open_at(model, PROMPT), list[int]()
+        model.start_decode(
+            id, PROMPT[-1:], DecodeStart(PROMPT, eager, seed=1, min_tokens=9, eos_token_ids=frozenset({end}))
+        )
+        while len(tokens) < 10:
+            tokens += tokens_of(model.decode([id], {id: draft(tokens)} if draft else {}))
+        model.close([id])
+        return tokens
+
+    expected = answer(None)
+    assert expected.index(end) == 9
+    assert answer(lambda done: Draft(tuple(expected[len(done) :]))) == expected
+    assert answer(lambda done: Draft((*expected[len(done) : len(done) + 3], end))) == expected
 
 
 def test_what_a_window_needs_inside_an_accepted_draft_is_still_held(model: LoadedModel) -> None:

@@ -24,6 +24,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
 from tests.support.frozen_tests import really_freezing
+from tests.support.mlx.tiny_heads import head_folder, load_head
 from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
 from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 
@@ -254,6 +255,28 @@ def test_a_verification_that_fails_loses_the_state_and_gives_no_wrong_token(
     _, errors = run(model, ids[1:], 1)
     assert set(errors) == set(ids[1:])
     assert not model.open_ids()
+
+
+def test_a_drafter_that_fails_ends_the_rows_of_its_batch_only(tmp_path: Path) -> None:
+    def failing(*_arguments: object) -> mx.array:
+        raise RuntimeError("the drafter's layer is on fire")
+
+    model = load_head(head_folder("mimo", tmp_path / "m"))
+    prompts = [prompt_of(40 + index, index) for index in range(2)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 3) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    start_greedy(model, ids[0], prompts[0])
+    before, errors = run(model, ids[:1], 2)
+    assert (errors, before[ids[0]]) == ({}, expected[0][:2])
+    start_greedy(model, ids[1], prompts[1])
+    model._network._step = failing
+    first, other = model.decode(ids, {ids[0]: Draft((), 3)})
+    assert "drafting failed" in str(first.error)
+    assert list(other.token_ids) == expected[1][:1]
+    assert model.open_ids() == {ids[1]}
+    after, errors = run(model, ids[1:], 2)
+    assert (errors, after[ids[1]]) == ({}, expected[1][1:])
+    model.close(ids[1:])
 
 
 @pytest.mark.parametrize("operation", ["prefill", "start_decode", "decode"])
