@@ -53,6 +53,9 @@ HEADS: Mapping[str, HeadNames] = {
 }
 """By the module of mlx-lm with the family's code."""
 
+_ANY_HEAD = rf"([\w.]*\.)?mtp[._]|{_NEXT_LAYER.prefix}"
+"""The names of heads of any family."""
+
 _ONE_LAYER: Mapping[str, Any] = {
     "num_hidden_layers": 1,
     "full_attention_interval": 1,
@@ -74,22 +77,20 @@ _EXPERT = re.compile(r"(.*\.mlp)\.experts\.0\.(\w+)\.(\w+)")
 def with_head(network: Any, folder: Path, config: Mapping[str, Any]) -> tuple[Any, str]:
     """Returns the network with the head that its files hold, or as it is, with a note if they hold one that cannot be
     used. Nothing is evaluated."""
-    names = HEADS.get(family_of(network))
-    if names is None:
-        return network, ""
+    family, num_layers = family_of(network), number(config, "num_hidden_layers")
+    names = HEADS.get(family)
     try:
-        weights, convolution = _head_weights(folder, names.prefix.replace("NUM_LAYERS", str(_num_layers(config))))
+        prefix = _ANY_HEAD if names is None else names.prefix
+        weights, convolution = _head_weights(folder, prefix.replace("NUM_LAYERS", str(num_layers)))
         if not weights:
             return network, ""
+        if names is None:
+            raise ValueError(f"heads of {family} are not supported")
         found = HeadNetwork(network, _head_of(config, names, weights, convolution))
         found(mx.zeros((1, 2), dtype=mx.uint32), cache=found.make_cache())  # shapes only
         return found, ""
     except Exception as error:
         return network, f"its multi-token-prediction head cannot be used: {str(error) or type(error).__name__}"
-
-
-def _num_layers(config: Mapping[str, Any]) -> int:
-    return number(config, "num_hidden_layers") or 0
 
 
 def _head_weights(folder: Path, prefix: str) -> tuple[dict[str, mx.array], mx.array | None]:

@@ -221,6 +221,7 @@ def _plan(folder: Path, dtype: str) -> PlannedModel:
     try:
         if has_weights:
             network, config = _open(folder)
+            network, _ = with_head(network, folder, config)
             _cast_network(network, dtype)
         else:
             network = network_of(config, dtype)

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import check_source
+from adapters.mlx.loading.network import plan_model
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart, Draft, LoadedModel
 from domain.errors import ModelLoadFailed
@@ -139,6 +140,22 @@ def test_a_model_whose_head_is_incomplete_is_served_without_one(tmp_path: Path) 
     assert "head" in model.description.drafter_note
     assert "up_proj" in model.description.drafter_note
     assert len(plain(model)) == NUM_NEW
+
+
+def test_a_head_of_an_unknown_family_is_named(tmp_path: Path) -> None:
+    folder = write_folder("nemotron_h", tmp_path / "m", mx.float32)
+    mx.save_safetensors(str(folder / "model-head.safetensors"), {"mtp.layers.0.norm.weight": mx.ones(64)})
+    described = load_head(folder).description
+    assert described.own_drafter is None
+    assert "nemotron_h" in described.drafter_note
+
+
+def test_a_head_is_planned_with_the_model(tmp_path: Path) -> None:
+    folder = head_folder("mimo", tmp_path / "m")
+    planned, loaded = plan_model(ModelSource(ModelId("m"), str(folder)), LoadOptions()), load_head(folder).description
+    assert planned.layout == loaded.layout
+    assert planned.memory.state_bytes(100) == loaded.memory.state_bytes(100)
+    assert planned.memory.weight_bytes == loaded.weight_bytes
 
 
 @pytest.mark.parametrize("mode", [SpeculationMode.OFF, SpeculationMode.NGRAM, SpeculationMode.DRAFT])
