@@ -40,6 +40,7 @@ from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from domain.scheduling.queue_waits import WaitReason
+from domain.speculation.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,13 @@ class Submission:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """The tokens sampled in one step. `has_eos`: the last of them ends the answer; it is counted, but is not part of
-    the text."""
+    the text. `drafter`: proposed `num_proposed` tokens, of which those after the first token were accepted."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     has_eos: bool = False
+    drafter: Drafter | None = None
+    num_proposed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

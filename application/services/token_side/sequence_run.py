@@ -219,7 +219,9 @@ class SequenceRun:
             if (reason := self._end_after(token_id, len(output_ids))) is not None:
                 break
         taken = slice(len(output_ids) - start)
-        self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos=reason is FinishReason.STOP))
+        drafter = self.drafts.drafter_of(result) if self.drafts is not None else None
+        has_eos, num_proposed = reason is FinishReason.STOP, result.num_proposed
+        self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos, drafter, num_proposed))
         if reason is not None:
             return Ended(self.usage(), reason)
         self.cache.decoded(self._loaded(), self._new_ids())

@@ -55,9 +55,14 @@ class SequenceDrafts:
         self._proposal = self._lookup.propose(1 + depth)
         return self._proposal
 
+    def drafter_of(self, result: DecodeResult) -> Drafter | None:
+        """Returns the drafter whose tokens the last step verified; None for a plain step."""
+        own = self._own_drafter if result.is_own_draft else self._proposal and self._proposal.drafter
+        return own if result.num_proposed else None
+
     def learn(self, result: DecodeResult) -> None:
         """Counts the outcome of a step that verified a draft."""
-        drafter = self._own_drafter if result.is_own_draft else self._proposal and self._proposal.drafter
+        drafter = self.drafter_of(result)
         assert drafter is not None
         name = drafter.value
         self.proposed[name] = self.proposed.get(name, 0) + result.num_proposed

@@ -11,7 +11,7 @@ same however the engine batches tokens. Every token is in one delta: the first t
 an empty one of the kind that is in progress.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -57,6 +57,7 @@ class Choice:
     """
 
     __slots__ = (
+        "_accepted",
         "_calls",
         "_content",
         "_family",
@@ -67,6 +68,7 @@ class Choice:
         "_parse_ns",
         "_parsed_from_ns",
         "_parser",
+        "_proposed",
         "_runs",
         "_stop",
         "_usage",
@@ -101,6 +103,7 @@ class Choice:
         self.num_prompt, self.num_tokens = num_prompt, 0
         self.is_in_engine = True
         self._usage = Usage(num_prompt, 0)
+        self._proposed, self._accepted = Counter[str](), Counter[str]()
         self._parser, self._family, self._content = parser, family, content
         self._stop = StopText(request.stop.stop)
         self._calls: list[ToolCallDelta] = []
@@ -165,9 +168,13 @@ class Choice:
     # ---- from tokens to content --------------------------------------------------------------------------------
 
     def _receive_tokens(self, tokens: Tokens) -> None:
-        last = len(tokens.token_ids) - 1
+        last, drafter = len(tokens.token_ids) - 1, tokens.drafter
+        if drafter is not None:
+            self._proposed[drafter.value] += tokens.num_proposed
         for index, token_id in enumerate(tokens.token_ids):
             self.num_tokens += 1
+            if drafter is not None and index:
+                self._accepted[drafter.value] += 1
             ends_answer = tokens.has_eos and index == last
             deltas, stop_text = self._up_to_stop(() if ends_answer else self._parser.feed(token_id))
             first, *others = deltas or (self._in_progress,)
@@ -223,7 +230,8 @@ class Choice:
 
     @property
     def _counted(self) -> Usage:
-        return replace(self._usage, completion_tokens=self.num_tokens)
+        proposed, accepted = dict(self._proposed), dict(self._accepted)
+        return replace(self._usage, completion_tokens=self.num_tokens, proposed=proposed, accepted=accepted)
 
     def _add(self, *items: StreamItem) -> None:
         """Keeps items for the reader; too many bytes fail the choice, because an answer with a gap would be wrong."""
