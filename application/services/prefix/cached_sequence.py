@@ -61,7 +61,7 @@ class CachedSequence(Lookup):
             live = fetch = None
         if live is not None:
             return self._continue(resume, live)
-        if fetch is None and match.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
+        if fetch is None and resume.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
             match = match.because(reason)
         self._explain(resume.chain, match, reused)
         return self._compute(

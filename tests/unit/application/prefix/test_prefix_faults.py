@@ -133,6 +133,21 @@ def test_a_restore_that_fails_for_lack_of_memory_costs_one_request_its_prefix(la
 
 
 @KINDS
+def test_a_live_state_that_cannot_be_taken_over_is_explained(layout: StateLayout) -> None:
+    driver, faults = CacheDriver(options(layout), hot_bytes=0, live_bytes=1 << 30), ComputeFaults()
+    driver.model = FaultyModel(driver.model, faults)
+    prompt = [*PROMPT, *driver.run(PROMPT).output, 7]
+    faults.arm("take_over", ComputeFailed("out of memory"))
+    job = driver.run(prompt)
+    assert job.output == plain_answer(options(layout), prompt)
+    assert (job.computed, job.explanation.reason) == (len(prompt) - 1, StopReason.RESTORE_FAILED)
+    assert [fault.where for fault in driver.events.of("FaultObserved") if isinstance(fault, FaultObserved)] == [
+        "cache.live"
+    ]
+    driver.check_idle()
+
+
+@KINDS
 def test_a_read_that_fails_costs_one_request_what_is_stored(layout: StateLayout) -> None:
     store = ScarceStore()
     CacheDriver(options(layout), store=store).run(PROMPT)
