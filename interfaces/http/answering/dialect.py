@@ -21,6 +21,7 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
+from domain.priority import Priority
 from domain.request.request import GenerationRequest
 from domain.request.stream import StreamItem
 from interfaces.http.answering.collected import Collected
@@ -52,6 +53,11 @@ class Started:
     @property
     def id(self) -> RequestId:
         return self.requests[0].id
+
+    @property
+    def priority(self) -> Priority:
+        """The priority that the request was given, which its key may have lowered."""
+        return self.requests[0].priority
 
     @property
     def choices_per_prompt(self) -> int:

@@ -10,6 +10,7 @@ in that block, and an empty one that clients send back is dropped. Claude Code c
 long", retries with fewer `max_tokens` where the numbers say so, and gives up on every other 400.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -22,6 +23,7 @@ from domain.request.request import FinishReason, Usage
 from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
+from interfaces.http.answering.dialect import Started
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
@@ -127,14 +129,16 @@ class MessageBody(Struct, kw_only=True):
     usage: MessageUsageBody
 
 
-def message_body(id: str, model: str, choice: Collected, priority: Priority) -> MessageBody:
+def message_body(_body: object, started: Started, choices: Sequence[Collected]) -> MessageBody:
+    """Returns the whole answer: that of the only choice."""
+    choice, id = choices[0], started.id
     return MessageBody(
         id=id,
-        model=model,
+        model=started.model,
         content=[block_body(part, signature(id, index)) for index, part in enumerate(visible_parts(choice))],
         stop_reason=stop_reason(choice.finished),
         stop_sequence=choice.finished.stop_text,
-        usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice), priority),
+        usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice), started.priority),
     )
 
 
@@ -181,11 +185,8 @@ def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None
 class MessageFraming:
     """A Framing for one choice."""
 
-    def __init__(self, id: str, model: str, num_prompt: int, priority: Priority = Priority.INTERACTIVE) -> None:
-        self._id = id
-        self._model = model
-        self._num_prompt = num_prompt
-        self._priority = priority
+    def __init__(self, _body: object, started: Started) -> None:
+        self._started = started
         self._has_started = False
         self._open: ContentDelta | None = None
         """An empty delta of the block that is open."""
@@ -222,9 +223,14 @@ class MessageFraming:
         if self._has_started:
             return b""
         self._has_started = True
-        usage = usage_body(Usage(self._num_prompt, 0, {"all": num_reused}), 0, self._priority)
+        usage = usage_body(Usage(len(self._started.prompts[0]), 0, {"all": num_reused}), 0, self._started.priority)
         message = MessageBody(
-            id=self._id, model=self._model, content=[], stop_reason=None, stop_sequence=None, usage=usage
+            id=self._started.id,
+            model=self._started.model,
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=usage,
         )
         return _event("message_start", message=message) + _event("ping")
 
@@ -259,7 +265,7 @@ class MessageFraming:
             return b""
         events = b""
         if isinstance(closed, ReasoningDelta):
-            signed = {"type": "signature_delta", "signature": signature(self._id, self._index)}
+            signed = {"type": "signature_delta", "signature": signature(self._started.id, self._index)}
             events = _event("content_block_delta", index=self._index, delta=signed)
         return events + _event("content_block_stop", index=self._index)
 

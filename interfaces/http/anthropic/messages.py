@@ -18,8 +18,7 @@ from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.answering import json_route
-from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Framing, Operation, Started
+from interfaces.http.answering.dialect import Operation
 from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, MessageFraming, message_body
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
 from interfaces.http.fields.grammar_fields import form_grammar
@@ -214,14 +213,6 @@ def _convert(body: MessagesRequest, context: RequestContext) -> list[GenerationR
     return [request]
 
 
-def _answer(body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
-    return message_body(started.id, started.model, choices[0], started.requests[0].priority)
-
-
-def _framing(body: MessagesRequest, started: Started) -> Framing:
-    return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
-
-
 MESSAGES = Operation(
     path="/v1/messages",
     operation_id="createMessage",
@@ -229,8 +220,8 @@ MESSAGES = Operation(
     answer_type=MessageBody,
     decode=body_decoder(MessagesRequest),
     convert=_convert,
-    answer=_answer,
-    framing=_framing,
+    answer=message_body,
+    framing=MessageFraming,
     wire_names=wire_names,
 )
 

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from application.ports.clock import Clock
 from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.request.request import FinishReason
@@ -107,10 +106,7 @@ class Piece:
                 try:
                     arguments = msgspec.json.decode(part.arguments or "{}", type=dict[str, Any])
                     self.calls.append(CallBody(part.id, CallFunction(part.index, part.name, arguments)))
-                except (
-                    ValueError,
-                    RecursionError,
-                ):  # no JSON object, as where the answer was cut off: no client runs it
+                except (ValueError, RecursionError):  # cut off, so no JSON object: no client runs it
                     self.content += f"{part.name} {part.arguments}"
 
     @property
@@ -136,24 +132,16 @@ def generate_answer(piece: Piece, fields: dict[str, Any]) -> GenerateAnswer:
 
 
 class OllamaAnswer:
-    """The answer to one request: a Framing for its choice, or one object. `arrived_ns`, `submitted_ns`: monotonic times
-    of the request's headers and of its submission."""
+    """The answer to one request: a Framing for its choice, or one object. `name`: the model's, as the client wrote
+    it."""
 
-    def __init__(self, model: str, shape: Shape, clock: Clock, arrived_ns: int, submitted_ns: int) -> None:
-        self._model = model
+    def __init__(self, name: str | None, started: Started, shape: Shape) -> None:
+        self._model = name or started.model
         self._shape = shape
-        self._clock = clock
-        self._arrived_ns = arrived_ns
-        self._submitted_ns = submitted_ns
-        self._first_ns = 0
+        self._clock = started.context.services.clock
+        self._arrived_ns, self._submitted_ns, self._first_ns = started.context.arrived_ns, started.submitted_ns, 0
         self._call: list[ToolCallDelta] = []
         """The pieces of the call that has not ended yet."""
-
-    @classmethod
-    def of(cls, started: Started, name: str | None, shape: Shape) -> "OllamaAnswer":
-        """The answer to a request. `name`: the model's, as the client wrote it."""
-        context = started.context
-        return cls(name or started.model, shape, context.services.clock, context.arrived_ns, started.submitted_ns)
 
     def whole(self, choice: Collected) -> Answer:
         piece = Piece()

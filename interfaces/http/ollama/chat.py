@@ -306,7 +306,7 @@ def _operation(
         return body
 
     def framing(body: AnswerFieldsT, started: Started) -> OllamaAnswer:
-        return OllamaAnswer.of(started, body.model, shape)
+        return OllamaAnswer(body.model, started, shape)
 
     return Operation(
         path=path,

@@ -142,9 +142,8 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
 
 def _service_tier(body: ChatCompletionRequest, started: Started) -> str | UnsetType:
     """The tier, where the request names one or got another than the default."""
-    priority = started.requests[0].priority
-    is_plain = body.service_tier is None and priority is Priority.INTERACTIVE
-    return UNSET if is_plain else openai_tier(priority)
+    is_plain = body.service_tier is None and started.priority is Priority.INTERACTIVE
+    return UNSET if is_plain else openai_tier(started.priority)
 
 
 def _extensions(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:

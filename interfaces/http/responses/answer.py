@@ -9,20 +9,21 @@ the code alone. So every overflow has that code here, and its own code begins th
 `server_error`, waits on a `rate_limit_exceeded` as long as the message says, and gives up on the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from application.services.text_side.answers.answer import Progress
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
-from domain.priority import Priority
+from domain.request.document import DocumentKey
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
+from interfaces.http.answering.dialect import Started
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
@@ -36,6 +37,7 @@ from interfaces.http.responses.output_items import (
     ReasoningOutput,
 )
 from interfaces.http.responses.request import ResponsesRequest
+from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 
 
 class ResponseError(Struct):
@@ -118,13 +120,10 @@ class ResponseBody(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AnswerContext:
-    """The fields of a response that its request determines."""
+    """The request of a response, and the fields that it determines."""
 
-    id: str
-    created_s: int
-    model: str
     request: ResponsesRequest
-    priority: Priority = Priority.INTERACTIVE
+    started: Started
 
     def body(
         self,
@@ -133,12 +132,12 @@ class AnswerContext:
         usage: ResponseUsageBody | None = None,
         error: DomainError | None = None,
     ) -> ResponseBody:
-        request = self.request
+        request, started = self.request, self.started
         return ResponseBody(
-            id=self.id,
-            created_at=self.created_s,
+            id=started.id,
+            created_at=started.created_s,
             status=status,
-            model=self.model,
+            model=started.model,
             output=list(output),
             error=None if error is None else response_error(error),
             incomplete_details=IncompleteBody("max_output_tokens") if status == "incomplete" else None,
@@ -149,7 +148,7 @@ class AnswerContext:
             previous_response_id=request.previous_response_id,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             reasoning={"effort": request.effort, "summary": request.reasoning and request.reasoning.summary},
-            service_tier=openai_tier(self.priority),
+            service_tier=openai_tier(started.priority),
             temperature=1.0 if request.temperature is None else request.temperature,
             text={"format": request.format or {"type": "text"}},
             tool_choice=request.tool_choice or "auto",
@@ -159,22 +158,43 @@ class AnswerContext:
 
     def item(self, part: ContentDelta, index: int) -> OutputItem:
         """The item that begins with this part of the answer."""
+        name = f"{self.started.id}_{index}"
         match part:
             case TextDelta():
-                return MessageOutput(f"msg_{self.id}_{index}", index)
+                return MessageOutput(f"msg_{name}", index)
             case ReasoningDelta():
-                id, request = f"rs_{self.id}_{index}", self.request
+                id, request = f"rs_{name}", self.request
                 is_summary = request.reasoning is not None and request.reasoning.summary not in (None, "none")
                 has_handle = "reasoning.encrypted_content" in (request.include or ())
                 return ReasoningOutput(id, index, is_summary=is_summary, handle=id if has_handle else None)
             case call:
                 tool = self.request.tool_table.wire(call.name)
                 prefix = "ctc" if tool.is_custom else "fc"
-                return CallOutput(f"{prefix}_{self.id}_{index}", index, call.id, tool)
+                return CallOutput(f"{prefix}_{name}", index, call.id, tool)
+
+    def keep(self, answer: ResponseBody) -> None:
+        """Stores the answer, its turn and its items, unless the client declined that. Returns at once."""
+        request, context = self.request, self.started.context
+        if request.store is False:
+            return
+        own = request.input
+        if isinstance(own, str):
+            own = [Raw(msgspec.json.encode({"role": "user", "content": own}))]
+        owner = context.document_owner(request.cache_salt)
+        output = [Raw(msgspec.json.encode(item)) for item in answer.output]
+        turn = Turn(answer.previous_response_id, own, output)
+        bodies = {
+            DocumentKey(owner, RESPONSE, answer.id): msgspec.json.encode(answer),
+            DocumentKey(owner, TURN, answer.id): msgspec.json.encode(turn),
+        }
+        for item, raw in zip(answer.output, output, strict=True):
+            bodies[DocumentKey(owner, OUTPUT_ITEM, item["id"])] = bytes(raw)
+        context.services.documents.keep(bodies, answer.model, context.arrived_ns)
 
 
-def response_body(context: AnswerContext, choice: Collected) -> ResponseBody:
-    """A whole answer."""
+def response_body(request: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
+    """Returns the whole answer, that of the only choice, and stores it."""
+    context, choice = AnswerContext(request, started), choices[0]
     parts = visible_parts(choice)
     status = final_status(choice.finished)
     output: list[dict[str, Any]] = []
@@ -184,7 +204,9 @@ def response_body(context: AnswerContext, choice: Collected) -> ResponseBody:
         item.feed(piece(part))
         item.closing(item_status)
         output.append(item.body(item_status))
-    return context.body(status, output, usage_body(choice.finished.usage, num_reasoning_tokens(choice)))
+    answer = context.body(status, output, usage_body(choice.finished.usage, num_reasoning_tokens(choice)))
+    context.keep(answer)
+    return answer
 
 
 def piece(delta: ContentDelta) -> str:
@@ -209,10 +231,8 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
 class ResponseFraming:
     """A Framing for one choice."""
 
-    def __init__(self, context: AnswerContext, keep: Callable[[ResponseBody], None]) -> None:
-        """`keep` is called with the whole response when it is complete."""
-        self._context = context
-        self._keep = keep
+    def __init__(self, request: ResponsesRequest, started: Started) -> None:
+        self._context = AnswerContext(request, started)
         self._num_events = 0
         self._open: tuple[ContentDelta, OutputItem] | None = None
         """The part that is being sent, and its item."""
@@ -268,7 +288,7 @@ class ResponseFraming:
         closing = self._close(status)
         usage = usage_body(finished.usage, self._num_reasoning)
         body = self._context.body(status, self._output, usage)
-        self._keep(body)
+        self._context.keep(body)
         return closing + self._response(status, body)
 
     def _response(self, what: str, body: ResponseBody) -> bytes:

@@ -4,12 +4,19 @@ python -m tests.support.http.golden      writes them anew; look at the differenc
 """
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from adapters.fake.environment import FakeClock
-from interfaces.http.answering.dialect import Framing
+from adapters.fake.tokenizer import FakeTokenizer
+from domain.id_row import IdRow
+from domain.ids import ModelId, RequestId
+from domain.request.request import GenerationRequest, TextPrompt
+from interfaces.http.answering.dialect import Framing, Started
 from interfaces.http.anthropic.answer import MessageFraming
+from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.answer import OllamaAnswer, Shape, chat_answer, generate_answer
-from interfaces.http.responses.answer import AnswerContext, ResponseBody, ResponseFraming
+from interfaces.http.responses.answer import ResponseFraming
 from interfaces.http.responses.request import Reasoning, ResponsesRequest
 from tests.support.http.wire_scenarios import NUM_PROMPT, SCENARIOS, transcript
 
@@ -20,6 +27,7 @@ LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
 RESPONSES_REQUEST = ResponsesRequest(
     model="demo",
     input="Hi",
+    store=False,
     tools=[
         {"type": "function", "name": "read", "parameters": {"type": "object"}, "strict": False},
         {
@@ -38,30 +46,30 @@ RESPONSES_REQUEST = ResponsesRequest(
 )
 
 
-def responses_context(request: ResponsesRequest = RESPONSES_REQUEST) -> AnswerContext:
-    return AnswerContext("resp-1", 1_700_000_000, "demo", request)
+SUMMARISED_REQUEST = ResponsesRequest(
+    input="Hi", reasoning=Reasoning(summary="auto"), include=["reasoning.encrypted_content"], store=False
+)
+"""As codex asks: reasoning as a summary, with a handle."""
 
 
-def summarised_context() -> AnswerContext:
-    """As codex asks: reasoning as a summary, with a handle."""
-    asked = ResponsesRequest(input="Hi", reasoning=Reasoning(summary="auto"), include=["reasoning.encrypted_content"])
-    return responses_context(asked)
+def started(id: str, *, submitted_ns: int = 0) -> Started:
+    request = GenerationRequest(RequestId(id), ModelId("demo"), TextPrompt("Hi"))
+    services = SimpleNamespace(clock=FakeClock(tick_ns=1_000_000))
+    context = cast(RequestContext, SimpleNamespace(services=services, arrived_ns=100))
+    prompts = (IdRow(range(NUM_PROMPT)),)
+    return Started(context, (request,), prompts, ModelId("demo"), FakeTokenizer(), 1_700_000_000, submitted_ns)
 
 
 def ollama_answer(shape: Shape) -> OllamaAnswer:
-    return OllamaAnswer("demo:latest", shape, FakeClock(tick_ns=1_000_000), 100, 500_000)
-
-
-def keeps_nothing(_response: ResponseBody) -> None:
-    pass
+    return OllamaAnswer("demo:latest", started("ollama-1", submitted_ns=500_000), shape)
 
 
 def framings() -> dict[str, Framing]:
     """A fresh one of each."""
     return {
-        "anthropic": MessageFraming("msg-1", "demo", NUM_PROMPT),
-        "responses": ResponseFraming(responses_context(), keeps_nothing),
-        "responses_summary": ResponseFraming(summarised_context(), keeps_nothing),
+        "anthropic": MessageFraming(None, started("msg-1")),
+        "responses": ResponseFraming(RESPONSES_REQUEST, started("resp-1")),
+        "responses_summary": ResponseFraming(SUMMARISED_REQUEST, started("resp-1")),
         "ollama_chat": ollama_answer(chat_answer),
         "ollama_generate": ollama_answer(generate_answer),
     }

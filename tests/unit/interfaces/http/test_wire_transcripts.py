@@ -10,11 +10,11 @@ from anthropic.types.shared import ErrorResponse
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import Field, TypeAdapter
 
-from domain.priority import Priority
 from interfaces.http.anthropic.answer import message_body
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.responses.answer import response_body
-from tests.support.http.golden import framings, golden_file, responses_context, summarised_context
+from interfaces.http.responses.request import ResponsesRequest
+from tests.support.http.golden import RESPONSES_REQUEST, SUMMARISED_REQUEST, framings, golden_file, started
 from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
 from tests.support.telemetry.named_events import assert_nothing_unknown, named_events
 
@@ -61,10 +61,10 @@ def test_openais_own_models_read_every_event(dialect: str, scenario: str) -> Non
 def test_whole_answers_are_read_by_the_official_models(scenario: str) -> None:
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    message = msgspec.json.encode(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
+    message = msgspec.json.encode(message_body(None, started("msg-1"), [choice]))
     assert_nothing_unknown(Message.model_validate_json(message, strict=True))
-    for context in (responses_context(), summarised_context()):
-        response = msgspec.json.encode(response_body(context, choice))
+    for request in (RESPONSES_REQUEST, SUMMARISED_REQUEST):
+        response = msgspec.json.encode(response_body(request, started("resp-1"), [choice]))
         assert_nothing_unknown(Response.model_validate_json(response, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_whole_answers_are_read_by_the_official_models(scenario: str) -> None:
 def test_a_streamed_message_adds_up_to_the_whole_one(scenario: str) -> None:
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    whole = msgspec.to_builtins(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
+    whole = msgspec.to_builtins(message_body(None, started("msg-1"), [choice]))
     events = told("anthropic", scenario)
     *_, finish, _ = events
     first = events[0]["message"]
@@ -96,14 +96,14 @@ def _blocks(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scenario", WHOLE)
-@pytest.mark.parametrize("make", [responses_context, summarised_context], ids=["content", "summary"])
-def test_a_streamed_response_ends_with_the_whole_one(scenario: str, make: Any) -> None:
+@pytest.mark.parametrize("request_body", [RESPONSES_REQUEST, SUMMARISED_REQUEST], ids=["content", "summary"])
+def test_a_streamed_response_ends_with_the_whole_one(scenario: str, request_body: ResponsesRequest) -> None:
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    dialect = "responses" if make is responses_context else "responses_summary"
+    dialect = "responses" if request_body is RESPONSES_REQUEST else "responses_summary"
     events = told(dialect, scenario)
     last = events[-1]["response"]
-    assert last == msgspec.to_builtins(response_body(make(), choice))
+    assert last == msgspec.to_builtins(response_body(request_body, started("resp-1"), [choice]))
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     cut = scenario == "length_in_a_call"
     assert done == (last["output"][:-1] if cut else last["output"])
