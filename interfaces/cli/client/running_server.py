@@ -17,6 +17,7 @@ from application.settings import ServerSettings, is_loopback
 from domain.byte_size import format_bytes
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
+from interfaces.cli.terminal.options import settings_with
 from interfaces.cli.terminal.progress import Opener, Unit, progress
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ class RunningServer:
                 return f"{said}; give it in a file with --api-key-file" if status == 401 else said
             case _:
                 return f"{self.url} answered with status {status} and not as Cairn does"
+
+
+def configured_server(url: str | None, api_key: str | None) -> RunningServer:
+    """The server at `url`, by default the one of the settings. Ends the command if they are invalid."""
+    return running_server(url, api_key, settings_with({}).settings.server)
 
 
 def running_server(url: str | None, api_key: str | None, settings: ServerSettings) -> RunningServer:

@@ -10,9 +10,8 @@ import typer
 from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
 from domain.printable import printable
-from interfaces.cli.commands.cache_requests import Url
 from interfaces.cli.terminal.ending import FAILED, fail
-from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
+from interfaces.cli.terminal.options import ApiKey, AsJson, Url, settings_with
 from interfaces.cli.terminal.progress import Meter, Unit, progress
 
 if TYPE_CHECKING:
@@ -191,10 +190,10 @@ def _emptied(failure: Exception, settings: "StoreSettings", yes: bool) -> dict[s
 def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
     import asyncio
 
-    from interfaces.cli.client.running_server import needed, running_server
+    from interfaces.cli.client.running_server import configured_server, needed
     from interfaces.http.native.cache import ClearedBody
 
-    server = running_server(url, api_key, settings_with({}).settings.server)
+    server = configured_server(url, api_key)
     with needed():
         answer = asyncio.run(server.ask("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode()))
         cleared = server.understood(answer, ClearedBody)

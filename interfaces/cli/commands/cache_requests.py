@@ -3,22 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from domain.printable import printable
 from interfaces.cli.terminal.ending import USAGE, fail
-from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
-
-if TYPE_CHECKING:
-    from interfaces.cli.client.running_server import RunningServer
+from interfaces.cli.terminal.options import ApiKey, AsJson, Url
 
 RequestFile = Annotated[
     str, typer.Argument(metavar="FILE", help="The JSON body of a chat or text completion request; - for stdin.")
-]
-Url = Annotated[
-    str | None, typer.Option(metavar="URL", help="The server. Default: the address in the settings, on this machine.")
 ]
 OtherModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Instead of the request's model.")]
 
@@ -29,10 +23,10 @@ def explain(
     """Explain what a running server would reuse of a request, and why no more. Computes nothing."""
     import asyncio
 
-    from interfaces.cli.client.running_server import needed
+    from interfaces.cli.client.running_server import configured_server, needed
     from interfaces.http.native.cache import ExplanationBody
 
-    server, body = _server(url, api_key), _read_request(file, model)
+    server, body = configured_server(url, api_key), _read_request(file, model)
     with needed():
         answer = asyncio.run(server.ask("/v1/cache/explain", body))
         explanation = server.understood(answer, ExplanationBody)
@@ -52,10 +46,10 @@ def warm(
     """Let a running server compute a request's prompt now, so that the request finds it."""
     import asyncio
 
-    from interfaces.cli.client.running_server import needed, warmed
+    from interfaces.cli.client.running_server import configured_server, needed, warmed
     from interfaces.http.native.cache import WarmedBody
 
-    server, body = _server(url, api_key), _read_request(file, model)
+    server, body = configured_server(url, api_key), _read_request(file, model)
     with needed():
         answer = asyncio.run(warmed(server, body, quiet=as_json))
         result = server.understood(answer, WarmedBody)
@@ -69,12 +63,6 @@ def warm(
             f"{printable(result.model)}: {prompt.prompt_tokens:,} prompt tokens,"
             f" {prompt.reused_tokens:,} reused, {prompt.computed_tokens:,} computed, {kept}"
         )
-
-
-def _server(url: str | None, api_key: str | None) -> "RunningServer":
-    from interfaces.cli.client.running_server import running_server
-
-    return running_server(url, api_key, settings_with({}).settings.server)
 
 
 def _read_request(file: str, model: str | None) -> bytes:

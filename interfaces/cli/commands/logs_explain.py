@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from domain.printable import printable
-from interfaces.cli.commands.cache_requests import Url
 from interfaces.cli.terminal.ending import fail
-from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
+from interfaces.cli.terminal.options import ApiKey, AsJson, Url
 
 if TYPE_CHECKING:
     from interfaces.http.native.requests import RequestBody
@@ -71,10 +70,10 @@ def _from_server(id: str, url: str | None, api_key: str | None) -> "RequestBody"
     from urllib.parse import quote
 
     from interfaces.cli.client.request_story import queued_at
-    from interfaces.cli.client.running_server import NoAnswer, running_server
+    from interfaces.cli.client.running_server import NoAnswer, configured_server
     from interfaces.http.native.requests import RequestBody
 
-    server = running_server(url, api_key, settings_with({}).settings.server)
+    server = configured_server(url, api_key)
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
     body = server.understood(answer, RequestBody)
     try:

@@ -2,9 +2,7 @@
 
 import json
 
-from interfaces.cli.commands.cache_requests import Url
-from interfaces.cli.terminal.ending import fail
-from interfaces.cli.terminal.options import ApiKey, AsJson, settings_with
+from interfaces.cli.terminal.options import ApiKey, AsJson, Url
 
 
 def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
@@ -14,14 +12,12 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> 
     import typer
     from rich.console import Console
 
-    from interfaces.cli.client.running_server import NoAnswer, running_server
+    from interfaces.cli.client.running_server import configured_server, needed
     from interfaces.cli.commands.status_screen import lines, read
 
-    server = running_server(url, api_key, settings_with({}).settings.server)
-    try:
+    server = configured_server(url, api_key)
+    with needed():
         found = asyncio.run(read(server))
-    except NoAnswer as why:
-        fail(str(why), why.exit_status)
     if as_json:
         from interfaces.http.native.bodies import data_of
 

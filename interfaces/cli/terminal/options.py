@@ -53,6 +53,9 @@ ApiKey = Annotated[
 ]
 """Returns the key. It is not an argument, because every user of a machine can see the arguments of its processes."""
 
+Url = Annotated[
+    str | None, typer.Option(metavar="URL", help="The server. Default: the address in the settings, on this machine.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 

@@ -4,8 +4,7 @@ admins.
 The paths of the first three are llama.cpp's router's; the bodies are Cairn's own.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
@@ -85,36 +84,23 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
             [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
         )
 
-    def action(name: str) -> Callable[[Any], HTTPRouteHandler]:
-        return json_route(f"/models/{name}", f"{name}Model", error_type, ModelNamed, guards=[admins_only])
+    def action(name: str, work: Callable[[ModelId], ModelStanding | Awaitable[ModelStanding]]) -> HTTPRouteHandler:
+        @json_route(f"/models/{name}", f"{name}Model", error_type, ModelNamed, guards=[admins_only])
+        async def act(body: ModelNamed, context: RequestContext) -> StandingBody:
+            context.client.check_model(body.model)
+            id = ModelId(body.model)
+            standing = work(id)
+            return _standing(id, standing if isinstance(standing, ModelStanding) else await standing)
 
-    @action("load")
-    async def load(body: ModelNamed, context: RequestContext) -> StandingBody:
-        id = _named(body, context)
-        return _standing(id, await models.load(id))
+        return act
 
-    @action("unload")
-    async def unload(body: ModelNamed, context: RequestContext) -> StandingBody:
-        id = _named(body, context)
-        return _standing(id, models.unload(id))
-
-    @action("pin")
-    async def pin(body: ModelNamed, context: RequestContext) -> StandingBody:
-        id = _named(body, context)
-        return _standing(id, await models.pin(id))
-
-    @action("unpin")
-    async def unpin(body: ModelNamed, context: RequestContext) -> StandingBody:
-        id = _named(body, context)
-        return _standing(id, await models.unpin(id))
-
-    return [list_models, load, unload, pin, unpin]
-
-
-def _named(body: ModelNamed, context: RequestContext) -> ModelId:
-    """Raises NotAllowed."""
-    context.client.check_model(body.model)
-    return ModelId(body.model)
+    return [
+        list_models,
+        action("load", lambda id: models.load(id)),
+        action("unload", lambda id: models.unload(id)),
+        action("pin", lambda id: models.pin(id)),
+        action("unpin", lambda id: models.unpin(id)),
+    ]
 
 
 def _standing(id: ModelId, standing: ModelStanding) -> StandingBody:
