@@ -84,7 +84,9 @@ def measure_costs(
     """Returns the costs, measured a pass at a time; None if the model cannot compute one. Leaves nothing behind."""
     found: dict[tuple[int, int], float] = {}
     draft_ms, begun = 0.0, clock()
-    plan = [(num_round, rows) for num_round in range(_MOST_ROUNDS) for rows in _rows_of(model.description)]
+    rows_of = _rows_of(model.description)
+    plan = [(num_round, rows) for rows in rows_of for num_round in (0, 1)]  # one row first: it drafts most
+    plan += [(num_round, rows) for num_round in range(2, _MOST_ROUNDS) for rows in rows_of]
     try:
         for num_round, rows in plan:
             if clock() - begun > (BUDGET_S if num_round > 1 else MOST_S):
@@ -103,7 +105,7 @@ def measure_costs(
                 draft_ms = min(draft_ms or inf, 1e3 * (clock() - at) / DRAFT_DEPTH)
             model.close(ids)
         widths = [width for width in WIDTHS if (1, width) in found]
-        whole = [rows for rows in _rows_of(model.description) if all((rows, width) in found for width in widths)]
+        whole = [rows for rows in rows_of if all((rows, width) in found for width in widths)]
         cells = {(rows, width): found[rows, width] for rows in whole for width in widths}
         return WidthCosts.measured(cells, draft_ms=draft_ms, refeeds=does_refeed)
     except Exception as error:  # a family's code may raise anything
