@@ -1,15 +1,34 @@
-"""Figures of the last minutes, folded from events into `domain/health/live_figures`.
+"""Figures of the last minutes, folded from events into `domain/health/live_figures`, and of drafts since the start.
 
 A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not for
 models whose cache cannot be captured, nor for requests that demand that every token be computed.
 """
 
-from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, TokensReceived
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, RequestEnded, TokensReceived
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import LiveReading, LiveWindows
+from domain.ids import ModelId
 from domain.prefix.explanation import TAKES_NO_PART
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTotals:
+    """The draft tokens of a model's ended requests since the start, by Drafter value, and their output tokens."""
+
+    num_output: int = 0
+    proposed: Counter[str] = field(default_factory=Counter[str])
+    accepted: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """The mean of output tokens that a decode step gives a sequence; None before the first."""
+        num_steps = self.num_output - self.accepted.total()
+        return self.num_output / num_steps if num_steps > 0 else None
 
 
 class LiveFigures(EventRouter):
@@ -19,6 +38,7 @@ class LiveFigures(EventRouter):
         self._clock = clock
         self._timelines = timelines
         self._windows = LiveWindows()
+        self._drafts: dict[ModelId, DraftTotals] = {}
         super().__init__(
             "live figures",
             {
@@ -26,12 +46,29 @@ class LiveFigures(EventRouter):
                 PrefillChunkComputed: self._computed,
                 FirstToken: self._first_token,
                 TokensReceived: self._received,
+                RequestEnded: self._ended,
             },
         )
 
     def read(self) -> LiveReading:
         """The present figures. Any thread."""
         return self.between(lambda: self._windows.read(self._clock.now_ns()))
+
+    def drafts(self, model: ModelId) -> DraftTotals:
+        """The draft tokens of a model. Any thread."""
+        return self.between(lambda: self._drafts.get(model, DraftTotals()))
+
+    def _ended(self, event: RequestEnded) -> None:
+        timeline, usage = self._timelines.of(event.id), event.usage
+        if timeline is None or timeline.ended is not event:
+            return
+        seen = self._drafts.get(timeline.model, DraftTotals())
+        self._drafts[timeline.model] = replace(
+            seen,
+            num_output=seen.num_output + usage.completion_tokens,
+            proposed=seen.proposed + Counter(usage.proposed),
+            accepted=seen.accepted + Counter(usage.accepted),
+        )
 
     def _matched(self, event: PrefixMatched) -> None:
         if (timeline := self._timelines.of(event.id)) is not None and timeline.is_first_lookup(event):

@@ -98,6 +98,11 @@ class ModelDescription:
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
 
+    @property
+    def drafting(self) -> SpeculationMode:
+        """The drafters that are used: those of `speculation`; OFF where drafts are not verified."""
+        return SpeculationMode.OFF if self.width_costs is None else self.speculation
+
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""
         if context_length is None or context_length >= self.context_length:

@@ -10,9 +10,11 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
+from application.services.live_figures import DraftTotals, LiveFigures
 from application.services.text_side.models.model_finder import ModelStanding
 from application.use_cases.models import ModelEntry
 from domain.ids import ModelId
+from domain.models.model_card import ModelDescription
 from domain.models.state_layout import StateKind, StateLayout
 from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
@@ -45,10 +47,24 @@ class LayersBody(Struct):
     layers: int
 
 
+class SpeculationBody(Struct):
+    """The speculative decoding of a loaded model. `mode`: the drafters that may be used; `off` too where drafts cannot
+    be verified. `own_drafter`: its head (`mtp`) or draft model (`draft`), else null; `note`: why the head in its files
+    is not used. Since the start: `proposed` and `accepted` tokens by drafter, and the output tokens that a decode step
+    gives a request, null before the first."""
+
+    mode: str
+    own_drafter: str | None
+    note: str
+    proposed: dict[str, int]
+    accepted: dict[str, int]
+    tokens_per_step: float | None
+
+
 class ManagedBody(Struct):
     """A model that can be managed. `bytes`: of its weights as they are loaded, or else as they lie in its files.
     `adapter`: folder of the adapter over them, else null. `sampling`: what requests have that do not say, once it is
-    loaded. `layout`: null before."""
+    loaded. `layout`, `speculation`: null before."""
 
     standing: StandingBody
     bytes: int
@@ -56,6 +72,7 @@ class ManagedBody(Struct):
     adapter: str | None
     sampling: dict[str, float]
     layout: list[LayersBody] | None
+    speculation: SpeculationBody | None
 
 
 class RoomBody(Struct):
@@ -81,7 +98,8 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
         room = models.room
         entries = await models.all()
         return ManagedListBody(
-            [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
+            [_managed(entry, services.admin.figures) for entry in entries],
+            RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes),
         )
 
     def action(name: str, work: Callable[[ModelId], ModelStanding | Awaitable[ModelStanding]]) -> HTTPRouteHandler:
@@ -107,7 +125,7 @@ def _standing(id: ModelId, standing: ModelStanding) -> StandingBody:
     return StandingBody(id, standing.residence.value, standing.is_pinned, standing.num_leases, standing.idle_ttl_s)
 
 
-def _managed(entry: ModelEntry) -> ManagedBody:
+def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
     source, model = entry.source, entry.description
     return ManagedBody(
         _standing(source.id, entry.standing),
@@ -116,6 +134,19 @@ def _managed(entry: ModelEntry) -> ManagedBody:
         source.adapter or None,
         dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
+        None if model is None else _speculation(model, figures.drafts(source.id)),
+    )
+
+
+def _speculation(model: ModelDescription, drafts: DraftTotals) -> SpeculationBody:
+    rate = drafts.tokens_per_step
+    return SpeculationBody(
+        model.drafting.value,
+        None if model.own_drafter is None else model.own_drafter.value,
+        model.drafter_note,
+        dict(drafts.proposed),
+        {drafter: drafts.accepted[drafter] for drafter in drafts.proposed},
+        None if rate is None else round(rate, 3),
     )
 
 

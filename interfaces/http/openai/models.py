@@ -32,7 +32,8 @@ class TemplateBody(Struct):
 class LoadedBody(Struct):
     """The properties of a loaded model. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if
     not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
-    shows, null without one."""
+    shows, null without one. `speculation`: the drafters that are used, `off` where drafts cannot be verified;
+    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither."""
 
     model_type: str
     dtype: str
@@ -45,6 +46,8 @@ class LoadedBody(Struct):
     prefix_reuse_note: str
     output_format: str
     chat_template: TemplateBody | None
+    speculation: str
+    own_drafter: str | None
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
@@ -116,4 +119,6 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         reuse_note,
         tokenizer.output_format,
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
+        model.drafting.value,
+        None if model.own_drafter is None else model.own_drafter.value,
     )

@@ -111,6 +111,26 @@ def test_an_answer_that_stops_inside_a_draft_is_cut_and_counted_there(service: F
     assert 0 < accepted < answer["usage"]["completion_tokens"]
 
 
+def test_lists_of_models_show_what_is_drafted(service: FakeService) -> None:
+    ask(service, CHAT, DIALECTS["chat"].body)
+    managed = {one["standing"]["id"]: one["speculation"] for one in service.client.get("/models").json()["data"]}
+    found = managed["fake-attention"]
+    assert (found["mode"], found["own_drafter"], found["note"]) == ("auto", None, "")
+    assert found["proposed"]["ngram"] >= found["accepted"]["ngram"] > 20
+    assert found["tokens_per_step"] > 1.2
+    assert managed["fake-windowed"] is None, "it is not loaded"
+    listed = {one["id"]: one["cairn"] for one in service.client.get("/v1/models").json()["data"]}
+    assert (listed["fake-attention"]["speculation"], listed["fake-attention"]["own_drafter"]) == ("auto", None)
+
+
+def test_the_openapi_document_has_the_fields(service: FakeService) -> None:
+    schemas = service.client.get("/schema/openapi.json").json()["components"]["schemas"]
+    for name in ("MessagesRequest", "ResponsesRequest", "CompletionRequest", "ChatRequest", "GenerateRequest"):
+        assert "speculation" in schemas[name]["properties"]
+    assert {"speculation", "prediction"} <= schemas["ChatCompletionRequest"]["properties"].keys()
+    assert "completion_tokens_details" in schemas["UsageBody"]["properties"]
+
+
 def test_the_choices_of_a_stream_are_summed(service: FakeService) -> None:
     body = {"messages": ASKED, "max_tokens": MOST, "stream_options": {"include_usage": True}, "stream": True}
     totals = list[int]()

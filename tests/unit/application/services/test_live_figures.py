@@ -1,12 +1,15 @@
 """Figures folded from events: what counts, what counts once, and that nothing grows."""
 
+from dataclasses import replace
+
 from adapters.fake.environment import FakeClock
 from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import LiveReading
-from domain.ids import RequestId
+from domain.ids import ModelId, RequestId
+from domain.request.request import Usage
 from tests.support.telemetry.event_script import START_NS, Script, at
 
 
@@ -76,6 +79,21 @@ def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
     found = read(figures)
     assert totals(found) == {"hot": 512, "computed": 513, "recomputed": 2}
     assert found.reuse[0].num_lookups == 1
+
+
+def test_drafts_add_up_by_model_over_all_ended_requests() -> None:
+    figures = Figures()
+    for id, usage in {
+        "a": Usage(9, 30, proposed={"ngram": 20}, accepted={"ngram": 18}),
+        "b": Usage(9, 20, proposed={"ngram": 10, "mtp": 5}, accepted={"ngram": 7}),
+        "c": Usage(9, 10),
+    }.items():
+        figures.emit(Script(id).queued())
+        figures.emit(replace(Script(id).ended(), usage=usage))
+    found = figures.figures.drafts(ModelId("demo"))
+    assert (found.proposed, found.accepted) == ({"ngram": 30, "mtp": 5}, {"ngram": 25})
+    assert found.tokens_per_step == 60 / 35
+    assert figures.figures.drafts(ModelId("other")).tokens_per_step is None
 
 
 def test_a_request_of_many_choices_is_looked_up_once() -> None:

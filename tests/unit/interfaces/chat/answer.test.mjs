@@ -11,6 +11,9 @@ function folded(...chunks) {
   return answer;
 }
 
+const USAGE = { prompt_tokens: 9, completion_tokens: 3, prompt_tokens_details: { cached_tokens: 4 } };
+const DRAFTED = { accepted_prediction_tokens: 2, rejected_prediction_tokens: 1 };
+
 test("text, reasoning and usage are folded, and the times of first and last piece are kept", () => {
   const answer = folded(
     { model: "m", ...delta({ role: "assistant", content: "" }) },
@@ -18,14 +21,15 @@ test("text, reasoning and usage are folded, and the times of first and last piec
     delta({ content: "a" }),
     delta({ content: "b" }),
     finish("stop"),
-    { choices: [], usage: { prompt_tokens: 9, completion_tokens: 3, prompt_tokens_details: { cached_tokens: 4 } } },
+    { choices: [], usage: { ...USAGE, completion_tokens_details: DRAFTED } },
   );
   end(answer);
   const { content, reasoning, model, state, firstMs, lastMs, usage } = answer;
   assert.deepEqual({ content, reasoning, model, state, firstMs, lastMs }, {
     content: "ab", reasoning: "hm", model: "m", state: "done", firstMs: 200, lastMs: 400,
   });
-  assert.deepEqual(usage, { promptTokens: 9, completionTokens: 3, reusedTokens: 4 });
+  const drafted = { acceptedTokens: 2, rejectedTokens: 1 };
+  assert.deepEqual(usage, { promptTokens: 9, completionTokens: 3, reusedTokens: 4, ...drafted });
 });
 
 test("pieces of tool calls are put together by index, and none can leave a hole", () => {

@@ -24,6 +24,11 @@ test("usage is what counts, and the header says from where", () => {
   });
 });
 
+test("drafted tokens are shown where there were any", () => {
+  const usage = { promptTokens: 9, completionTokens: 200, reusedTokens: 0, acceptedTokens: 96, rejectedTokens: 24 };
+  assert.equal(Object.fromEntries(shownFigures(answer({ usage }))).drafted, "96 of 120 tokens accepted");
+});
+
 test("an answer that was cut off is told by the header, and its tokens are about", () => {
   const told = figures(answer({ cache: HEADER, firstMs: 100, lastMs: 1100, numDeltas: 11 }));
   assert.equal(told.promptTokens, 1012);

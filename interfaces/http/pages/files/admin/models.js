@@ -2,7 +2,7 @@
 
 import { ApiError, ask } from "../shared/api.js";
 import { byId, h, setText } from "../shared/dom.js";
-import { bytes, count } from "../shared/format.js";
+import { bytes, count, percent } from "../shared/format.js";
 import { question, tell } from "./question.js";
 import { fill, reconcile, row, twoLines } from "./rows.js";
 
@@ -63,7 +63,7 @@ function update(tableRow, model) {
   pinned.hidden = !standing.pinned;
   setText(cells[2], bytes(model.bytes));
   setText(cells[3], count(model.context_length));
-  twoLines(cells[4], layoutText(model), loaded === null ? "" : howText(loaded));
+  twoLines(cells[4], layoutText(model), loaded === null ? "" : `${howText(loaded)}${draftText(model.speculation)}`);
   setText(cells[5], standing.requests === 0 ? "nobody" : `${count(standing.requests)} requests`);
   const [load, unload, pin, unpin] = cells[6].children;
   const isHere = standing.state === "loaded" || standing.state === "loading";
@@ -83,6 +83,17 @@ function layoutText({ layout }) {
 function howText({ model_type: type, dtype, decode_mode: mode, prefix_reuse: reuses, prefix_reuse_note: note }) {
   const reuse = reuses ? "" : ` · no reuse: ${note}`;
   return `${type}, ${dtype}${mode === "batched" ? "" : `, decodes ${mode}`}${reuse}`;
+}
+
+/** " · drafts: auto with mtp, accepted: mtp 80 % of 120, 1.80 tokens a step": since the start. */
+function draftText(told) {
+  if (!told) return "";
+  const { mode, own_drafter: own, note, proposed, accepted, tokens_per_step: rate } = told;
+  const shareOf = ([drafter, num]) => `${drafter} ${percent(accepted[drafter] / num)} of ${count(num)}`;
+  const shares = Object.entries(proposed).map(shareOf);
+  const speed = rate === null ? "" : `, ${rate.toFixed(2)} tokens a step`;
+  const share = shares.length === 0 ? "" : `, accepted: ${shares.join(", ")}${speed}`;
+  return ` · drafts: ${mode}${own === null ? "" : ` with ${own}`}${share}${note ? ` · ${note}` : ""}`;
 }
 
 async function unloadModel(id) {

@@ -101,6 +101,8 @@ function usageOf(usage) {
     promptTokens: usage.prompt_tokens,
     completionTokens: usage.completion_tokens,
     reusedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
+    acceptedTokens: usage.completion_tokens_details?.accepted_prediction_tokens ?? 0,
+    rejectedTokens: usage.completion_tokens_details?.rejected_prediction_tokens ?? 0,
   };
 }
 

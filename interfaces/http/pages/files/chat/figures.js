@@ -16,7 +16,8 @@ export function parseCacheHeader(header) {
 
 /**
  * @returns {{promptTokens: number | null, reusedTokens: number | null, tiers: Array<[string, number]>, reason: string,
- *   outputTokens: number | null, isCounted: boolean, tokensPerS: number | null, firstMs: number | null}}
+ *   outputTokens: number | null, isCounted: boolean, acceptedTokens: number, draftedTokens: number,
+ *   tokensPerS: number | null, firstMs: number | null}}
  * `outputTokens` are the server's count, or else (`isCounted` false) the pieces that came: a token or more each.
  */
 export function figures(answer) {
@@ -30,6 +31,8 @@ export function figures(answer) {
     reason: cache?.get("reason") ?? "",
     outputTokens,
     isCounted: answer.usage !== null,
+    acceptedTokens: answer.usage?.acceptedTokens ?? 0,
+    draftedTokens: (answer.usage?.acceptedTokens ?? 0) + (answer.usage?.rejectedTokens ?? 0),
     tokensPerS: rate(outputTokens, answer),
     firstMs: answer.firstMs,
   };
@@ -57,6 +60,9 @@ export function shownFigures(answer) {
   if (told.tokensPerS !== null) shown.push(["speed", `${about}${brief(told.tokensPerS)} tokens/s`]);
   if (told.firstMs !== null) shown.push(["first token", seconds(told.firstMs / 1000)]);
   if (told.outputTokens !== null) shown.push(["answer", `${about}${count(told.outputTokens)} tokens`]);
+  if (told.draftedTokens > 0) {
+    shown.push(["drafted", `${count(told.acceptedTokens)} of ${count(told.draftedTokens)} tokens accepted`]);
+  }
   if (told.promptTokens !== null) shown.push(["prompt", `${count(told.promptTokens)} tokens`]);
   if (told.reusedTokens !== null) shown.push(["reused", reused(told)]);
   return shown;
