@@ -9,6 +9,7 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 
+from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import check_source
@@ -22,6 +23,7 @@ from domain.models.state_layout import StateKind
 from domain.request.sampling import SamplingParams
 from domain.speculation.drafter import Drafter, SpeculationMode
 from tests.support.engines.finish_load import finish_load
+from tests.support.mlx.demo_chats import tokenizer
 from tests.support.mlx.tiny_heads import FAMILIES, head_folder, head_weights, load_head
 from tests.support.mlx.tiny_models import build, write_folder
 from tests.support.stores.state_replay import capture, new_id, open_at, prompt_of, whole_state
@@ -33,6 +35,12 @@ DRAWN = SamplingParams(temperature=1.0, top_p=0.95, presence_penalty=0.3)
 SLOW = pytest.mark.slow
 DEPTH = 3
 NUM_NEW = 24
+
+_REPEAT = (
+    "<|im_start|>user\nRepeat: The village has a school, a bakery and a short railway line. Most visitors come in"
+    " autumn, when the air is clear.<|im_end|>\n<|im_start|>assistant\n"
+)
+"""Its answer is longer than NUM_NEW tokens."""
 
 
 class Answer(NamedTuple):
@@ -88,6 +96,16 @@ def test_a_right_head_is_accepted(name: str, tmp_path: Path) -> None:
     found = answer(model)
     assert found.token_ids == plain(model)
     assert found.num_accepted >= 0.8 * found.num_proposed > 0
+
+
+def test_the_embedded_head_expects_what_its_trunk_says() -> None:
+    """It was trained outside: another hidden state, position or order of joining than here would make it guess."""
+    source = ModelSource(EMBEDDED_IDS[1], str(embedded_folder(EMBEDDED_IDS[1])))
+    model = finish_load(MlxEngine().load(source, LoadOptions(dtype="float32")))
+    prompt = tuple(tokenizer().encode(_REPEAT, add_special_tokens=False).ids)
+    found = answer(model, prompt)
+    assert found.token_ids == plain(model, prompt)
+    assert found.num_accepted >= 0.6 * found.num_proposed > 0
 
 
 def test_drafts_are_drawn_with_the_noise_of_their_positions(model: MlxModel) -> None:
