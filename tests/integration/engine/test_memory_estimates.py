@@ -14,8 +14,8 @@ import pytest
 
 from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.assembly import is_worth_measuring, measure_chunks
-from adapters.mlx.loading.network import network_of
+from adapters.mlx.loading.assembly import assemble, is_worth_measuring, measure_chunks
+from adapters.mlx.loading.network import ModelFacts, network_of
 from adapters.mlx.memory import PeakMeter, highest_bytes, shape_of_network, state_costs
 from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
@@ -83,11 +83,13 @@ def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
 
 
 def test_without_room_nothing_is_measured():
-    model = tiny_models.tiny_model("llama")
-    assert finish_load(measure_chunks(model, CHUNK, 1 << 20)) == {}
+    short = {"max_position_embeddings": 1024}
+    facts = ModelFacts(tiny_models.config_of("llama", **short))
+    model = finish_load(assemble(tiny_models.build("llama", **short), ModelId("llama"), facts))
+    assert finish_load(measure_chunks(model, CHUNK, 1 << 18)) == {}
     assert finish_load(measure_chunks(model, 1 << 20, None)) == {}, "longer than its context"
-    assert list(finish_load(measure_chunks(model, 1024, None))) == [1024, 4096], "as far as its context goes"
-    assert list(finish_load(measure_chunks(model, 3072, None))) == [3072]
+    assert list(finish_load(measure_chunks(model, 256, None))) == [256, 1024], "as far as its context goes"
+    assert list(finish_load(measure_chunks(model, 768, None))) == [768]
     assert not model.open_ids()
 
 
