@@ -32,7 +32,7 @@ UNKNOWN = "llama"
 BLOCK, GRID = 64, 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)
 NUM_PROMPT, EDIT_AT = 160, 138
-WANTED: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
+WANTED: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
 
 
 def some_tokens(count: int, seed: int) -> list[int]:
