@@ -40,7 +40,10 @@ MOST_S = 2.0
 COSTS_NAME = "width-costs.json"
 
 _MOST_ROUNDS = 4
-_FIRST_LENGTH, _MORE_A_ROUND = 64, sum(WIDTHS) + 4
+_MORE_PLAIN = (1, 1)
+"""A disturbed plain step would make all drafts look cheap, so it is measured more often than wider passes."""
+
+_FIRST_LENGTH, _MORE_A_ROUND = 64, sum((*_MORE_PLAIN, *WIDTHS)) + 4
 _NUM_TOY_TOKENS = 100
 _IDS = tuple(SequenceId(-2 - index) for index in range(MOST_ROWS))
 
@@ -93,7 +96,7 @@ def measure_costs(
                 break
             ids = _IDS[:rows]
             _start(model, ids, _FIRST_LENGTH + num_round * _MORE_A_ROUND)
-            for width in WIDTHS:
+            for width in (*_MORE_PLAIN, *WIDTHS):
                 yield
                 at = clock()
                 if at - begun > MOST_S or not model.try_pass(ids, width):
