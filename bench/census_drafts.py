@@ -17,7 +17,7 @@ from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
 from tests.support.stores.state_replay import Captured, open_at, prompt_of
 
-NUM_NEW = 16
+NUM_NEW = 14
 DEPTH = 4
 SHARES = (1.0, 0.7, None, 0.0, 0.7)
 """Of right tokens in a draft, in turn; None for no draft."""

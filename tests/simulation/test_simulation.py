@@ -1,10 +1,15 @@
 """Random workloads through the real services: right answers, exact accounting, sound storage, nothing left behind."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 
+from adapters.fake.leaves import RecurrentLeaf
+from adapters.fake.model import FakeModel
+from application.ports.compute import DecodeStart
 from application.services.prefix.live_tier import LiveState
 from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid
@@ -44,6 +49,22 @@ def test_a_wrong_take_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(LiveState, "reach", careless)
     with pytest.raises(AssertionError, match=r"wrong token|more was reused"):
+        play_all(range(NUM_QUICK))
+
+
+def test_a_rejected_token_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a recurrent state keeps what a rejected draft did to it."""
+    verify = FakeModel._verify
+
+    def careless(self: FakeModel, state: Any, start: DecodeStart, proposal: Sequence[int]) -> Any:
+        given = verify(self, state, start, proposal)
+        for leaf in state.leaves.values() if len(given) <= len(proposal) else ():
+            if isinstance(leaf, RecurrentLeaf):
+                leaf.append(1)
+        return given
+
+    monkeypatch.setattr(FakeModel, "_verify", careless)
+    with pytest.raises(AssertionError, match="wrong token"):
         play_all(range(NUM_QUICK))
 
 
