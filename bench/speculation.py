@@ -153,7 +153,7 @@ def _accepted(timeline: Timeline) -> int:
 def serve(options: argparse.Namespace, results: Results) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(
-            ["cairn", "serve", options.model, "--store", folder], "/ready", Path(folder) / "server.log"
+            ["cairn", "serve", options.model, "--store", str(Path(folder) / "store")], "/health", Path(folder) / "server.log"
         )
         with server:
             served = Served(server.url, options.model, results, time.monotonic() + options.seconds)
@@ -272,8 +272,8 @@ class Scripted:
 
 def scripted(options: argparse.Namespace, results: Results) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(options.model) if options.model else made(options.shape, Path(folder))
-        engine = MlxEngine()
+        path = Path(options.model) if options.model else made(options.shape, Path(folder) / "model")
+        engine = MlxEngine(Path(folder))  # which measures the costs of widths
         model = finish_load(engine.load(ModelSource(ModelId("bench"), str(path)), LoadOptions()))
         costs = model.description.width_costs
         if costs is None:
