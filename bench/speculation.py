@@ -153,7 +153,9 @@ def _accepted(timeline: Timeline) -> int:
 def serve(options: argparse.Namespace, results: Results) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(
-            ["cairn", "serve", options.model, "--store", str(Path(folder) / "store")], "/health", Path(folder) / "server.log"
+            ["cairn", "serve", options.model, "--store", str(Path(folder) / "store")],
+            "/health",
+            Path(folder) / "server.log",
         )
         with server:
             served = Served(server.url, options.model, results, time.monotonic() + options.seconds)

@@ -12,7 +12,7 @@ turns on within a few steps; after failures a probe's cost has to be earned firs
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import inf, isfinite, prod
@@ -28,6 +28,10 @@ MOST_CREDIT = 4.0
 """In plain steps. With ALLOWANCE it bounds the cost of drafts that are all wrong to 2 % of 400 tokens."""
 
 PROBE_CREDIT = MOST_CREDIT / 2
+
+MOST_FACTOR, LEARNT_STEPS, FORGOTTEN_STEPS = 8.0, 8, 256
+"""A step with a draft counts as at most so many times the table's cost; an average over so many steps corrects it; and
+after so many plain steps the correction is mostly forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,11 @@ class WidthCosts:
         """The largest depth whose width was measured."""
         return self.widths[-1] - 1
 
+    def scaled(self, factor: float) -> "WidthCosts":
+        """Returns the costs with every pass of a draft dearer by `factor`."""
+        passes = tuple((first, *(cost * factor for cost in wider)) for first, *wider in self.pass_ms)
+        return replace(self, pass_ms=passes, draft_ms=self.draft_ms * factor)
+
     def cost(self, rows: int, width: int) -> float:
         """Returns the milliseconds of a pass, interpolated; infinite beyond the rows and widths that were measured."""
         if not 1 <= rows <= self.rows[-1] or not 1 <= width <= self.widths[-1]:
@@ -129,12 +138,17 @@ def depth_of(costs: WidthCosts, probabilities: Sequence[float], most: int, *, is
 
 
 class DepthControl:
-    """The depths of one model's decode steps, bounded by a credit (see the module). Not thread-safe."""
+    """The depths of one model's decode steps, bounded by a credit (see the module). Not thread-safe.
+
+    Costs were measured on short sequences. If verification turns out dearer than the table says, in relation to plain
+    steps (on long sequences of some devices), `costs` follows; it comes back slowly while nothing is drafted."""
 
     def __init__(self, costs: WidthCosts) -> None:
-        self.costs = costs
+        self.measured = self.costs = costs
         self.credit = MOST_CREDIT
         """In plain steps of as many rows as the step that it pays for."""
+        self._plain_over = self._factor = 1.0
+        """The duration of plain steps as a multiple of the table's, and that of steps with drafts as one of both."""
 
     def depth(self, probabilities: Sequence[float], most: int, *, is_drafting: bool = False) -> int:
         """Returns the number of tokens to draft for every row in the next step, at most `most`; 0 for a plain step.
@@ -149,17 +163,37 @@ class DepthControl:
             return depth
         return int(depth_of(self.costs, [1.0] * len(probabilities), 1, is_drafting=True) > 0)
 
-    def record(self, rows: int, num_proposed: int = 0, num_accepted: int = 0, *, is_drafting: bool = False) -> None:
+    def record(
+        self, rows: int, num_proposed: int = 0, num_accepted: int = 0, *, is_drafting: bool = False, ms: float = 0.0
+    ) -> None:
         """Books a step of `rows` rows. `num_proposed`: tokens verified a row, 0 for a plain step; `num_accepted`: of
-        the worst row, so each has put out one token more. `is_drafting`: the model's own drafter has run."""
-        costs, plain = self.costs, self.costs.cost(rows, 1)
-        earned = ALLOWANCE * (1 + num_accepted)
-        if num_proposed and plain < inf:
-            spent = costs.cost(rows, 1 + num_proposed) + num_proposed * costs.draft_ms * is_drafting
-            if costs.refeeds and num_accepted < num_proposed:
-                spent += costs.cost(rows, 1 + num_accepted)
+        the worst row, so each has put out one token more. `is_drafting`: the model's own drafter has run. `ms`: the
+        step's duration; 0 if unknown."""
+        plain, earned = self.costs.cost(rows, 1), ALLOWANCE * (1 + num_accepted)
+        if plain < inf:
+            spent = _spent(self.costs, rows, num_proposed, num_accepted, is_drafting=is_drafting)
             earned += 1 + num_accepted - spent / plain
+            if ms > 0:
+                expected = _spent(self.measured, rows, num_proposed, num_accepted, is_drafting=is_drafting)
+                self._learn(ms / expected, is_plain=not num_proposed)
         self.credit = min(MOST_CREDIT, self.credit + earned)
+
+    def _learn(self, over: float, *, is_plain: bool) -> None:
+        if is_plain:
+            self._plain_over += (over - self._plain_over) / LEARNT_STEPS
+            self._factor += (1 - self._factor) / FORGOTTEN_STEPS
+        else:
+            self._factor += (min(over / self._plain_over, MOST_FACTOR) - self._factor) / LEARNT_STEPS
+        factor = max(1.0, round(self._factor, 1))
+        self.costs = self.measured if factor == 1.0 else self.measured.scaled(factor)
+
+
+def _spent(costs: WidthCosts, rows: int, num_proposed: int, num_accepted: int, *, is_drafting: bool) -> float:
+    """Returns the milliseconds of a step by the table."""
+    spent = costs.cost(rows, 1 + num_proposed) + num_proposed * costs.draft_ms * is_drafting
+    if costs.refeeds and num_accepted < num_proposed:
+        spent += costs.cost(rows, 1 + num_accepted)
+    return spent
 
 
 def _best(costs: WidthCosts, probabilities: Sequence[float], options: "Iterator[Outlook] | Sequence[Outlook]") -> int:

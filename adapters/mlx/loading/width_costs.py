@@ -37,6 +37,10 @@ BUDGET_S = 0.5
 MOST_S = 2.0
 """After so long measuring ends, with the widths and rows that were measured by then."""
 
+WARM_UP_S = 20.0
+"""A GPU's kernels are compiled by the first pass of each width and number of rows. Those passes are not measured, and
+may take so long together, once on a machine."""
+
 COSTS_NAME = "width-costs.json"
 
 _MOST_ROUNDS = 4
@@ -86,11 +90,13 @@ def measure_costs(
 ) -> Generator[None, None, WidthCosts | None]:
     """Returns the costs, measured a pass at a time; None if the model cannot compute one. Leaves nothing behind."""
     found: dict[tuple[int, int], float] = {}
-    draft_ms, begun = 0.0, clock()
     rows_of = _rows_of(model.description)
     plan = [(num_round, rows) for rows in rows_of for num_round in (0, 1)]  # one row first: it drafts most
     plan += [(num_round, rows) for num_round in range(2, _MOST_ROUNDS) for rows in rows_of]
     try:
+        if not on_cpu():
+            yield from _warm_up(model, rows_of, clock)
+        draft_ms, begun = 0.0, clock()
         for num_round, rows in plan:
             if clock() - begun > (BUDGET_S if num_round > 1 else MOST_S):
                 break
@@ -115,6 +121,18 @@ def measure_costs(
         _logger.warning("%s does not draft: its passes could not be measured: %s", model.description.id, error)
         return None
     finally:
+        model.close(_IDS)
+
+
+def _warm_up(model: MlxModel, rows_of: Sequence[int], clock: Callable[[], float]) -> Generator[None, None, None]:
+    end = clock() + WARM_UP_S
+    for rows in rows_of:
+        _start(model, _IDS[:rows], _FIRST_LENGTH)
+        for width in WIDTHS:
+            yield
+            if clock() > end:
+                break
+            model.try_pass(_IDS[:rows], width)
         model.close(_IDS)
 
 

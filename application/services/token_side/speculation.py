@@ -93,8 +93,10 @@ class Speculation:
         """Runs a decode step of these rows, with drafts where they pay. A fault of the drafts costs only the drafts."""
         described = model.description
         drafts = self._batcher.attempt("speculation.draft", lambda: self._drafts(described, rows)) or NO_DRAFTS
+        begun_ns = self._batcher.now_ns()
         results = model.decode(list(rows), drafts)
-        self._batcher.attempt("speculation.learn", lambda: self._learn(described, rows, results))
+        ms = (self._batcher.now_ns() - begun_ns) / 1e6
+        self._batcher.attempt("speculation.learn", lambda: self._learn(described, rows, results, ms))
         return results
 
     def _drafts(self, model: ModelDescription, rows: Rows) -> Mapping[SequenceId, Draft]:
@@ -119,8 +121,8 @@ class Speculation:
         tokens = {id: proposal.token_ids[: 1 + depth] for id, proposal in found.items()} if depth else {}
         return {id: Draft(tokens.get(id, ()), own_depth) for id in rows}
 
-    def _learn(self, model: ModelDescription, rows: Rows, results: Sequence[DecodeResult]) -> None:
-        """Takes the results of a step into account."""
+    def _learn(self, model: ModelDescription, rows: Rows, results: Sequence[DecodeResult], ms: float) -> None:
+        """Takes the results of a step and its duration into account."""
         control = self._controls.get(model.id)
         if control is None or not results:
             return
@@ -133,10 +135,11 @@ class Speculation:
             max((result.num_proposed for result in verified), default=0),
             min((result.num_accepted for result in verified), default=0),
             is_drafting=any(result.is_own_draft for result in verified),
+            ms=ms,
         )
 
     def _control(self, id: ModelId, costs: WidthCosts) -> DepthControl:
         control = self._controls.get(id)
-        if control is None or control.costs is not costs:  # loaded, or loaded once more
+        if control is None or control.measured is not costs:  # loaded, or loaded once more
             control = self._controls[id] = DepthControl(costs)
         return control

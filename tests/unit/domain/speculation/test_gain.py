@@ -112,3 +112,26 @@ def test_credit_pays_for_probes_where_the_estimate_advises_against_drafting():
 def test_what_could_not_pay_if_all_were_accepted_is_not_probed():
     control = DepthControl(WidthCosts.measured(UNPLANNED_CUDA))
     assert control.depth([0.1], 15, is_drafting=True) == 0
+
+
+def test_costs_follow_steps_that_take_longer_than_the_table_says() -> None:
+    """On a long sequence a draft costs three times the table's: it is given up, and tried again much later."""
+    control = DepthControl(WidthCosts.measured({(1, width): 10.0 + width for width in (1, 2, 5, 9)}))
+    assert control.depth([0.7], 8) > 0
+    for _ in range(40):
+        depth = control.depth([0.7], 8)
+        table_ms = control.measured.cost(1, 1 + depth)
+        control.record(1, depth, depth, ms=3 * table_ms if depth else table_ms)
+    assert control.depth([0.7], 8) == 0
+    for _ in range(2000):
+        control.record(1, ms=11.0)
+    assert control.depth([0.7], 8) > 0
+
+
+def test_a_machine_that_is_slower_in_all_steps_changes_no_decision() -> None:
+    control = DepthControl(WidthCosts.measured({(1, width): 10.0 + width for width in (1, 2, 5, 9)}))
+    before = control.depth([0.8], 8)
+    for number in range(100):
+        depth = before if number % 2 else 0
+        control.record(1, depth, depth, ms=2.5 * control.measured.cost(1, 1 + depth))
+    assert control.depth([0.8], 8) == before
