@@ -2,11 +2,16 @@
 
 import msgspec
 import pytest
+from anthropic.types import Message
+from openai.types.responses import Response
 
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import Finished, TextDelta
+from interfaces.http.answering.collected import Collected
+from interfaces.http.anthropic.answer import message_body
 from interfaces.http.openai.shared import usage_body
-from tests.support.http.golden import framings
+from interfaces.http.responses.answer import response_body
+from tests.support.http.golden import RESPONSES_REQUEST, framings, started
 from tests.support.http.wire_scenarios import transcript
 
 USAGE = Usage(10, 8, proposed={"ngram": 6, "mtp": 4}, accepted={"ngram": 5, "mtp": 2})
@@ -23,3 +28,14 @@ def test_choices_are_summed_and_without_drafts_there_are_zeros() -> None:
     for usages, expected in (([USAGE, plain, USAGE], (14, 6)), ([plain, plain, plain], (0, 0))):
         details = msgspec.to_builtins(usage_body(usages, 3).completion_tokens_details)
         assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == expected
+
+
+def test_official_models_read_answers_with_them() -> None:
+    choice = Collected((TextDelta("Hi", (1,)),), Finished(FinishReason.STOP, USAGE))
+    message = msgspec.json.encode(message_body(None, started("msg-1"), [choice]))
+    assert Message.model_validate_json(message, strict=True).usage.output_tokens == 8
+    response = Response.model_validate_json(
+        msgspec.json.encode(response_body(RESPONSES_REQUEST, started("resp-1"), [choice])), strict=True
+    )
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens == 0
