@@ -9,7 +9,7 @@ every few seconds, tries to open it, so no lookup waits for an opening.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
@@ -29,9 +29,7 @@ from application.ports.block_store import (
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from domain.id_row import IdRow
-from domain.ids import BlockHash, GroupIndex
-from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record
 
 RETRY_S, MAX_RETRY_S = 5.0, 60.0
 """Seconds until the second try, and at most between tries; each pause is twice the last."""
@@ -48,12 +46,14 @@ class AwaitedStore(ForwardingStore):
         self,
         opens: Callable[[], BlockStore],
         empties: Callable[[], None],
+        empty: BlockStore,
         failure: StoreOpenError,
         events: EventSink,
         clock: Clock,
     ) -> None:
-        """`failure`: the reason for which the first attempt failed."""
-        super().__init__(_AbsentStore(failure, empties))
+        """`empty`: an empty store, in place of the one that cannot be opened. `failure`: the reason for which the first
+        attempt failed."""
+        super().__init__(_AbsentStore(empty, failure, empties))
         self._opens = opens
         self._failure = failure.failure
         self._events = events
@@ -126,44 +126,16 @@ class AwaitedStore(ForwardingStore):
         self._events.emit(StoreOpened(now_ns - self._began_ns, now_ns))
 
 
-class _AbsentStore:
+class _AbsentStore(ForwardingStore):
     """An empty BlockStore that refuses every put; see the port."""
 
-    def __init__(self, failure: StoreOpenError, empties: Callable[[], None]) -> None:
+    def __init__(self, empty: BlockStore, failure: StoreOpenError, empties: Callable[[], None]) -> None:
+        super().__init__(empty)
         self._failure = failure
         self._empties = empties
 
-    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
-        return ()
-
-    def watch(self, note_gone: NoteGone) -> None:
-        return
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        return [None] * len(keys)
-
-    def touch(self, keys: Sequence[RecordKey]) -> None:
-        return
-
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
-        return ()
-
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        return
-
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return PutOutcome.UNAVAILABLE
-
-    def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        return partial(self.put, records)
-
-    def delete(self, keys: Sequence[RecordKey]) -> int:
-        return 0
-
-    def flush(self) -> None:
-        return
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         if includes is not None:
@@ -176,15 +148,10 @@ class _AbsentStore:
 
     def usage(self) -> StoreUsage:
         """Reports a quota of 0 while the store is absent."""
-        return StoreUsage(
-            quota_bytes=0, stored_bytes=0, namespaces=(), faults={f"open_{self._failure.failure.value}": 1}
-        )
+        return replace(super().usage(), quota_bytes=0, faults={f"open_{self._failure.failure.value}": 1})
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = no_progress) -> IntegrityReport:
         return IntegrityReport(0, (str(self._failure),))
 
     def compact(self, advance: Advance = no_progress) -> CompactReport:
         raise self._failure
-
-    def close(self) -> None:
-        return
