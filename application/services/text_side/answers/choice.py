@@ -56,34 +56,6 @@ class Choice:
     prompt. `num_tokens`: output tokens that count so far. `is_in_engine`: False once the engine has ended it.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_calls",
-        "_content",
-        "_family",
-        "_has_failed",
-        "_held_bytes",
-        "_in_progress",
-        "_is_closed",
-        "_parse_ns",
-        "_parsed_from_ns",
-        "_parser",
-        "_proposed",
-        "_runs",
-        "_stop",
-        "_usage",
-        "admitted",
-        "id",
-        "is_in_engine",
-        "latest",
-        "num_prompt",
-        "num_tokens",
-        "number",
-        "opening",
-        "outcome",
-        "request",
-    )
-
     def __init__(
         self,
         request: GenerationRequest,

@@ -49,18 +49,14 @@ def _ignore(_id: RequestId, _request: GenerationRequest, _explanation: Explanati
 
 @dataclass(slots=True)
 class Preparation:
-    """A request before its submission. `has_model`: it no longer waits for its model."""
+    """A request before its submission. `task` prepares it, and had been cancelled `num_cancelled` times before.
+    `has_model`: it no longer waits for its model. `cancelled_for`: why it is cancelled."""
 
     request: GenerationRequest
     started_ns: int
-    has_model: bool = False
-
-
-@dataclass(slots=True)
-class _Preparing:
-    preparation: Preparation
     task: "asyncio.Task[object]"
     num_cancelled: int
+    has_model: bool = False
     cancelled_for: DomainError | None = None
 
 
@@ -76,7 +72,7 @@ class OpenRequests:
         self._clock = clock
         self.max_queue = max_queue
         self._explained = explained
-        self._preparing: dict[RequestId, _Preparing] = {}
+        self._preparing: dict[RequestId, Preparation] = {}
         self._open: dict[RequestId, tuple[Answer, Sequence[Choice]]] = {}
         self._is_cut_off = False
         self.num_waiting = 0
@@ -111,7 +107,7 @@ class OpenRequests:
 
     def preparations(self) -> Sequence[Preparation]:
         """Returns the preparations under way, the longest waiting first."""
-        return [one.preparation for one in self._preparing.values()]
+        return list(self._preparing.values())
 
     @contextmanager
     def prepare(self, request: GenerationRequest, started_ns: int) -> Generator[Preparation]:
@@ -119,9 +115,9 @@ class OpenRequests:
         deadline does, and this raises its reason in place of CancelledError."""
         task = asyncio.current_task()
         assert task is not None  # Event loop only
-        one = self._preparing[request.id] = _Preparing(Preparation(request, started_ns), task, task.cancelling())
+        one = self._preparing[request.id] = Preparation(request, started_ns, task, task.cancelling())
         try:
-            yield one.preparation
+            yield one
         except asyncio.CancelledError:
             if one.cancelled_for is not None and task.uncancel() <= one.num_cancelled:
                 raise one.cancelled_for from None
