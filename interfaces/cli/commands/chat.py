@@ -1,24 +1,15 @@
 """A conversation with a served model, in this process: the history, and one streamed answer at a time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from application.services.text_side.answers.answer import failure
 from domain.errors import DomainError
 from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Role
-from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage
+from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
-from domain.request.stream import Failed, Finished, TextDelta
+from domain.request.stream import TextDelta
 from interfaces.composition.service import Service
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer. `is_complete`: False if it was cut off by length or cancelled."""
-
-    text: str
-    usage: Usage | None
-    is_complete: bool
 
 
 class Chat:
@@ -30,7 +21,7 @@ class Chat:
         self._stop = stop
         self.history: list[ChatMessage] = [ChatMessage(Role.SYSTEM, system)] if system else []
 
-    async def ask(self, text: str, show: Callable[[str], None]) -> Reply:
+    async def ask(self, text: str, show: Callable[[str], None]) -> None:
         """Runs one turn; `show` is called with each piece of the answer. Raises DomainError, and then the turn is not
         kept.
 
@@ -46,19 +37,15 @@ class Chat:
         )
         answer = await self._service.container.generate().start([request])
         pieces: list[str] = []
-        is_failed = False
+        error: DomainError | None = None
         try:
             async for _, item in answer:
+                if (error := failure(item)) is not None:
+                    raise error
                 if isinstance(item, TextDelta) and item.text:
                     pieces.append(item.text)
                     show(item.text)
-                elif isinstance(item, Failed):
-                    is_failed = True
-                    raise item.error
-                elif isinstance(item, Finished):
-                    return Reply("".join(pieces), item.usage, item.reason is FinishReason.STOP)
-            raise DomainError("the answer ended without a reason")
         finally:
             answer.close()
-            if not is_failed:
+            if error is None:
                 self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]

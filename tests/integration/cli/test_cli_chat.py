@@ -48,8 +48,7 @@ def test_every_turn_is_kept():
     pieces: list[str] = []
 
     async def talk(chat: Chat) -> None:
-        answer = await chat.ask("one", pieces.append)
-        assert (answer.text, answer.is_complete) == ("Aye.", True)
+        await chat.ask("one", pieces.append)
         assert "".join(pieces) == "Aye."
         await chat.ask("two", pieces.append)
         assert chat.history == [
@@ -61,16 +60,6 @@ def test_every_turn_is_kept():
         ]
 
     converse(FakeOptions(reply=reply_with("Aye.")), talk, system="Be brief.")
-
-
-def test_an_answer_cut_by_length_says_so():
-    async def talk(chat: Chat) -> None:
-        answer = await chat.ask("one", str)
-        assert (answer.text, answer.is_complete) == ("Aye", False)
-        assert answer.usage is not None
-        assert answer.usage.completion_tokens == 3
-
-    converse(FakeOptions(reply=reply_with("Aye.")), talk, max_tokens=3)
 
 
 def test_a_cancelled_answer_is_kept_as_far_as_it_came():
@@ -87,7 +76,7 @@ def test_a_cancelled_answer_is_kept_as_far_as_it_came():
         assert question == ChatMessage(Role.USER, "one")
         assert answer.role is Role.ASSISTANT
         assert len(answer.content) < 100
-        assert (await chat.ask("two", str)).text
+        await chat.ask("two", str)
         assert len(chat.history) == 4
 
     converse(FakeOptions(eos_every=0, hook=gate), talk)
@@ -104,7 +93,8 @@ def test_a_failed_answer_is_not_kept():
         with pytest.raises(ComputeFailed, match="out of luck"):
             await chat.ask("one", str)
         assert chat.history == []
-        assert (await chat.ask("two", str)).text
+        await chat.ask("two", str)
+        assert len(chat.history) == 2
 
     converse(FakeOptions(hook=fail_once), talk)
 
