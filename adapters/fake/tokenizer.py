@@ -24,7 +24,7 @@ from application.ports.tokenizer import (
     TemplateFeatures,
     Tokenizer,
 )
-from application.services.text_side.answers.token_parser import TokenParser
+from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.models.model_card import ModelSource, Vocabulary
 from domain.output.family import Family, ReasoningTags, Section, WrittenCalls

@@ -9,7 +9,7 @@ from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
-from application.services.text_side.answers.token_parser import TokenParser
+from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
 from domain.models.model_card import Vocabulary

@@ -13,12 +13,11 @@ from application.ports.engine import Engine, Submission
 from application.ports.event_sink import ContentSink, EventSink
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.answer_grammar import GrammarCheck
-from application.services.text_side.answers.choice import Choice
+from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.memory_check import MemoryCheck
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
-from application.services.text_side.answers.token_parser import PlainParser
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import DomainError, InvalidRequest

@@ -31,6 +31,17 @@ from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
 
 SERVER_SENT_EVENTS = "text/event-stream"
+SSE_DONE = b"data: [DONE]\n\n"
+
+
+def sse_event(payload: bytes, name: str = "") -> bytes:
+    """Returns one server-sent event, with a line `event: name` if its dialect uses one. `payload`: JSON on one line."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + payload + b"\n\n"
+
+
+def sse_comment(text: str) -> bytes:
+    """Returns a comment line, which keeps a connection alive and is ignored by every client."""
+    return f": {text}\n\n".encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from litestar.response import Stream
 from application.services.text_side.answers.answer import Answer, failure
 from domain.errors import ComputeFailed, DomainError
 from domain.request.stream import StreamItem
-from interfaces.http.answering import sse
 from interfaces.http.answering.dialect import Framing
 from interfaces.http.answering.documented import cache_headers
 
 _log = logging.getLogger("cairn.http")
+
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""The headers that keep caches and proxies from buffering a stream."""
 
 HEADERS_BY_S = 1.0
 """Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
@@ -28,7 +30,7 @@ async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, medi
     """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. Raises the answer's error
     if it fails before."""
     await answer.admitted(min(keepalive_s, HEADERS_BY_S))
-    headers = {**sse.HEADERS, **cache_headers(answer.explanations)}
+    headers = {**HEADERS, **cache_headers(answer.explanations)}
     return Stream(stream_events(answer, framing, keepalive_s), media_type=media_type, headers=headers)
 
 

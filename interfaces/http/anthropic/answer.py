@@ -21,9 +21,8 @@ from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, R
 from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
-from interfaces.http.answering.dialect import Started
+from interfaces.http.answering.dialect import Started, sse_comment, sse_event
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
@@ -208,7 +207,7 @@ class MessageFraming:
                 return b""
 
     def keep_alive(self, progress: Progress) -> bytes:
-        alive = sse.comment(progress.text) + self._start()
+        alive = sse_comment(progress.text) + self._start()
         still = self._open or TextDelta("")
         return alive + (b"" if self._open else self._begin_block(still)) + self._delta(still)
 
@@ -216,7 +215,7 @@ class MessageFraming:
         return _event("message_stop")
 
     def fail(self, error: DomainError) -> bytes:
-        return sse.event(msgspec.json.encode(message_error(problem_of(error))), "error")
+        return sse_event(msgspec.json.encode(message_error(problem_of(error))), "error")
 
     def _start(self, num_reused: int = 0) -> bytes:
         """The first event; empty after the first call."""
@@ -275,4 +274,4 @@ class MessageFraming:
 
 
 def _event(type: str, **fields: Any) -> bytes:
-    return sse.event(msgspec.json.encode({"type": type, **fields}), type)
+    return sse_event(msgspec.json.encode({"type": type, **fields}), type)

@@ -5,24 +5,15 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.priority import Priority
-from domain.request.request import FinishReason, GenerationRequest
+from domain.request.request import FinishReason
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from interfaces.http.answering.collected import Collected, visible_parts
 from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
-from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.openai.chat_request import (
-    ChatCompletionRequest,
-    chat_prompt,
-    max_tokens,
-    num_logprobs,
-    predicted_text,
-    reasoning_limit,
-    wire_names,
-)
+from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_request, wire_names
 from interfaces.http.openai.logprobs import ChatLogprobs, PromptLogprobsBody, ScoredPrompt, Scores, chat_logprobs
-from interfaces.http.openai.shared import IN_CHAT, ChunkFraming, UsageBody, completion_request, plain_text, usage_body
+from interfaces.http.openai.shared import IN_CHAT, ChunkFraming, UsageBody, plain_text, usage_body
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
 
@@ -238,28 +229,13 @@ def _delta(delta: ContentDelta) -> Delta:
             return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
 
 
-def _convert(body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
-    request = completion_request(
-        body,
-        context,
-        "chatcmpl",
-        chat_prompt(body),
-        max_tokens=max_tokens(body),
-        num_logprobs=num_logprobs(body),
-        num_prompt_logprobs=body.prompt_logprobs,
-        prediction=predicted_text(body),
-        reasoning=reasoning_limit(body),
-    )
-    return [request]
-
-
 CHAT_COMPLETIONS = Operation(
     path="/v1/chat/completions",
     operation_id="createChatCompletion",
     body_type=ChatCompletionRequest,
     answer_type=ChatCompletion,
     decode=body_decoder(ChatCompletionRequest, IN_CHAT),
-    convert=_convert,
+    convert=chat_request,
     answer=chat_completion,
     framing=ChatFraming,
     wire_names=wire_names,

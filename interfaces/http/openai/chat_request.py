@@ -9,11 +9,12 @@ from msgspec import Struct
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request.request import ChatPrompt
+from domain.request.request import ChatPrompt, GenerationRequest
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
-from interfaces.http.openai.shared import CompletionFields
+from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.openai.shared import CompletionFields, completion_request
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -204,6 +205,22 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
 
 _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
 """The names that servers have for the same field."""
+
+
+def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
+    """Returns the only request of a body. Raises InvalidRequest for what it requests and is not supported."""
+    request = completion_request(
+        body,
+        context,
+        "chatcmpl",
+        chat_prompt(body),
+        max_tokens=max_tokens(body),
+        num_logprobs=num_logprobs(body),
+        num_prompt_logprobs=body.prompt_logprobs,
+        prediction=predicted_text(body),
+        reasoning=reasoning_limit(body),
+    )
+    return [request]
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:

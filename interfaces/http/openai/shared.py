@@ -12,8 +12,7 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
 from domain.request.request import GenerationRequest, Prompt, Usage
 from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
-from interfaces.http.answering import sse
-from interfaces.http.answering.dialect import Framing, Started
+from interfaces.http.answering.dialect import SSE_DONE, Framing, Started, sse_comment, sse_event
 from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.fields.parameters import mapped, supported
@@ -120,7 +119,8 @@ class CompletionFields(SamplingFields, kw_only=True):
     @property
     def grammar(self) -> FieldGrammar | None:
         """Raises InvalidRequest."""
-        return grammar_of({name: getattr(self, name) for name in self._grammar_fields()})
+        names = self._grammar_fields()
+        return grammar_of({name: getattr(self, name) for name in names}) if names else None
 
     @property
     def grammar_names(self) -> dict[str, str]:
@@ -208,20 +208,20 @@ class ChunkFraming(Framing, Generic[ChoiceT]):
         return self._encoded([choice]) if choice is not None else b""
 
     def keep_alive(self, progress: Progress) -> bytes:
-        return sse.comment(progress.text)
+        return sse_comment(progress.text)
 
     def end(self) -> bytes:
         if not self._includes_usage:
-            return sse.DONE
+            return SSE_DONE
         usages = [self._usages[index] for index in range(self._started.num_choices)]
-        return self._encoded([], usage_body(usages, self._started.choices_per_prompt)) + sse.DONE
+        return self._encoded([], usage_body(usages, self._started.choices_per_prompt)) + SSE_DONE
 
     def fail(self, error: DomainError) -> bytes:
-        return sse.event(self._encoder.encode(openai_error(problem_of(error)))) + sse.DONE
+        return sse_event(self._encoder.encode(openai_error(problem_of(error)))) + SSE_DONE
 
     def _encoded(self, choices: Sequence[ChoiceT], usage: UsageBody | None = None) -> bytes:
         chunk = self._chunk(list(choices), usage if self._includes_usage else UNSET)
-        return sse.event(self._encoder.encode(chunk))
+        return sse_event(self._encoder.encode(chunk))
 
     @abstractmethod
     def _chunk(self, choices: list[ChoiceT], usage: UsageBody | UnsetType | None) -> Struct: ...

@@ -21,9 +21,8 @@ from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFul
 from domain.request.document import DocumentKey
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
-from interfaces.http.answering.dialect import Started
+from interfaces.http.answering.dialect import Started, sse_comment, sse_event
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
@@ -254,7 +253,7 @@ class ResponseFraming:
 
     def keep_alive(self, progress: Progress) -> bytes:
         body = self._context.body("in_progress", self._output)
-        return sse.comment(progress.text) + self._response("in_progress", body)
+        return sse_comment(progress.text) + self._response("in_progress", body)
 
     def end(self) -> bytes:
         return b""
@@ -300,4 +299,4 @@ class ResponseFraming:
     def _event(self, event: Event) -> bytes:
         numbered = {**event, "sequence_number": self._num_events}
         self._num_events += 1
-        return sse.event(msgspec.json.encode(numbered), event["type"])
+        return sse_event(msgspec.json.encode(numbered), event["type"])

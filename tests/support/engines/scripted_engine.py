@@ -9,9 +9,8 @@ from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, St
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import OutputParser
 from application.services.text_side.answers.answer import Answer
-from application.services.text_side.answers.choice import Choice
+from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.open_requests import OpenRequests
-from application.services.text_side.answers.token_parser import PlainParser
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation, StopReason
 from domain.request.chat import ChatMessage, Role, ToolSpec

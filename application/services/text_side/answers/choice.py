@@ -12,16 +12,17 @@ an empty one of the kind that is in progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from application.events import Parsing
 from application.ports.engine import Ended, EngineItem, Tokens
 from application.ports.event_sink import ContentSink
-from application.ports.tokenizer import OutputParser
+from application.ports.tokenizer import Detokenizer, OutputParser
 from domain.errors import DomainError, ServerUnavailable
 from domain.output.schema_check import call_problems, joined_calls
+from domain.output.text_parser import TextParser
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
 from domain.request.stop_text import StopStep, StopText
 from domain.request.stream import (
@@ -45,6 +46,37 @@ each."""
 
 _TOKEN_BYTES = 100
 _LOGPROB_BYTES = 150
+
+
+class PlainParser:
+    """A parser that yields text only: for the completion of a raw prompt."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        return (TextDelta(self._detokenizer.feed(token_id)),)
+
+    def finish(self) -> Sequence[ContentDelta]:
+        return (TextDelta(self._detokenizer.flush()),)
+
+
+class TokenParser:
+    """A parser of chat answers. `mark_of`: the special tokens that mark reasoning or calls, as the text parser writes
+    them; other special tokens yield nothing."""
+
+    def __init__(self, detokenizer: Detokenizer, parser: TextParser, mark_of: Mapping[int, str]) -> None:
+        self._detokenizer = detokenizer
+        self._parser = parser
+        self._mark_of = mark_of
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        mark = self._mark_of.get(token_id)
+        text = self._detokenizer.feed(token_id) if mark is None else self._detokenizer.flush() + mark
+        return self._parser.feed(text) if text else ()
+
+    def finish(self) -> Sequence[ContentDelta]:
+        return (*self._parser.feed(self._detokenizer.flush()), *self._parser.finish())
 
 
 class Choice:

@@ -11,9 +11,8 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
-from interfaces.http.answering import sse
 from interfaces.http.answering.collected import Collected
-from interfaces.http.answering.dialect import Dialect, Framing, Operation, Started
+from interfaces.http.answering.dialect import Dialect, Framing, Operation, Started, sse_event
 from interfaces.http.errors import Problem, problem_of
 from interfaces.http.fields.sampling_fields import SamplingFields, new_request
 from interfaces.http.incoming.json_body import body_decoder
@@ -71,7 +70,7 @@ class Ticks(Framing):
 
     def _event(self, name: str, text: str) -> bytes:
         self._num_events += 1
-        return sse.event(msgspec.json.encode([self._num_events, text]), name)
+        return sse_event(msgspec.json.encode([self._num_events, text]), name)
 
 
 def convert(body: Telegram, context: RequestContext) -> list[GenerationRequest]:

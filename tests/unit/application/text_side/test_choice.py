@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
 from application.ports.engine import Ended, Tokens
-from application.services.text_side.answers.choice import Choice
-from application.services.text_side.answers.token_parser import PlainParser
+from application.services.text_side.answers.choice import Choice, PlainParser
 from domain.ids import ModelId, RequestId
 from domain.request.request import FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.sampling import StopRules
