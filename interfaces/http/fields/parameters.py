@@ -63,7 +63,8 @@ def refuse_unsupported(body: Struct) -> None:
         value = getattr(body, parameter.attribute)
         if parameter.support == "refused" and value is not None and value not in parameter.neutral:
             name = parameter.name
-            raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
+            message = f"{name} is not supported by this server ({parameter.note}); leave it out"
+            raise InvalidRequest(message, param=name)
 
 
 def _declared(support: str, note: str, neutral: tuple[Any, ...] = ()) -> Meta:

@@ -1,21 +1,21 @@
 """Request bodies: JSON bytes straight into a msgspec Struct, strictly, with errors that name the field.
 
-Fields that would change the answer and that a dialect does not support are refused by name, never silently ignored.
-Each has its neutral values, which clients send as defaults and which change nothing; null is always neutral. Every
-other unknown field is ignored without being decoded: clients send many that are harmless.
+Unknown fields are ignored without being decoded: clients send many that are harmless. Those that would change the
+answer are declared as refused (`fields/parameters`).
 
 The values of a body are counted before it is decoded: each byte of JSON could become 46 bytes of memory.
 """
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from litestar.dto import AbstractDTO
 from litestar.dto.data_structures import DTOFieldDefinition
 from litestar.typing import FieldDefinition
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.printable import printable
@@ -33,11 +33,6 @@ million token ids fits."""
 
 CONTAINER_NODES = 16
 """Weight of an object or array, which takes some 100 to 200 bytes of memory, against that of a string or number."""
-
-_MAX_NEUTRAL_BYTES = 64
-
-RefusedFields: TypeAlias = Mapping[str, tuple[Any, ...]]
-"""Neutral values by the name of the field."""
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
@@ -105,31 +100,9 @@ def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
     return InvalidRequest(f"{param or 'the body'}: {reason}", param=param or None)
 
 
-def body_decoder(model: type[T], refused: RefusedFields | None = None) -> Callable[[bytes], T]:
-    """Decodes bodies into `model`. `refused`: fields that `model` does not have and that are an InvalidRequest."""
-    decoder = msgspec.json.Decoder(model)
-    check = _refusing(refused or {})
-
-    def decode(body: bytes) -> T:
-        decoded = decode_json(body, decoder)
-        check(body)
-        return decoded
-
-    return decode
-
-
-def _refusing(refused: RefusedFields) -> Callable[[bytes], None]:
-    """A check for raw bodies that decode as JSON objects. It raises InvalidRequest, naming the first refused field."""
-    present = msgspec.defstruct("RefusedFields", [(name, Raw, Raw(b"null")) for name in sorted(refused)], kw_only=True)
-    decoder = msgspec.json.Decoder(present)
-
-    def check(body: bytes) -> None:
-        for name, raw in msgspec.structs.asdict(decoder.decode(body)).items():
-            value = msgspec.json.decode(raw) if len(bytes(raw)) <= _MAX_NEUTRAL_BYTES else ...
-            if value is not None and value not in refused[name]:
-                raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
-
-    return check
+def body_decoder(model: type[T]) -> Callable[[bytes], T]:
+    """Returns a decoder of bodies. It raises InvalidRequest."""
+    return partial(decode_json, decoder=msgspec.json.Decoder(model))
 
 
 def body_dto(annotation: Any) -> type[AbstractDTO[Any]]:

@@ -13,7 +13,7 @@ from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_request, wire_names
 from interfaces.http.openai.logprobs import ChatLogprobs, PromptLogprobsBody, ScoredPrompt, Scores, chat_logprobs
-from interfaces.http.openai.shared import IN_CHAT, ChunkFraming, UsageBody, plain_text, usage_body
+from interfaces.http.openai.shared import ChunkFraming, UsageBody, plain_text, usage_body
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
 
@@ -234,7 +234,7 @@ CHAT_COMPLETIONS = Operation(
     operation_id="createChatCompletion",
     body_type=ChatCompletionRequest,
     answer_type=ChatCompletion,
-    decode=body_decoder(ChatCompletionRequest, IN_CHAT),
+    decode=body_decoder(ChatCompletionRequest),
     convert=chat_request,
     answer=chat_completion,
     framing=ChatFraming,

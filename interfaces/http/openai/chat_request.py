@@ -10,7 +10,7 @@ from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
-from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
 from interfaces.http.incoming.request_context import RequestContext
@@ -201,6 +201,13 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     ] = None
     continue_final_message: Annotated[bool | None, supported("the answer continues the last message")] = None
     add_generation_prompt: Annotated[bool | None, mapped("false only with `continue_final_message`")] = None
+    add_special_tokens: Annotated[Any, refused("the model's template writes them", False)] = None
+    audio: Annotated[Any, refused("answers are text")] = None
+    echo: Annotated[Any, refused("send the prompt to `/v1/completions`", False)] = None
+    function_call: Annotated[Any, refused("use `tool_choice`", "none", "auto")] = None
+    functions: Annotated[Any, refused("use `tools`", [])] = None
+    modalities: Annotated[Any, refused("answers are text", ["text"], [])] = None
+    web_search_options: Annotated[Any, refused("the server searches nothing")] = None
 
 
 _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
@@ -209,6 +216,7 @@ _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
 
 def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
     """Returns the only request of a body. Raises InvalidRequest for what it requests and is not supported."""
+    refuse_unsupported(body)
     request = completion_request(
         body,
         context,

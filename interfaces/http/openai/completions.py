@@ -6,7 +6,7 @@ the model wrote them, without marks (`plain_text`).
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -16,7 +16,7 @@ from domain.request.request import FinishReason, GenerationRequest, TextPrompt, 
 from domain.request.stream import ContentDelta, Finished
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Operation, Started
-from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.logprobs import (
@@ -27,7 +27,6 @@ from interfaces.http.openai.logprobs import (
     completion_logprobs,
 )
 from interfaces.http.openai.shared import (
-    IN_COMPLETIONS,
     MAX_CHOICES,
     ChunkFraming,
     CompletionFields,
@@ -44,6 +43,9 @@ PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 WirePrompt: TypeAlias = str | Sequence[str | int | Sequence[int]]
 
 
+_NO_MESSAGES = "send messages to `/v1/chat/completions`"
+
+
 class CompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
@@ -51,6 +53,13 @@ class CompletionRequest(CompletionFields, kw_only=True):
     echo: Annotated[bool | None, supported("the prompt before its completion; its `logprobs` too")] = None
     best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
+    add_generation_prompt: Annotated[Any, refused(_NO_MESSAGES, True)] = None
+    add_special_tokens: Annotated[Any, refused("send token ids instead of text", True)] = None
+    continue_final_message: Annotated[Any, refused(_NO_MESSAGES, False)] = None
+    reasoning_budget: Annotated[Any, refused(_NO_MESSAGES)] = None
+    suffix: Annotated[Any, refused("infilling is not implemented", "")] = None
+    thinking_budget: Annotated[Any, refused(_NO_MESSAGES)] = None
+    thinking_token_budget: Annotated[Any, refused(_NO_MESSAGES)] = None
 
     def __post_init__(self) -> None:
         """Keeps ids as rows, which are small: a body stays in memory until its request is answered."""
@@ -232,6 +241,7 @@ def _finish_reason(finished: Finished) -> str:
 
 
 def _convert(body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
+    refuse_unsupported(body)
     prompts = plain_prompts(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
@@ -255,7 +265,7 @@ COMPLETIONS = Operation(
     operation_id="createCompletion",
     body_type=CompletionRequest,
     answer_type=Completion,
-    decode=body_decoder(CompletionRequest, IN_COMPLETIONS),
+    decode=body_decoder(CompletionRequest),
     convert=_convert,
     answer=completion,
     framing=CompletionFraming,

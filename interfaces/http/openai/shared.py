@@ -1,12 +1,11 @@
-"""The parts that chat and text completions share: request fields, fields that are refused by name, token counts, and
-streams of chunks."""
+"""The parts that chat and text completions share: request fields, token counts, and streams of chunks."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
@@ -15,56 +14,12 @@ from domain.request.stream import ContentDelta, Finished, PromptLogprobs, Stream
 from interfaces.http.answering.dialect import SSE_DONE, Framing, Started, sse_comment, sse_event
 from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
-from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.parameters import mapped, refused, supported
 from interfaces.http.fields.prediction_tokens import PredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import SamplingFields, new_request, tier_priority
-from interfaces.http.incoming.json_body import RefusedFields
 from interfaces.http.incoming.request_context import RequestContext
 
-_REFUSED_IN_BOTH: RefusedFields = {
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "chat_template": ("",),
-    "documents": ([],),
-    "dry_multiplier": (0,),
-    "grammar": ("",),
-    "include_stop_str_in_output": (False,),
-    "json_schema": (),
-    "logits_processors": ([],),
-    "mirostat": (0,),
-    "prompt_embeds": (),
-    "repeat_penalty": (1,),
-    "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "tfs_z": (1,),
-    "truncate_prompt_tokens": (),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    "xtc_probability": (0,),
-}
-
-IN_CHAT: RefusedFields = {
-    **_REFUSED_IN_BOTH,
-    "add_special_tokens": (False,),
-    "audio": (),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"], []),
-    "web_search_options": (),
-}
-
-IN_COMPLETIONS: RefusedFields = {
-    **_REFUSED_IN_BOTH,
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (True,),
-    "continue_final_message": (False,),
-    "reasoning_budget": (),
-    "suffix": ("",),
-    "thinking_budget": (),
-    "thinking_token_budget": (),
-}
-
+_NO_SAMPLER = "this sampler is not implemented"
 
 MAX_CHOICES = 128
 """Bound on the completions of one HTTP request, over all its prompts."""
@@ -111,6 +66,25 @@ class CompletionFields(SamplingFields, kw_only=True):
     guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
     guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
     guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
+    allowed_token_ids: Annotated[Any, refused("constrain the answer by a grammar", [])] = None
+    bad_words: Annotated[Any, refused("use `logit_bias`", [])] = None
+    chat_template: Annotated[Any, refused("the model's own template is used", "")] = None
+    documents: Annotated[Any, refused("put them into the prompt", [])] = None
+    dry_multiplier: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
+    grammar_text: Annotated[Any, refused("use `structured_outputs.grammar`", "")] = field(default=None, name="grammar")
+    include_stop_str_in_output: Annotated[Any, refused("stop strings are never in the answer", False)] = None
+    json_schema: Annotated[Any, refused("use `response_format`")] = None
+    logits_processors: Annotated[Any, refused("no code of clients is run", [])] = None
+    mirostat: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
+    prompt_embeds: Annotated[Any, refused("prompts are text or token ids")] = None
+    repeat_penalty: Annotated[Any, refused("use `repetition_penalty`", 1)] = None
+    skip_special_tokens: Annotated[Any, refused("special tokens are never text", True)] = None
+    stop_token_ids: Annotated[Any, refused("use `stop`", [])] = None
+    tfs_z: Annotated[Any, refused(_NO_SAMPLER, 1)] = None
+    truncate_prompt_tokens: Annotated[Any, refused("a prompt that is too long is an error")] = None
+    typical_p: Annotated[Any, refused(_NO_SAMPLER, 1)] = None
+    use_beam_search: Annotated[Any, refused(_NO_SAMPLER, False)] = None
+    xtc_probability: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
 
     @property
     def includes_usage(self) -> bool:

@@ -4,37 +4,33 @@ python -m tests.support.http.dialect_docs      writes them into the pages
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 from msgspec import Struct
 
 from interfaces.http.anthropic.conversation import BLOCKS
 from interfaces.http.anthropic.messages import MessagesRequest
-from interfaces.http.fields.parameters import parameters
+from interfaces.http.fields.parameters import Parameter, parameters
 from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
 from interfaces.http.openai.chat_request import ChatCompletionRequest, Part
 from interfaces.http.openai.completions import CompletionRequest
-from interfaces.http.openai.shared import IN_CHAT, IN_COMPLETIONS
 from interfaces.http.responses.conversation import ITEMS, PARTS
 from interfaces.http.responses.request import ResponsesRequest
-
-Body: TypeAlias = tuple[type[Struct], Collection[str]]
-"""And the fields that are refused without being declared."""
 
 FOLDER = Path(__file__).parents[3] / "docs" / "dialects"
 
 _OPENAI_PARTS = {str(part.__struct_config__.tag): part for part in get_args(Part)}
 
-PAGES: Mapping[str, tuple[Mapping[str, Body], Mapping[str, Any]]] = {
-    "anthropic.md": ({"parameters": (MessagesRequest, ())}, BLOCKS),
-    "ollama.md": ({"parameters": (ChatRequest, ()), "generate": (GenerateRequest, ()), "options": (Options, ())}, {}),
+PAGES: Mapping[str, tuple[Mapping[str, type[Struct]], Mapping[str, Any]]] = {
+    "anthropic.md": ({"parameters": MessagesRequest}, BLOCKS),
+    "ollama.md": ({"parameters": ChatRequest, "generate": GenerateRequest, "options": Options}, {}),
     "openai.md": (
-        {"chat": (ChatCompletionRequest, IN_CHAT), "completions": (CompletionRequest, IN_COMPLETIONS)},
+        {"chat": ChatCompletionRequest, "completions": CompletionRequest},
         _OPENAI_PARTS,
     ),
-    "responses.md": ({"parameters": (ResponsesRequest, ())}, {**ITEMS, **PARTS}),
+    "responses.md": ({"parameters": ResponsesRequest}, {**ITEMS, **PARTS}),
 }
 """A body for each mark of a page, and the kinds of content."""
 
@@ -43,12 +39,15 @@ def page(name: str) -> str:
     """The page with its tables as they have to be."""
     bodies, kinds = PAGES[name]
     text = (FOLDER / name).read_text()
-    for mark, (body, refused) in bodies.items():
-        rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(body)]
-        rows += [(f"`{one}`", "refused", "") for one in sorted(refused)]
+    for mark, body in bodies.items():
+        rows = [(f"`{one.name}`", one.support, one.note) for one in _refused_last(body)]
         text = _filled(text, mark, ("parameter", "", "what it does"), rows)
     told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
     return _filled(text, "kinds", ("type", "what becomes of it"), told) if told else text
+
+
+def _refused_last(body: type[Struct]) -> list[Parameter]:
+    return sorted(parameters(body), key=lambda one: one.support == "refused")
 
 
 def _filled(text: str, mark: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

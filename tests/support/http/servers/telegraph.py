@@ -1,6 +1,7 @@
 """A second dialect, as small as one can be: what a server speaks besides OpenAI's, in one file."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from litestar import get
@@ -14,6 +15,7 @@ from domain.request.stream import Admitted, ContentDelta, Finished, StreamItem, 
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Dialect, Framing, Operation, Started, sse_event
 from interfaces.http.errors import Problem, problem_of
+from interfaces.http.fields.parameters import refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import SamplingFields, new_request
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
@@ -23,9 +25,10 @@ PATH = "/telegraph/send"
 
 
 class Telegram(SamplingFields, kw_only=True):
-    telegram: str
-    words: int = 20
-    copies: int = 1
+    telegram: Annotated[str, supported("its text")]
+    words: Annotated[int, supported("at most")] = 20
+    copies: Annotated[int, supported("so many")] = 1
+    urgent: Annotated[bool | None, refused("none is", False)] = None
 
 
 class Reply(Struct):
@@ -74,6 +77,7 @@ class Ticks(Framing):
 
 
 def convert(body: Telegram, context: RequestContext) -> list[GenerationRequest]:
+    refuse_unsupported(body)
     prompt = TextPrompt(context.headers.get("x-station", "") + body.telegram)
     stop = body.stop_rules(body.words)
     return [new_request(body, context, "tg", prompt, sampling=body.sampling(), stop=stop, num_choices=body.copies)]
@@ -92,7 +96,7 @@ SEND = Operation(
     operation_id="sendTelegram",
     body_type=Telegram,
     answer_type=Reply,
-    decode=body_decoder(Telegram, {"urgent": (False,)}),
+    decode=body_decoder(Telegram),
     convert=convert,
     answer=answer,
     framing=framing,
