@@ -54,7 +54,9 @@ def running_browser(program: str) -> Iterator[Any]:
     """A Browser of playwright's. While it runs, this thread can run no event loop of its own."""
     with sync_api.sync_playwright() as playwright:
         expect.set_options(timeout=PATIENCE_MS)
-        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS), chromium_sandbox=False)
+        browser = playwright.chromium.launch(
+            executable_path=program, args=list(FLAGS), chromium_sandbox=False, timeout=PATIENCE_MS
+        )
         try:
             yield browser
         finally:
