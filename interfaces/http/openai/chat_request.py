@@ -68,25 +68,12 @@ class AssistantToolCall(Struct):
     type: Literal["function"] = "function"
 
 
-class SystemMessage(Struct, tag_field="role", tag="system"):
-    content: Content
-    name: str | None = None
+class Message(Struct):
+    """A message. `tool_call_id`: of the call that a tool answers. The other fields after `name` are of an earlier
+    answer: its reasoning has either of the names that servers use for it, and with `prefix` or `partial`, as the last
+    message, it is the beginning of the answer."""
 
-
-class DeveloperMessage(Struct, tag_field="role", tag="developer"):
-    content: Content
-    name: str | None = None
-
-
-class UserMessage(Struct, tag_field="role", tag="user"):
-    content: Content
-    name: str | None = None
-
-
-class AssistantMessage(Struct, tag_field="role", tag="assistant"):
-    """An earlier answer. Its reasoning may have either of the names that servers use for it. With `prefix` or
-    `partial`, as the last message, it is the beginning of the answer."""
-
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
     refusal: str | None = None
@@ -95,15 +82,8 @@ class AssistantMessage(Struct, tag_field="role", tag="assistant"):
     tool_calls: list[AssistantToolCall] | None = None
     prefix: bool | None = None
     partial: bool | None = None
-
-
-class ToolMessage(Struct, tag_field="role", tag="tool"):
-    content: Content
     tool_call_id: str | None = None
-    name: str | None = None
 
-
-Message: TypeAlias = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 _MEDIA: dict[type[Struct], str] = {ImagePart: "images", AudioPart: "audio", VideoPart: "video", FilePart: "files"}
 
@@ -116,21 +96,15 @@ def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
 
 
 def _message(message: Message, path: str) -> ChatMessage:
-    text = _text(message.content, path)
-    match message:
-        case SystemMessage(name=name):
-            return ChatMessage(Role.SYSTEM, text, name)
-        case DeveloperMessage(name=name):
-            return ChatMessage(Role.DEVELOPER, text, name)
-        case UserMessage(name=name):
-            return ChatMessage(Role.USER, text, name)
-        case ToolMessage(name=name, tool_call_id=call_id):
-            return ChatMessage(Role.TOOL, text, name, tool_call_id=call_id)
-        case AssistantMessage():
-            return _assistant(message, text)
+    role, text = Role(message.role), _text(message.content, path)
+    if role is Role.ASSISTANT:
+        return _assistant(message, text)
+    if message.content is None:
+        raise InvalidRequest(f"{path}.content is missing", param=f"{path}.content")
+    return ChatMessage(role, text, message.name, tool_call_id=message.tool_call_id if role is Role.TOOL else None)
 
 
-def _assistant(message: AssistantMessage, text: str) -> ChatMessage:
+def _assistant(message: Message, text: str) -> ChatMessage:
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
     return ChatMessage(Role.ASSISTANT, text or message.refusal or "", message.name, reasoning, calls)
@@ -280,7 +254,7 @@ def _continues(body: ChatCompletionRequest) -> bool:
     """Returns whether the answer continues the last message: by vLLM's field, or by DeepSeek's or Kimi's mark on the
     message."""
     last = body.messages[-1] if body.messages else None
-    is_marked = isinstance(last, AssistantMessage) and bool(last.prefix or last.partial)
+    is_marked = last is not None and last.role == "assistant" and bool(last.prefix or last.partial)
     if body.add_generation_prompt is False and not body.continue_final_message:
         raise InvalidRequest(
             "add_generation_prompt can only be false with continue_final_message", param="add_generation_prompt"
