@@ -1,11 +1,10 @@
 """The use cases and small ports of the application that the HTTP side uses."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock, IdSource
-from application.ports.engine import EngineStatus
+from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.shown_setting import ShownSetting
 from application.services.cache_readings import CacheReadings
@@ -26,22 +25,11 @@ def no_trace_context() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class AdminServices:
-    """The services of the admin API. `settings` reads the settings when it is called."""
-
-    figures: LiveFigures
-    timelines: RequestTimelines
-    requests: OpenRequests
-    readings: CacheReadings
-    settings: Callable[[], Sequence[ShownSetting]]
-
-
-@dataclass(frozen=True, slots=True)
 class Services:
-    """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `trace_context`
-    returns the W3C headers (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the
-    body of GET /metrics and its content type, for an Accept header; without it there is no such route. `engine_status`:
-    the memory that the engine holds; None where it is unknown."""
+    """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `settings` reads the
+    settings when it is called. `trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current
+    where it is called. `metrics_text` is the body of GET /metrics and its content type, for an Accept header; without
+    it there is no such route."""
 
     default_model: str
     generate: Generate
@@ -49,13 +37,15 @@ class Services:
     check_health: CheckHealth
     cached_prompts: CachedPrompts
     tokenize: Tokenize
-    cache_stats: Callable[[], Awaitable[CacheStats]]
-    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
+    engine: Engine
     documents: Documents
     ids: IdSource
     clock: Clock
     events: EventSink
-    admin: AdminServices
+    figures: LiveFigures
+    timelines: RequestTimelines
+    requests: OpenRequests
+    readings: CacheReadings
+    settings: Callable[[], Sequence[ShownSetting]]
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None
-    engine_status: Callable[[], EngineStatus] | None = None

@@ -135,15 +135,15 @@ class SettingsBody(Struct, tag_field="object", tag="cairn.settings"):
 
 def admin_routes(services: Services, version: str, error_type: type[Struct]) -> list[HTTPRouteHandler]:
     """The handlers. `uptime_s` counts from this call."""
-    admin, clock = services.admin, services.clock
+    clock = services.clock
     started_ns = clock.now_ns()
 
     @admin_get("/overview", "readOverview", error_type)
     async def read_overview() -> OverviewBody:
-        reading = await admin.readings.latest()
+        reading = await services.readings.latest()
         health, now_ns = services.check_health(), clock.now_ns()
         offset_ns = clock.unix_ns() - now_ns
-        counts = (health.num_waiting, health.num_running, dict(health.waiting_for), admin.requests.max_queue)
+        counts = (health.num_waiting, health.num_running, dict(health.waiting_for), services.requests.max_queue)
         return OverviewBody(
             version=version,
             now_unix_s=(now_ns + offset_ns) / 1e9,
@@ -155,15 +155,15 @@ def admin_routes(services: Services, version: str, error_type: type[Struct]) -> 
                 engine_body(health, is_admin=True),
             ),
             requests=QueueCountsBody(*counts),
-            figures=figures_body(admin.figures.read(), LATENCY_WINDOW_S, offset_ns),
-            event_failures=dict(Counter(admin.figures.failures()) + Counter(admin.timelines.failures())),
-            memory=memory_body(services.engine_status),
+            figures=figures_body(services.figures.read(), LATENCY_WINDOW_S, offset_ns),
+            event_failures=dict(Counter(services.figures.failures()) + Counter(services.timelines.failures())),
+            memory=memory_body(services.engine.status()),
             tiers=tiers_body(reading.stats, reading.documents) if reading is not None else None,
             tiers_age_s=(now_ns - reading.at_ns) / 1e9 if reading is not None else None,
         )
 
     @admin_get("/settings", "readSettings", error_type)
     async def read_settings() -> SettingsBody:
-        return SettingsBody(list(admin.settings()))
+        return SettingsBody(list(services.settings()))
 
     return [read_overview, read_settings]

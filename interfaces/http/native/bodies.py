@@ -1,6 +1,5 @@
 """Bodies of several of Cairn's own routes: a lookup explained, the memory ledger, the tiers of the prefix cache."""
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -95,10 +94,9 @@ class MemoryBody(Struct):
     waiting_for: dict[str, int]
 
 
-def memory_body(read: Callable[[], EngineStatus] | None) -> MemoryBody | None:
+def memory_body(status: EngineStatus) -> MemoryBody | None:
     """None where the engine keeps no ledger."""
-    status = None if read is None else read()
-    if status is None or (ledger := status.ledger) is None:
+    if (ledger := status.ledger) is None:
         return None
     return MemoryBody(
         status.limits,

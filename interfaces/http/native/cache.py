@@ -117,7 +117,7 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
     )
     async def clear(body: ClearRequest, context: RequestContext) -> ClearedBody:
         salt = None if body.salt is None else context.client.tenant(body.salt)
-        cleared = await services.clear_cache(body.model, salt)
+        cleared = await services.engine.cache.clear(body.model, salt)
         erased = await services.documents.erase(body.model, salt)
         problem = "; ".join(problem for problem in (cleared.problem, erased.problem) if problem) or None
         numbers = (cleared.num_hot, cleared.num_stored, cleared.stored_bytes, erased.num_documents, erased.num_bytes)
@@ -125,8 +125,8 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
 
     @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
     async def read_stats() -> CacheStatsBody:
-        tiers = tiers_body(await services.cache_stats(), await _usage(services.documents))
-        return CacheStatsBody(**asdict(tiers), memory=memory_body(services.engine_status))
+        tiers = tiers_body(await services.engine.cache.stats(), await _usage(services.documents))
+        return CacheStatsBody(**asdict(tiers), memory=memory_body(services.engine.status()))
 
     return [explain, warm, clear, read_stats]
 

@@ -98,7 +98,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
         room = models.room
         entries = await models.all()
         return ManagedListBody(
-            [_managed(entry, services.admin.figures) for entry in entries],
+            [_managed(entry, services.figures) for entry in entries],
             RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes),
         )
 

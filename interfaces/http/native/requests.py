@@ -206,16 +206,16 @@ class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
 
 def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
     """The handlers."""
-    admin, clock = services.admin, services.clock
+    clock = services.clock
 
     @admin_get("/requests", "listRequests", error_type, 400)
     async def list_requests(
         ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
     ) -> RequestListBody:
-        now_ns, preparing = clock.now_ns(), admin.requests.preparations()
+        now_ns, preparing = clock.now_ns(), services.requests.preparations()
         offset_ns = clock.unix_ns() - now_ns
-        num_open, opened = admin.timelines.num_open, admin.timelines.open(MAX_SHOWN)
-        last = admin.timelines.ended(ended)
+        num_open, opened = services.timelines.num_open, services.timelines.open(MAX_SHOWN)
+        last = services.timelines.ended(ended)
 
         def body() -> RequestListBody:
             # Polled: fields that no client reads in a list are left out.
@@ -233,7 +233,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
     async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
         context = context_of(request.scope)
         viewer = Owner.of("", context.client.tenant(context.salt()), context.client.name)
-        timeline = admin.timelines.get(RequestId(request_id))
+        timeline = services.timelines.get(RequestId(request_id))
         if timeline is None:
             raise RequestNotFound(f"no request '{printable(request_id)}' is open or among the last that ended")
         with_text = await _with_text(timeline, viewer, services.models)
@@ -249,7 +249,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
         responses=errors(error_type, 401, 404, 415),
     )
     async def cancel_request(request_id: str) -> CancelledBody:
-        admin.requests.cancel(RequestId(request_id))
+        services.requests.cancel(RequestId(request_id))
         return CancelledBody(request_id)
 
     return [list_requests, read_request, cancel_request]

@@ -52,7 +52,7 @@ from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.front.server import HttpServer, new_event_loop
-from interfaces.http.services import AdminServices, Services
+from interfaces.http.services import Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.servers.lent_app import lent_app
@@ -221,19 +221,16 @@ def fake_service(
             shows_text=whole.shows_text,
         ),
         Tokenize(pool, encoder),
-        loop.cache.stats,
-        loop.cache.clear,
+        loop,
         kept,
         ids,
         clock,
         sinks,
-        AdminServices(
-            figures,
-            timelines,
-            requests,
-            CacheReadings(loop, kept.usage, clock),
-            lambda: shown_settings(whole, {}, ""),
-        ),
+        figures,
+        timelines,
+        requests,
+        CacheReadings(loop, kept.usage, clock),
+        lambda: shown_settings(whole, {}, ""),
         trace_context,
     )
     if keys is None:

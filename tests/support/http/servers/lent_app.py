@@ -18,7 +18,7 @@ from domain.client import KeyRing
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.app import create_app
 from interfaces.http.dialects import DIALECTS
-from interfaces.http.services import AdminServices, Services
+from interfaces.http.services import Services
 
 _VERSION = "9.9"
 _MAX_KINDS = 8
@@ -43,11 +43,10 @@ class _StandIn:
 class _LentApp:
     def __init__(self, settings: ServerSettings, default_model: str, names: frozenset[str]) -> None:
         self._parts = {name: _StandIn() for name in names}
-        admin = {field.name: self._parts[field.name] for field in fields(AdminServices)}
         given = {field.name: self._parts.get(field.name) for field in fields(Services)}
         self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
         self.app = create_app(
-            Services(**{**given, "admin": AdminServices(**admin), "default_model": default_model}),
+            Services(**{**given, "default_model": default_model}),
             settings,
             version=_VERSION,
             keys=cast(KeyRing, self._parts["keys"]),
@@ -68,7 +67,7 @@ def lent_app(services: Services, settings: ServerSettings, dialects: Dialects, k
     if dialects is not DIALECTS:
         yield create_app(services, settings, version=_VERSION, dialects=dialects, keys=keys)
         return
-    parts = {"keys": keys, **_parts(services.admin), **_parts(services)}
+    parts = {"keys": keys, **_parts(services)}
     kind = settings, services.default_model, frozenset(parts)
     idle = _idle.pop(kind, [])
     _idle[kind] = idle
@@ -81,6 +80,6 @@ def lent_app(services: Services, settings: ServerSettings, dialects: Dialects, k
     idle.append(lent)
 
 
-def _parts(whole: Services | AdminServices) -> dict[str, object]:
+def _parts(whole: Services) -> dict[str, object]:
     named = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return {name: part for name, part in named.items() if not isinstance(part, str | None)}
