@@ -25,6 +25,7 @@ read and accepted, and the next one is chosen with the mask that was computed du
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -32,6 +33,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, live_arrays
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.cuda.attention import verifying
 from adapters.mlx.runtime.arrays import evaluate_soon, read_back, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
@@ -275,7 +277,8 @@ class DecodeGroup:
         """Feeds tokens [rows, length] and returns their logits [rows, length, vocab], lazy. The only forward pass of
         decoding."""
         make_room(self.caches, tokens.shape[1])
-        logits = self._forward(tokens, self.caches)
+        with verifying() if tokens.shape[1] > 1 else nullcontext():
+            logits = self._forward(tokens, self.caches)
         for row in self.rows:
             row.position += tokens.shape[1]
         return logits

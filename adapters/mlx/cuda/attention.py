@@ -28,13 +28,17 @@ Short queries: 2 to a few hundred tokens of one sequence
     where a device multiplies float32 by TF32, so the factors are not scaled before. The mask hides padded keys as well;
     all layers share it. Weights are rounded to the values' type, as in the fused kernel.
 
-    On long sequences the copies are too large. A verified draft (up to NARROW queries) is then computed one query at a
-    time by the kernel of plain decoding, which needs no plan and reads the keys once for each.
+Verified drafts: up to NARROW tokens of each row, in a pass within `verifying()`
+    Fused like rows, over the whole buffer with a mask that is added. Passes of a few widths recur while the number of
+    slots is constant, so a plan is used many times; prompts of so few tokens recur seldom and take short queries:
+
+        queries [rows, heads, q, dim]   ->   [rows, key heads, heads of each * q, dim]
 """
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -57,7 +61,7 @@ MOST_BYTES = 64 << 20
 which is what is charged. With 32 heads on 8 of 128: 16 queries on 5,000 keys, 64 on 3,000, 428 on 600, 500 on 500."""
 
 NARROW = 17
-"""The most queries that are computed one at a time where the copies would be too large."""
+"""The most tokens of a row in a verification."""
 
 _REGULAR = 256
 """Chunks of a multiple of so many tokens recur in every long prompt, so a plan for one is used again."""
@@ -87,12 +91,16 @@ def replace_attention() -> "CudaAttention":
 
 
 class CudaAttention:
-    """A replacement of mlx-lm's function `original`. Compute thread only."""
+    """A replacement of mlx-lm's function `original`. `is_verifying`: passes are verifications of drafts. Compute thread
+    only."""
+
+    is_verifying = False
 
     def __init__(self, original: Attention) -> None:
         self._original = original
         self._rows = FusedRows()
         self._short = ShortQueries()
+        self._drafts = Drafts()
 
     def __call__(
         self,
@@ -105,6 +113,10 @@ class CudaAttention:
         sinks: mx.array | None = None,
     ) -> mx.array:
         found: mx.array | None = None
+        if sinks is None and self.is_verifying and type(cache) in (KVRows, PlainKV):
+            found = self._drafts.attend(queries, keys, values, cache, scale, mask)
+        if found is not None:
+            return found
         if sinks is None and type(cache) is KVRows:
             found = self._rows.attend(queries, keys, values, cache, scale, mask)
         elif sinks is None and type(cache) is PlainKV:
@@ -196,6 +208,52 @@ def _is_row_mask(mask: Any, num_rows: int, num_slots: int) -> bool:
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape == (num_rows, 1, 1, num_slots)
 
 
+class Drafts:
+    """A few tokens of each row. Keeps the mask of the last pass, which all layers share."""
+
+    def __init__(self) -> None:
+        self._mask: mx.array | str | None = None
+        self._added: mx.array | None = None
+        self._key: tuple[int, ...] = ()
+
+    def attend(self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any) -> mx.array | None:
+        """Returns None if the lengths, the mask or the types do not fit."""
+        is_causal = isinstance(mask, str) and mask == "causal"
+        is_known = is_causal or (isinstance(mask, mx.array) and mask.dtype == mx.bool_)
+        if not is_known or not 1 < queries.shape[2] <= NARROW or not is_fusible(queries, keys, values):
+            return None
+        rows, heads, count, dim = queries.shape
+        groups, end, slots = keys.shape[1], keys.shape[2], cache.keys.shape[2]
+        key = (rows, heads // groups, count, end, slots)
+        if self._added is None or self._key != key or (self._mask != mask if is_causal else self._mask is not mask):
+            causal = mx.arange(end) <= mx.arange(end - count, end)[:, None]
+            seen = mask if isinstance(mask, mx.array) else causal
+            seen = mx.broadcast_to(seen, (rows, 1, count, end))
+            beyond = mx.zeros((rows, 1, count, slots - end), mx.bool_)
+            added = mx.where(mx.concatenate([seen, beyond], axis=-1), 0, -mx.inf).astype(queries.dtype)
+            self._added = mx.contiguous(mx.tile(added, (1, 1, heads // groups, 1)))
+            self._key, self._mask = key, mask
+        sharing = mx.reshape(queries, (rows, groups, heads // groups * count, dim))
+        fused = _fast.scaled_dot_product_attention(
+            sharing, cache.keys[:rows], cache.values[:rows], scale=scale, mask=self._added
+        )
+        return mx.reshape(fused, (rows, heads, count, fused.shape[3]))
+
+
+@contextmanager
+def verifying() -> Generator[None]:
+    """Passes that are built within verify drafts: their few lengths recur. Compute thread only."""
+    attention = _base.scaled_dot_product_attention
+    if not isinstance(attention, CudaAttention):
+        yield
+        return
+    attention.is_verifying = True
+    try:
+        yield
+    finally:
+        attention.is_verifying = False
+
+
 class ShortQueries:
     """A few tokens of one sequence. Keeps the mask of the last lengths until a call takes another way."""
 
@@ -209,8 +267,6 @@ class ShortQueries:
         if not self._applies(queries, keys, values) or not (mask is None or is_causal):
             self._mask = self._mask_key = None
             return None
-        if layer_bytes(queries, keys, values) > MOST_BYTES:
-            return _one_by_one(queries, keys, values, scale) if is_causal and queries.shape[2] <= NARROW else None
         _, heads, num_queries, dim = queries.shape
         groups, num_keys = keys.shape[1:3]
         of_each = heads // groups
@@ -229,6 +285,7 @@ class ShortQueries:
             and rows == 1
             and is_fusible(queries, keys, values)
             and num_queries <= keys.shape[2]
+            and layer_bytes(queries, keys, values) <= MOST_BYTES
         )
 
     def _added_mask(self, num_queries: int, num_keys: int, of_each: int, is_causal: bool) -> mx.array:
@@ -241,21 +298,6 @@ class ShortQueries:
             self._mask = mx.where(is_seen, mx.array(0, mx.float32), mx.array(-mx.inf, mx.float32))
             self._mask_key = key
         return self._mask
-
-
-def _one_by_one(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-    """Attention of the last tokens of a sequence, each on what is before it."""
-    count, end = queries.shape[2], keys.shape[2]
-    parts = (
-        _fast.scaled_dot_product_attention(
-            queries[:, :, index : index + 1],
-            keys[:, :, : end - count + index + 1],
-            values[:, :, : end - count + index + 1],
-            scale=scale,
-        )
-        for index in range(count)
-    )
-    return mx.concatenate(list(parts), axis=2)
 
 
 def layer_bytes(queries: mx.array, keys: mx.array, values: mx.array) -> int:

@@ -7,9 +7,10 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.caches.classes import lib
+from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.cuda import attention as cuda_attention
-from adapters.mlx.cuda.attention import CudaAttention, ShortQueries, layer_bytes, replace_attention
+from adapters.mlx.cuda.attention import CudaAttention, ShortQueries, layer_bytes, replace_attention, verifying
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from tests.support.mlx import tiny_models
@@ -58,6 +59,17 @@ def asked(
     # A layer turns the axes of heads and tokens.
     turned = mx.swapaxes(random(seed, 1, queries, heads, DIM, dtype=dtype), 1, 2)
     return turned, *cache.keys_and_values(), cache
+
+
+def with_stale_slots(
+    given: tuple[mx.array, mx.array, mx.array, Any],
+) -> tuple[mx.array, mx.array, mx.array, Any]:
+    """Free slots hold what was rejected before, instead of no numbers."""
+    queries, _, _, cache = given
+    for name in ("keys", "values"):
+        held = getattr(cache, name)
+        setattr(cache, name, mx.where(mx.isnan(held), mx.array(9.0, held.dtype), held))
+    return queries, *cache.keys_and_values(), cache
 
 
 def exact(queries: mx.array, keys: mx.array, values: mx.array, scale: float, *, is_causal: bool) -> mx.array:
@@ -187,7 +199,7 @@ def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, ca
     """A pair takes 34 bytes (four heads of scores and weights, two rows of the mask), a key 256: 4,096 keys without any
     pairs are a MiB."""
     short = [(2, 2), (2, 3232), (64, 416), (64, 413), (160, 160), (120, 224), (13, 1488)]
-    long = [(1, 300), (256, 300), (512, 512), (64, 417), (177, 177), (18, 60_000)]
+    long = [(1, 300), (256, 300), (512, 512), (2, 3233), (64, 417), (177, 177), (2, 60_000)]
     for lengths, expected in ((short, 0), (long, len(long))):
         for queries, keys in lengths:
             *given, cache = asked(queries, keys)
@@ -195,23 +207,40 @@ def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, ca
         assert len(calls) == expected
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(2, 3233), (17, 4000)])
-def test_a_draft_on_a_long_sequence_is_computed_one_query_at_a_time(
-    attention: CudaAttention, calls: list[Any], monkeypatch: pytest.MonkeyPatch, queries: int, keys: int
+@pytest.mark.parametrize(("queries", "keys"), [(2, 30), (5, 3233), (17, 400)])
+def test_a_verification_is_fused_over_the_whole_buffer(
+    attention: CudaAttention, calls: list[Any], queries: int, keys: int
 ) -> None:
-    """By the kernel of plain decoding: no call has two queries, which cuDNN would make a plan for."""
-    *given, cache = asked(queries, keys)
-    fused, widths = mx.fast.scaled_dot_product_attention, list[int]()
-
-    def one(rows: mx.array, *others: Any, **named: Any) -> mx.array:
-        widths.append(rows.shape[2])
-        return fused(rows, *others, **named)
-
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", one)
-    found = attention(*given, cache=cache, scale=0.3, mask="causal")
-    assert widths == [1] * queries
+    """And only within `verifying`. Free slots hold what was rejected before."""
+    *given, cache = with_stale_slots(asked(queries, keys))
+    base = mlx_lm_module("models.base")
+    original, base.scaled_dot_product_attention = base.scaled_dot_product_attention, attention
+    try:
+        with verifying():
+            assert attention.is_verifying
+            found = attention(*given, cache=cache, scale=0.3, mask="causal")
+    finally:
+        base.scaled_dot_product_attention = original
+    assert not attention.is_verifying
     assert not calls
     assert apart(found, exact(*given, 0.3, is_causal=True)) < 0.02
+
+
+def test_a_verification_of_rows_sees_their_masks(attention: CudaAttention) -> None:
+    """Two rows, the shorter one padded on the left."""
+    first, second = (with_stale_slots(asked(size, size, seed=size))[3] for size in (40, 30))
+    rows = KVRows(first)
+    rows.append([second], 2)
+    mask = rows.make_mask(3)
+    keys, values = rows.update_and_fetch(random(1, 2, GROUPS, 3, DIM), random(2, 2, GROUPS, 3, DIM))
+    queries = random(3, 2, 4, 3, DIM)
+    attention.is_verifying = True
+    found = attention(queries, keys, values, cache=rows, scale=0.3, mask=mask)
+    repeats = queries.shape[1] // keys.shape[1]
+    wide = [mx.repeat(one.astype(mx.float32), repeats, axis=1) for one in (keys, values)]
+    scores = 0.3 * queries.astype(mx.float32) @ mx.swapaxes(wide[0], -1, -2)
+    expected = mx.softmax(mx.where(mask, scores, -mx.inf), axis=-1) @ wide[1]
+    assert apart(found, expected) < 0.02
 
 
 def test_what_it_does_not_know_is_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
