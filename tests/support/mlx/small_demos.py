@@ -15,7 +15,7 @@ from tests.support.mlx.tiny_models import build_from, save
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
@@ -24,8 +24,9 @@ _HYBRID_SIZES: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
+    "num_hidden_layers": 3,
     "full_attention_interval": 2,
-    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 
 SMALL_DEMO, SMALL_HYBRID = (f"small-{id.removeprefix('cairn-')}" for id in EMBEDDED_IDS)
