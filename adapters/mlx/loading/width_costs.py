@@ -2,9 +2,11 @@
 
 Each measurement stands at a length of its own, as verifications do: cuDNN plans each pair of lengths, and a pass at a
 length that was seen before would look eight times as fast as it will be. What is measured includes choosing and reading
-a token at each position. The result is kept by the model's content, so a model is measured once on a machine:
+a token at each position. The result is kept by the model's content. Its first loads on a machine are measured, and the
+least of each is kept, because other work makes a pass dearer and never cheaper:
 
-    {"<digest> <runtime>, <arithmetic>, <dtype>, <drafter>": [[rows], [widths], [[ms of a width], of rows], draft_ms]}
+    {"<digest> <runtime>, <arithmetic>, <dtype>, <drafter>":
+        [[rows], [widths], [[ms of a width], of rows], draft_ms, loads that were measured]}
 """
 
 import logging
@@ -41,6 +43,9 @@ WARM_UP_S = 20.0
 """A GPU's kernels are compiled by the first pass of each width and number of rows. Those passes are not measured, and
 may take so long together, once on a machine."""
 
+MEASURED_LOADS = 3
+"""A machine that was busy at one load may have been idle at another."""
+
 COSTS_NAME = "width-costs.json"
 
 _MOST_ROUNDS = 4
@@ -75,12 +80,18 @@ def find_costs(
     if described.weight_bytes < num_bytes or not any(map(described.speculation.allows, Drafter)):
         return
     key = _key_of(described)
-    costs = _costs((yield from file.recall(key)), does_refeed) if key else None
-    if costs is None:
+    known, num_loads = _known((yield from file.recall(key)) if key else None, does_refeed)
+    costs = known
+    if num_loads < MEASURED_LOADS:
         costs = yield from measure_costs(model, does_refeed, clock)
-        # What is cut short, by a busy machine for example, is measured again by the next load.
-        if costs is not None and key and (costs.rows, costs.widths) == (_rows_of(described), WIDTHS):
-            file.remember(key, [costs.rows, costs.widths, costs.pass_ms, costs.draft_ms])
+        # What is cut short, by a busy machine for example, is not remembered.
+        is_whole = costs is not None and (costs.rows, costs.widths) == (_rows_of(described), WIDTHS)
+        if costs is None or not is_whole:
+            costs = known or costs
+        else:
+            costs = costs if known is None else _least(costs, known)
+            if key:
+                file.remember(key, [costs.rows, costs.widths, costs.pass_ms, costs.draft_ms, num_loads + 1])
     if costs is not None:
         model.set_costs(costs)
 
@@ -165,15 +176,25 @@ def _key_of(model: ModelDescription) -> str:
     return found if model.weights_digest else ""
 
 
-def _costs(entry: object, does_refeed: bool) -> WidthCosts | None:
-    """The costs of an entry; None if it is invalid."""
+def _known(entry: object, does_refeed: bool) -> tuple[WidthCosts | None, int]:
+    """The costs of an entry, and the number of loads that were measured; None and 0 if it is invalid."""
     try:
-        rows, widths, pass_ms, draft_ms = cast(Any, entry)
+        rows, widths, pass_ms, draft_ms, num_loads = cast(Any, entry)
         cells = {
             (int(row), int(width)): float(cost)
             for row, costs in zip(rows, pass_ms, strict=True)
             for width, cost in zip(widths, costs, strict=True)
         }
-        return WidthCosts.measured(cells, draft_ms=float(draft_ms), refeeds=does_refeed)
+        return WidthCosts.measured(cells, draft_ms=float(draft_ms), refeeds=does_refeed), int(num_loads)
     except (TypeError, ValueError, OverflowError):
-        return None
+        return None, 0
+
+
+def _least(costs: WidthCosts, other: WidthCosts) -> WidthCosts:
+    """The less of each cost. Both are of the same rows and widths, or the first counts."""
+    if (costs.rows, costs.widths) != (other.rows, other.widths):
+        return costs
+    cells = {
+        (row, width): min(costs.cost(row, width), other.cost(row, width)) for row in costs.rows for width in WIDTHS
+    }
+    return WidthCosts.measured(cells, draft_ms=min(costs.draft_ms, other.draft_ms), refeeds=costs.refeeds)

@@ -84,17 +84,18 @@ def test_measuring_ends_in_time_with_what_it_has(model: MlxModel, tmp_path: Path
     assert not (tmp_path / COSTS_NAME).exists()
 
 
-def test_measured_costs_are_remembered(tmp_path: Path, lane: Lane) -> None:
-    first = found_costs(tiny_model("llama"), tmp_path, lane)
-    again = found_costs(tiny_model("llama"), tmp_path, lane, step_s=5e-3)
+def test_the_first_loads_are_measured_and_the_least_is_remembered(tmp_path: Path, lane: Lane) -> None:
+    """The first load was disturbed, and the last one is not measured any more."""
+    found = [found_costs(tiny_model("llama"), tmp_path, lane, step_s=step_s) for step_s in (5e-3, 1e-3, 3e-3, 1e-6)]
+    plain = [costs and round(costs.cost(1, 1), 3) for costs in found]
+    assert plain == [5.0, 1.0, 1.0, 1.0]
     other = found_costs(tiny_model("llama", seed=1), tmp_path, lane, step_s=5e-3)
-    assert first is not None
-    assert again == first
-    assert other != first
+    assert other is not None
+    assert other.cost(1, 1) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
-    "entry", [None, 1, [], [[1], [1, 2], [[1.0]], 0.0], [[1], [1], [["x"]], 0.0], [[1], [1], [[-1]], 0]]
+    "entry", [None, 1, [], [[1], [1, 2], [[1.0]], 0.0, 1], [[1], [1], [["x"]], 0.0, 1], [[1], [1], [[-1]], 0, 3]]
 )
 def test_an_invalid_entry_is_measured_again(tmp_path: Path, lane: Lane, entry: object) -> None:
     expected = found_costs(tiny_model("llama"), tmp_path, lane)
