@@ -37,3 +37,9 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host)
     except ValueError:
         return None
+
+
+def url_of(host: str, port: int) -> str:
+    """Returns the URL at which this machine reaches a server that listens on `host`, a wildcard perhaps."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,7 @@
-"""The launch of an engine's process. Imports almost nothing, because it runs before anything else is imported."""
+"""The launch of an engine's process, and the event loop of both processes. Imports almost nothing, because it runs
+before anything else is imported."""
+
+import asyncio
 
 from adapters.engine_process.child import ChildProcess
 
@@ -9,3 +12,12 @@ CHILD = "interfaces.cli.server.engine_child"
 def engine_child(backend: str) -> ChildProcess:
     """A child that is not started yet. `backend`: `engine.backend`, which it imports before its settings arrive."""
     return ChildProcess(CHILD, backend)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Returns the event loop of a process: uvloop where it is installed, for `asyncio.Runner(loop_factory=...)`."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
 from domain.byte_size import format_bytes
+from domain.host_name import url_of
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import settings_with
@@ -30,8 +31,6 @@ CONNECT_TIMEOUT_S = 5.0
 
 MAX_REFUSAL_CHARS = 2000
 """The bound on the text of a refusal."""
-
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 MAX_ANSWER_BYTES = 16 * 2**20
 
@@ -133,9 +132,7 @@ def configured_server(url: str | None, api_key: str | None) -> RunningServer:
 
 def running_server(url: str | None, api_key: str | None, settings: ServerSettings) -> RunningServer:
     """The server at `url`, by default the one that the settings describe."""
-    if url is None:
-        host = _WILDCARDS.get(settings.host, settings.host)
-        url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    url = url_of(settings.host, settings.port) if url is None else url
     return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
 
 

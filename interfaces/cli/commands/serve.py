@@ -81,14 +81,14 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
-    from interfaces.composition.engine_entry import engine_child
+    from interfaces.composition.engine_entry import engine_child, new_event_loop
 
     child = engine_child(loaded.settings.engine.backend)
     with suppress(OSError):  # the next try reports the error
         child.launch()  # imports at the same time as this process
     from domain.errors import InvalidKeys
     from interfaces.cli.server.server_process import serve_until_stopped
-    from interfaces.http.front.server import AddressUnavailable, new_event_loop
+    from interfaces.http.front.server import AddressUnavailable
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -3,13 +3,13 @@
 The arguments are the descriptor of its end of a socket and the name of the backend; settings come through the socket.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 from adapters.engine_process.host import Hosted, serve_parent
 from interfaces.cli.terminal.ending import leave
+from interfaces.composition.engine_entry import new_event_loop
 
 
 def import_engine(backend: str) -> object:
@@ -31,15 +31,6 @@ def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
     found = decode_settings(settings)
     configure_logging(found.server.log_level, found.server.log_format)
     return host_token_side(found, hold)
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop if it is installed, else of asyncio."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 if __name__ == "__main__":

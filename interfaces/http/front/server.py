@@ -11,6 +11,7 @@ import uvicorn
 from litestar import Litestar
 
 from application.settings import ServerSettings
+from domain.host_name import url_of
 from interfaces.http.front.connection import BoundedConnection
 from interfaces.http.front.connection_limits import ConnectionLimits, ConnectionSlots
 from interfaces.http.front.guard import Refusals
@@ -26,15 +27,6 @@ CANCEL_S = 2
 """Time to end the requests that did not finish."""
 
 BACKLOG = 2048
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Returns the event loop for a server: uvloop where it is installed, for `asyncio.Runner(loop_factory=...)`."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class AddressUnavailable(Exception):
@@ -84,9 +76,7 @@ class HttpServer:
 
     @property
     def base_url(self) -> str:
-        host = self._settings.host
-        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard address cannot be connected to
-        return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
+        return url_of(self._settings.host, self.port)
 
     async def serve(
         self,

@@ -50,7 +50,8 @@ class GrammarCheck:
     ) -> GenerationRequest:
         """Returns the request with the grammar of its answer (`with_answer_grammar`), checked. Tools' own grammars are
         left out where they make that impossible; the model still reads them in its prompt. Raises as
-        `with_answer_grammar` and `check` do."""
+        `with_answer_grammar` does, InvalidRequest if the grammar cannot be enforced for the model, and
+        ServerUnavailable while too many are being checked."""
         try:
             return await self._constrained(request, tokenizer, model, prompt_ids)
         except (InvalidRequest, ServerUnavailable):
@@ -67,14 +68,8 @@ class GrammarCheck:
             constrained = await self._writing.run(with_answer_grammar, request, tokenizer, prompt_ids)
         else:
             constrained = with_answer_grammar(request, tokenizer, prompt_ids)
-        await self.check(constrained, tokenizer, model)
-        return constrained
-
-    async def check(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> None:
-        """Raises InvalidRequest if the request's grammar cannot be enforced for the model, and ServerUnavailable while
-        too many are being checked."""
-        if request.grammar is None:
-            return
+        if (grammar := constrained.grammar) is None:
+            return constrained
         if self._checker is None:
             raise InvalidRequest(
                 f"{PARAM} cannot be enforced: structured output is not enabled on this server", param=PARAM
@@ -85,7 +80,8 @@ class GrammarCheck:
                 param=PARAM,
             )
         special, salt = tokenizer.special_tokens, request.cache_salt
-        await self._lane.run(self._checker.check, request.grammar, tokenizer.vocab_size, special, PARAM, salt)
+        await self._lane.run(self._checker.check, grammar, tokenizer.vocab_size, special, PARAM, salt)
+        return constrained
 
     def close(self) -> None:
         self._lane.close()

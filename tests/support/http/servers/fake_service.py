@@ -47,11 +47,12 @@ from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.engine_entry import new_event_loop
 from interfaces.http.answering import event_stream
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.connection_limits import ConnectionLimits
-from interfaces.http.front.server import HttpServer, new_event_loop
+from interfaces.http.front.server import HttpServer
 from interfaces.http.services import Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory

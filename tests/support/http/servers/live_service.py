@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from application.settings import Settings
+from interfaces.composition.engine_entry import new_event_loop
 from interfaces.composition.service import Service, build_service
-from interfaces.http.front.server import HttpServer, new_event_loop
+from interfaces.http.front.server import HttpServer
 from tests.support.http.servers.quick_uvicorn import stop_quickly
 from tests.support.patience import PATIENCE_S
 

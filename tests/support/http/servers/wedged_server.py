@@ -25,8 +25,8 @@ from interfaces.cli.server import server_process
 from interfaces.cli.terminal.logs import configure_logging
 from interfaces.composition.backends import fake_backend
 from interfaces.composition.container import Container
+from interfaces.composition.engine_entry import new_event_loop
 from interfaces.composition.service import Service, build_service
-from interfaces.http.front.server import new_event_loop
 
 STANDS_AT_S = 1000
 STEP_S = 25
