@@ -55,14 +55,14 @@ class Documents:
         return Owner.of(self._salt, requested_salt, key_name)
 
     def keep(
-        self, bodies: Mapping[DocumentKey, bytes], model: str, asked_ns: int, *, is_fleeting: bool = False
+        self, bodies: Mapping[DocumentKey, bytes], model: str, arrived_ns: int, *, is_fleeting: bool = False
     ) -> None:
-        """Stores all or none; returns at once. `asked_ns`: the arrival of their request by the monotonic clock: a clear
-        that came later covers them. `is_fleeting`: in memory only."""
+        """Stores all or none; returns at once. `arrived_ns`: the arrival of their request by the monotonic clock: a
+        clear that came later covers them. `is_fleeting`: in memory only."""
         num_bytes = sum(map(len, bodies.values()))
         if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
             return self._drop(f"{self._pending_bytes} bytes wait to be written already")
-        began_ns = self._clock.unix_ns() - (self._clock.now_ns() - asked_ns)
+        began_ns = self._clock.unix_ns() - (self._clock.now_ns() - arrived_ns)
         documents = [Document(key, body, model, began_ns, is_fleeting) for key, body in bodies.items()]
         try:
             future = self._lane.submit(lambda: self._store().put(documents))

@@ -84,8 +84,8 @@ class Generate:
     async def _start(self, request: GenerationRequest, answer: Answer | None, lease: ServedModel | None) -> Answer:
         """Submits one prompt. Returns the answer that it belongs to, a new one for the first prompt."""
         started_ns = self._clock.now_ns()
-        if request.asked_ns is None:
-            request = replace(request, asked_ns=started_ns)
+        if request.arrived_ns is None:
+            request = replace(request, arrived_ns=started_ns)
         try:
             self._requests.reserve(request.num_choices)
             try:

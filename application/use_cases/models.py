@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from application.ports.model_repository import ModelRepository
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.models.model_finder import ModelStanding, ServedModel
+from application.services.text_side.models.model_finder import ModelStatus, ServedModel
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
@@ -25,7 +25,7 @@ class ModelEntry:
     description: ModelDescription | None
     reuse_note: str = ""
     tokenizer: Tokenizer | None = None
-    standing: ModelStanding = ModelStanding()
+    status: ModelStatus = ModelStatus()
     sampling: SamplingDefaults = SamplingDefaults()
 
     @property
@@ -68,39 +68,39 @@ class Models:
         models = {name: await self._resolved(name) for name in {request.model for request in requests}}
         return [replace(request, model=models[request.model]) for request in requests]
 
-    async def load(self, id: ModelId) -> ModelStanding:
+    async def load(self, id: ModelId) -> ModelStatus:
         """Loads a model. Returns once it is loaded."""
         self._pool.release(await self._pool.acquire(id))
-        return self._pool.standing(id)
+        return self._pool.status(id)
 
-    def unload(self, id: ModelId) -> ModelStanding:
+    def unload(self, id: ModelId) -> ModelStatus:
         """Begins to unload a model, pinned or not; it is unloaded when its last lease is given back. Raises
         ModelNotFound for a model that is not loaded."""
         if not self._is_loaded(id):
             raise ModelNotFound(f"model '{printable(id)}' is not loaded", param="model")
         self._pool.unload_when_idle(id)
-        return self._pool.standing(id)
+        return self._pool.status(id)
 
-    async def pin(self, id: ModelId) -> ModelStanding:
+    async def pin(self, id: ModelId) -> ModelStatus:
         """Loads a model and keeps it loaded. Returns once it is loaded."""
         await self._pool.pin(id)
-        return self._pool.standing(id)
+        return self._pool.status(id)
 
-    async def unpin(self, id: ModelId) -> ModelStanding:
+    async def unpin(self, id: ModelId) -> ModelStatus:
         """Allows a model to be unloaded, to make room or after its idle time. Raises ModelNotFound for an unknown
         name."""
-        standing = self._pool.standing(id)
-        is_known = standing.is_pinned or standing.residence is not Residence.ABSENT
+        status = self._pool.status(id)
+        is_known = status.is_pinned or status.residence is not Residence.ABSENT
         if not is_known and not await self._is_here(id):
             raise ModelNotFound(f"no model '{printable(id)}' here", param="model")
         self._pool.unpin(id)
-        return self._pool.standing(id)
+        return self._pool.status(id)
 
     def _entry(self, source: ModelSource, served: ServedModel | None) -> ModelEntry:
-        standing = self._pool.standing(source.id)
+        status = self._pool.status(source.id)
         if served is None:
-            return ModelEntry(source, None, standing=standing)
-        return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, standing, served.sampling)
+            return ModelEntry(source, None, status=status)
+        return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, status, served.sampling)
 
     async def _resolved(self, name: ModelId) -> ModelId:
         """Folders are searched only for a name that matches an alias."""

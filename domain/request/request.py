@@ -95,7 +95,7 @@ class GenerationRequest:
     each prompt token with this many alternatives (0 to 20), which computes the whole prompt; None for none. Only then
     may `max_tokens` be 0. `speculates`: drafts may be verified. `prediction`: text expected in the answer, to draft
     from; it is no part of the prompt. `operation`: the name of the HTTP operation, for people; empty for none.
-    `asked_ns`: its arrival by the monotonic clock; None for the time at which it is started.
+    `arrived_ns`: its arrival by the monotonic clock; None for the time at which it is started.
     """
 
     id: RequestId
@@ -117,7 +117,7 @@ class GenerationRequest:
     speculates: bool = True
     prediction: str = ""
     operation: str = ""
-    asked_ns: int | None = None
+    arrived_ns: int | None = None
 
     def __post_init__(self) -> None:
         num_tops = self.num_prompt_logprobs

@@ -124,7 +124,7 @@ class PoolRun:
         await asyncio.gather(*(self._client(self._random.randint(1, 8)) for _ in range(clients)))
         self.host.room = replace(self.host.room, busy_bytes=0)
         await asyncio.sleep(4 * MAX_LOAD_S)  # a load whose clients have all left ends by itself
-        assert [self.pool.standing(id).num_leases for id in self._ids] == [0] * len(self._ids)
+        assert [self.pool.status(id).num_leases for id in self._ids] == [0] * len(self._ids)
         assert {served.source.id for served in self.pool.loaded()} == self.host.resident
         for id in self._ids:  # and everything can still be had, unless it has just failed
             with suppress(ModelLoadFailed):

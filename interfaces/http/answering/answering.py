@@ -107,8 +107,7 @@ async def _answer(
     if operation.resolved is not None:
         body = await operation.resolved(body, context)
     named = await context.run(operation.convert, body, context)
-    name, arrived_ns = operation.operation_id, context.arrived_ns
-    requests = await context.admit([replace(request, operation=name, asked_ns=arrived_ns) for request in named])
+    requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
     answer = await context.services.generate.start(requests)
     context.close_at_end(answer)
     started = _started(context, requests, answer, named[0].model)

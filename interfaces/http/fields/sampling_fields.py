@@ -94,6 +94,7 @@ def new_request(
         "cache_salt": body.cache_salt or "",
         "trace_carrier": context.services.trace_context(),
         "speculates": body.speculation is not False,
+        "arrived_ns": context.arrived_ns,
     }
     return GenerationRequest(id=context.services.ids.request_id(prefix), prompt=prompt, **{**common, **fields})
 

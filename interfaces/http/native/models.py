@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.services.live_figures import DraftTotals, LiveFigures
-from application.services.text_side.models.model_finder import ModelStanding
+from application.services.text_side.models.model_finder import ModelStatus
 from application.use_cases.models import ModelEntry
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription
@@ -102,13 +102,13 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
             RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes),
         )
 
-    def action(name: str, work: Callable[[ModelId], ModelStanding | Awaitable[ModelStanding]]) -> HTTPRouteHandler:
+    def action(name: str, work: Callable[[ModelId], ModelStatus | Awaitable[ModelStatus]]) -> HTTPRouteHandler:
         @json_route(f"/models/{name}", f"{name}Model", error_type, ModelNamed, guards=[admins_only])
         async def act(body: ModelNamed, context: RequestContext) -> StandingBody:
             context.client.check_model(body.model)
             id = ModelId(body.model)
-            standing = work(id)
-            return _standing(id, standing if isinstance(standing, ModelStanding) else await standing)
+            status = work(id)
+            return _standing_body(id, status if isinstance(status, ModelStatus) else await status)
 
         return act
 
@@ -121,14 +121,14 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
     ]
 
 
-def _standing(id: ModelId, standing: ModelStanding) -> StandingBody:
-    return StandingBody(id, standing.residence.value, standing.is_pinned, standing.num_leases, standing.idle_ttl_s)
+def _standing_body(id: ModelId, status: ModelStatus) -> StandingBody:
+    return StandingBody(id, status.residence.value, status.is_pinned, status.num_leases, status.idle_ttl_s)
 
 
 def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
     source, model = entry.source, entry.description
     return ManagedBody(
-        _standing(source.id, entry.standing),
+        _standing_body(source.id, entry.status),
         entry.num_bytes,
         None if model is None else model.context_length,
         source.adapter or None,

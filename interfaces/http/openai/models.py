@@ -92,16 +92,16 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 def _body(entry: ModelEntry) -> ModelBody:
     source, model, tokenizer = entry.source, entry.description, entry.tokenizer
     loaded = None if model is None or tokenizer is None else _loaded(model, tokenizer, entry.reuse_note)
-    standing = entry.standing
+    status = entry.status
     return ModelBody(
         source.id,
         source.created_s,
         source.owned_by,
         source.note,
         loaded,
-        standing.residence.value,
+        status.residence.value,
         entry.num_bytes,
-        standing.is_pinned,
+        status.is_pinned,
     )
 
 

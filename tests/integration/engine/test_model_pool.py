@@ -254,7 +254,7 @@ def test_tables_say_how_single_models_are_loaded() -> None:
         await bench.use(B)
         found = {served.source.id: served.description.context_length for served in bench.pool.loaded()}
         assert found == {A: 99, B: FakeOptions().context_length}
-        assert [(bench.pool.standing(id).idle_ttl_s, bench.pool.standing(id).is_pinned) for id in (A, B)] == [
+        assert [(bench.pool.status(id).idle_ttl_s, bench.pool.status(id).is_pinned) for id in (A, B)] == [
             (7, True),
             (60, False),
         ]

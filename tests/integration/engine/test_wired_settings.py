@@ -36,6 +36,6 @@ def served(use: Coroutine[Any, Any, None], service: Service) -> None:
 
 def test_models_have_the_times_and_pins_that_are_set() -> None:
     service = build_service(SETTINGS)
-    told = [service.pool.standing(id) for id in (MODEL, PINNED)]
+    told = [service.pool.status(id) for id in (MODEL, PINNED)]
     assert [(one.idle_ttl_s, one.is_pinned) for one in told] == [(1800, False), (60, True)]
     service.container.encoder().close()

@@ -69,7 +69,9 @@ class GeneratedCalls:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
             body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
-            self._documents.keep({self._key(request, id): body}, model, request.asked_ns or 0, is_fleeting=is_fleeting)
+            self._documents.keep(
+                {self._key(request, id): body}, model, request.arrived_ns or 0, is_fleeting=is_fleeting
+            )
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

@@ -51,7 +51,7 @@ class FoundModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelStanding:
+class ModelStatus:
     """A model's state in the pool. `idle_ttl_s`: the seconds without a lease after which it is unloaded; None for a
     model that is unloaded only to make room."""
 
@@ -100,7 +100,7 @@ class ModelFinder:
             task.add_done_callback(lambda done: self._end_finding(id, done))
         return await asyncio.shield(task)
 
-    def found_again(self, served: ServedModel) -> FoundModel:
+    def as_found(self, served: ServedModel) -> FoundModel:
         """As `find`, for a model that was served a moment ago."""
         weight_bytes = served.description.weight_bytes
         return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.sampling)

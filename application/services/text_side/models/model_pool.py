@@ -21,7 +21,7 @@ from application.services.lane import Lane
 from application.services.text_side.models.model_finder import (
     FoundModel,
     ModelFinder,
-    ModelStanding,
+    ModelStatus,
     ServedModel,
     accept_any_model,
 )
@@ -94,10 +94,10 @@ class ModelPool:
         """Returns the loaded models, the least recently used first."""
         return tuple(self._served.values())
 
-    def standing(self, id: ModelId) -> ModelStanding:
+    def status(self, id: ModelId) -> ModelStatus:
         """Returns the state of a model. Unknown names have one too."""
         models, ttl_s = self._residency, self._ttl_s(id)
-        return ModelStanding(models.residence(id), models.num_leases(id), models.is_pinned(id), ttl_s)
+        return ModelStatus(models.residence(id), models.num_leases(id), models.is_pinned(id), ttl_s)
 
     @property
     def room(self) -> LoadRoom:
@@ -300,7 +300,7 @@ class ModelPool:
     async def _unload(self, id: ModelId) -> None:
         unloaded = self._served.pop(id)
         if self._residency.is_wanted(id):  # it was requested while it was unloaded
-            self._found[id] = self._finder.found_again(unloaded)
+            self._found[id] = self._finder.as_found(unloaded)
         # The engine counts its failures. Either way the model is no longer served.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._residency.unloaded(id)
@@ -321,12 +321,12 @@ class ModelPool:
         if not granted.done():
             granted.set_exception(
                 ModelsBusy(
-                    f"no memory for {id} within {self._room_wait_s:g} s: {self._why_no_room(id)}",
+                    f"no memory for {id} within {self._room_wait_s:g} s: {self._room_problem(id)}",
                     retry_after_s=RETRY_AFTER_S,
                 )
             )
 
-    def _why_no_room(self, id: ModelId) -> str:
+    def _room_problem(self, id: ModelId) -> str:
         """Returns the reason. It names no other model, because the client may not be allowed to know of it."""
         num_loaded = len(self.loaded())
         busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"

@@ -57,7 +57,7 @@ CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
 
 
 class EngineWatch:
-    """`start` begins the thread, which calls `look` every second."""
+    """`start` begins the thread, which calls `check` every second."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class EngineWatch:
         self._call_soon: CallSoon = lambda _call: None
         self._lag = LoopLag(clock, self._call_soon)
         self._reports = StuckReport(), StuckReport()
-        self._looked_ns = self._counted_from_ns = clock.now_ns()
+        self._checked_ns = self._counted_from_ns = clock.now_ns()
         self._has_ended = self._is_coming_stuck = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
@@ -106,7 +106,7 @@ class EngineWatch:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._looked_ns = self._counted_from_ns = self._clock.now_ns()
+        self._checked_ns = self._counted_from_ns = self._clock.now_ns()
         self._thread.start()
 
     def stop(self) -> None:
@@ -116,10 +116,10 @@ class EngineWatch:
             self._thread.join()
         self._reporter.close()
 
-    def look(self) -> None:
+    def check(self) -> None:
         now_ns = self._clock.now_ns()
         self._note_pause(now_ns)
-        self._lag.look()
+        self._lag.check()
         engine, loop = self._engine_health(now_ns), self._lag.health(now_ns)
         for report, health in zip(self._reports, (engine, loop), strict=True):
             for event in report.feed(health, now_ns):
@@ -130,10 +130,10 @@ class EngineWatch:
             self._leave()
 
     def _note_pause(self, now_ns: int) -> None:
-        if now_ns - self._looked_ns > max(self._stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
+        if now_ns - self._checked_ns > max(self._stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
             self._counted_from_ns = now_ns
             self._lag = LoopLag(self._clock, self._call_soon)
-        self._looked_ns = now_ns
+        self._checked_ns = now_ns
 
     def _engine_health(self, now_ns: int) -> EngineHealth:
         status = self._status()
@@ -142,7 +142,7 @@ class EngineWatch:
         health = engine_health(beat, now_ns, after_s)
         had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
         self._watch_start(beat.activity if self._has_ended else None, now_ns, after_s)
-        if self._has_ended and not had_ended:  # another engine may take over at once: the next look reports it
+        if self._has_ended and not had_ended:  # another engine may take over at once: the next check reports it
             return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
         return health
 
@@ -151,7 +151,7 @@ class EngineWatch:
         was_stuck = self._is_coming_stuck
         self._is_coming_stuck = doing is not None and now_ns - doing.since_ns >= after_s * 1e9
         if self._is_coming_stuck and not was_stuck:
-            self._ask_to_abandon()
+            self._schedule_abandon()
 
     def _report(self, event: EngineStuck | EngineRecovered) -> None:
         if isinstance(event, EngineRecovered):
@@ -160,9 +160,9 @@ class EngineWatch:
         # An ended engine has no stack.
         self._emit(event if event.stuck_in == ENDED else dataclasses.replace(event, stack=self._stacks.read()))
         if event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
-            self._ask_to_abandon()
+            self._schedule_abandon()
 
-    def _ask_to_abandon(self) -> None:
+    def _schedule_abandon(self) -> None:
         if self._abandon is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
                 self._call_soon(self._abandon)
@@ -182,7 +182,7 @@ class EngineWatch:
     def _run(self) -> None:
         while True:
             try:
-                self.look()
+                self.check()
             except Exception as error:  # continue; the supervisor is not notified meanwhile
                 self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
             if self._ends.wait(LOOK_S):
@@ -196,29 +196,29 @@ class LoopLag:
     def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
         self._clock = clock
         self._call_soon = call_soon
-        self._asked_ns: int | None = None
-        self._answered_s = 0.0
+        self._scheduled_ns: int | None = None
+        self._last_lag_s = 0.0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Schedules a callback, unless one is waiting."""
-        if self._asked_ns is None:
-            self._asked_ns = self._clock.now_ns()
+        if self._scheduled_ns is None:
+            self._scheduled_ns = self._clock.now_ns()
             try:
-                self._call_soon(self._answered)
+                self._call_soon(self._called)
             except RuntimeError:  # the loop is closed
-                self._asked_ns = None
+                self._scheduled_ns = None
 
     @property
     def lag_s(self) -> float:
         """The delay of the waiting callback or of the last one, whichever is longer. Any thread."""
-        asked_ns = self._asked_ns
-        waited_s = 0.0 if asked_ns is None else (self._clock.now_ns() - asked_ns) / 1e9
-        return max(waited_s, self._answered_s)
+        scheduled_ns = self._scheduled_ns
+        waited_s = 0.0 if scheduled_ns is None else (self._clock.now_ns() - scheduled_ns) / 1e9
+        return max(waited_s, self._last_lag_s)
 
     def health(self, now_ns: int) -> EngineHealth:
         """The health of the loop in the form of an engine's."""
-        asked_ns = self._asked_ns
-        is_stuck = asked_ns is not None and now_ns - asked_ns >= LOOP_AFTER_S * 1e9
+        scheduled_ns = self._scheduled_ns
+        is_stuck = scheduled_ns is not None and now_ns - scheduled_ns >= LOOP_AFTER_S * 1e9
         return EngineHealth(
             step_age_s=self.lag_s,
             num_waiting=0,
@@ -226,25 +226,26 @@ class LoopLag:
             num_calls=0,
             is_stuck=is_stuck,
             stuck_in=EVENT_LOOP if is_stuck else "",
-            stuck_since_ns=asked_ns if is_stuck else None,
+            stuck_since_ns=scheduled_ns if is_stuck else None,
         )
 
-    def _answered(self) -> None:
-        asked_ns, self._asked_ns = self._asked_ns, None
-        if asked_ns is not None:
-            self._answered_s = (self._clock.now_ns() - asked_ns) / 1e9
+    def _called(self) -> None:
+        scheduled_ns, self._scheduled_ns = self._scheduled_ns, None
+        if scheduled_ns is not None:
+            self._last_lag_s = (self._clock.now_ns() - scheduled_ns) / 1e9
 
 
 class StuckReport:
     """The events about one thing that may be stuck: once when it is detected, once every REPORT_AGAIN_S while it lasts,
-    and once when it is over. A change of the cause ends one state and begins another. Sans-io: `feed` at every look."""
+    and once when it is over. A change of the cause ends one state and begins another. Sans-io: `feed` at every
+    check."""
 
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
         self._reported_ns = 0
 
     def feed(self, health: EngineHealth, now_ns: int) -> list[EngineStuck | EngineRecovered]:
-        """Returns the events of this look, with an empty `stack`."""
+        """Returns the events of this check, with an empty `stack`."""
         found = (health.stuck_in, health.stuck_since_ns) if health.stuck_since_ns is not None else None
         events: list[EngineStuck | EngineRecovered] = []
         if self._open is not None and found != self._open:

@@ -41,7 +41,7 @@ def test_a_stuck_engine_in_a_process_is_abandoned_once(place: str, num_abandoned
     step_s = STUCK_AFTER_CPU_S / 3  # less than what is taken for a pause of the watch's own
     for _ in range(6):
         clock.advance(step_s)
-        watch.look()
+        watch.check()
         while calls:
             calls.pop(0)()
     watch.stop()

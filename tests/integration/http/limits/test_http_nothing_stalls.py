@@ -58,7 +58,7 @@ def test_many_that_warm_and_a_store_that_does_not_write_keep_nobody_waiting() ->
             for client in clients[1:]:
                 client.leave()
             service.wait_until(
-                lambda: service.pool.standing(ModelId(DEFAULT_MODEL)).num_leases == 1, "the others to be gone"
+                lambda: service.pool.status(ModelId(DEFAULT_MODEL)).num_leases == 1, "the others to be gone"
             )
         finally:
             store.open()
@@ -86,7 +86,7 @@ def test_a_store_that_does_not_answer_keeps_nobody_waiting_who_does_not_ask_it()
         clients = [RawClient(service.base_url, EXPLAIN, {"prompt": prompt}) for prompt in prompts]
         try:
             service.wait_until(
-                lambda: service.pool.standing(ModelId(DEFAULT_MODEL)).num_leases == MORE_THAN_THREADS,
+                lambda: service.pool.status(ModelId(DEFAULT_MODEL)).num_leases == MORE_THAN_THREADS,
                 "all to be asking",
             )
             check_answered(service)

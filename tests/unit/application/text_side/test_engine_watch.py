@@ -90,7 +90,7 @@ class World:
         """A look a second."""
         for _ in range(int(seconds)):
             self.clock.advance(1)
-            self.watch.look()
+            self.watch.check()
 
     def stuck(self) -> list[EngineStuck]:
         return [event for event in self.events.events if isinstance(event, EngineStuck)]
