@@ -155,6 +155,7 @@ class EngineClient:
         self.engine = engine
         self.batches: list[StepBatch] = []
         self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
+        self._kinds = set[tuple[str, int, type]]()
         self._arrived = asyncio.Event()
 
     @property
@@ -169,6 +170,7 @@ class EngineClient:
         self.batches.append(batch)
         for id, choice, item in batch.items:
             self._items[id, choice].append(item)
+            self._kinds.add((id, choice, type(item)))
         self._arrived.set()
 
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:
@@ -188,9 +190,7 @@ class EngineClient:
             raise AssertionError(f"waited in vain for {what}") from None
 
     async def until_told(self, id: str, kind: type, choice: int = 0) -> None:
-        await self.until(
-            lambda: any(isinstance(item, kind) for item in self.items(id, choice)), f"{kind.__name__} of {id}"
-        )
+        await self.until(lambda: (id, choice, kind) in self._kinds, f"{kind.__name__} of {id}")
 
     async def end(self, id: str, choice: int = 0) -> Ended:
         await self.until_told(id, Ended, choice)
