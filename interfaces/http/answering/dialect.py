@@ -4,8 +4,8 @@
                                             | answering.py: start, stream or collect, cancel when the client disconnects
     bytes <--framing-- StreamItem, or answer <--+
 
-To add a dialect, write these objects in a folder of its own and name the dialect in `app.DIALECTS`. Answering, reading
-of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
+To add a dialect, write these objects in a folder of its own and name the dialect in `dialects.DIALECTS`. Answering,
+reading of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
