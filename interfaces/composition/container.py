@@ -11,7 +11,6 @@ from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
 from adapters.system.key_file import ServerKeys
 from adapters.system.thread_stacks import PythonStacks
-from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings, RegularReports
@@ -30,22 +29,11 @@ from application.use_cases.check_health import CheckHealth
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from domain.models.residency import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.store import build_documents
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, WATCHED_THREADS
 from interfaces.composition.token_side import TokenSide
-
-
-def load_room(engine: Engine) -> Callable[[], LoadRoom]:
-    """A function that returns the room for weights in the engine's last report."""
-
-    def room() -> LoadRoom:
-        status = engine.status()
-        return LoadRoom.of(status.limits, status.ledger)
-
-    return room
 
 
 def ignore(_why: str) -> None:
@@ -126,7 +114,6 @@ class Container(TokenSide):
         clock=clock,
         check=models.provided.check,
         tables=settings.provided.models,
-        room=providers.Singleton(load_room, engine),
     )
     calls = providers.Singleton(GeneratedCalls, documents)
     encoder = providers.Singleton(PromptEncoder, calls)

@@ -58,17 +58,17 @@ class ModelPool:
         check: ModelCheck = accept_any_model,
         workers: Lane | None = None,
         tables: Mapping[str, ModelTable] | None = None,
-        room: Callable[[], LoadRoom] = LoadRoom,
+        room: Callable[[], LoadRoom] | None = None,
         max_loaded: int | None = None,
         room_wait_s: float = ROOM_WAIT_S,
     ) -> None:
-        """`tables`: the settings of single models. `room`: reads the memory for weights. `max_loaded`: models at once;
-        None for as many as fit."""
+        """`tables`: the settings of single models. `room`: reads the memory for weights; by default from the engine's
+        status. `max_loaded`: models at once; None for as many as fit."""
         self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
         self._engine = engine
         self._settings = settings
         self._tables = tables or {}
-        self._room = room
+        self._room = room or self._engine_room
         self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
         self.workers = self._finder.workers
         self._residency = ModelResidency()
@@ -224,6 +224,10 @@ class ModelPool:
         self._set_idle_timers()
         if self._found and self._room_timer is None:
             self._room_timer = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._check_room)
+
+    def _engine_room(self) -> LoadRoom:
+        status = self._engine.status()
+        return LoadRoom.of(status.limits, status.ledger)
 
     def _read_room(self) -> None:
         self._residency.room = self._room()
