@@ -76,7 +76,7 @@ class Served:
         speeds: list[float] = []
         waits: list[float] = []
         accepted = steps = 0
-        for number in range(-1, num_rounds):  # the first round compiles kernels and fills the prefix cache
+        for number in range(-1, num_rounds):  # the first one compiles kernels and fills the prefix cache
             if number > 1 and time.monotonic() > self._deadline_s:
                 break
             found: dict[bool, list[Timeline]] = {}
