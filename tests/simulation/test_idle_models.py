@@ -4,7 +4,7 @@ import asyncio
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.tokenizer import FakeTokenizers
-from application.ports.engine import EngineModel
+from application.ports.engine import EngineModel, EngineStatus
 from application.services.text_side.models.model_pool import ModelPool
 from application.settings import ModelSettings, ModelTable
 from domain.duration import Duration
@@ -23,6 +23,11 @@ class QuickHost:
 
     def __init__(self) -> None:
         self.resident: set[ModelId] = set()
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            is_alive=True, is_busy=False, last_progress_ns=0, last_step_ns=0, num_waiting=0, num_running=0
+        )
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         self.resident.add(source.id)
