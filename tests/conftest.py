@@ -14,6 +14,7 @@ Bytecode is written whatever the environment says, or each of a hundred commands
 """
 
 import gc
+import logging
 import os
 import socket
 import sys
@@ -58,6 +59,13 @@ settings.register_profile(
 settings.load_profile("cairn")
 
 _HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Generator[None]:
+    """A command that runs in this process sets the level of its log lines, `cairn run` to none at all."""
+    yield
+    logging.getLogger("cairn").setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,6 @@
 """The SERVER span around a real Litestar application, its trace context, and bytes that are not text."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -202,9 +201,8 @@ def test_a_request_that_cannot_be_traced_is_served(server: Server, caplog: pytes
     assert server.telemetry.middleware is not None
     wrapped = server.telemetry.middleware(inner)
     wrapped._instrumented.default_span_details = lambda _: 1 / 0  # type: ignore[attr-defined]
-    with caplog.at_level(logging.ERROR, "cairn.telemetry"):  # a command that ran in this process may have raised it
-        for _ in range(2):
-            ask(wrapped, b"", [])
+    for _ in range(2):
+        ask(wrapped, b"", [])
     assert calls == ["/v1/models/x"] * 2
     assert len([record for record in caplog.records if "could not be traced" in record.message]) == 1
 
