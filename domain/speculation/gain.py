@@ -30,8 +30,9 @@ MOST_CREDIT = 4.0
 PROBE_CREDIT = MOST_CREDIT / 2
 
 MOST_FACTOR, LEARNT_STEPS, FORGOTTEN_STEPS = 8.0, 8, 256
-"""A step with a draft counts as at most so many times the table's cost; an average over so many steps corrects it; and
-after so many plain steps the correction is mostly forgotten."""
+"""A step with a draft counts as at most so many times the table's cost, a plain one as twice what it was lately, since
+it may wait for other work; an average over so many steps corrects the table; and after so many plain steps the
+correction is mostly forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class DepthControl:
 
     def _learn(self, over: float, *, is_plain: bool) -> None:
         if is_plain:
-            self._plain_over += (over - self._plain_over) / LEARNT_STEPS
+            self._plain_over += (min(over, 2 * self._plain_over) - self._plain_over) / LEARNT_STEPS
             self._factor += (1 - self._factor) / FORGOTTEN_STEPS
         else:
             self._factor += (min(over / self._plain_over, MOST_FACTOR) - self._factor) / LEARNT_STEPS

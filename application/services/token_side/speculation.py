@@ -44,6 +44,11 @@ class SequenceDrafts:
         """The most draft tokens that the answer has room for, beside the token of a plain step."""
         return self._sequence.max_new_tokens - len(self._sequence.output_ids) - 1
 
+    @property
+    def is_steady(self) -> bool:
+        """True once a step computes one pass: the first waits for the prompt, and the second feeds two tokens."""
+        return len(self._sequence.output_ids) > 1
+
     def look_up(self, depth: int) -> Proposal | None:
         """Returns the draft that follows the output so far, at most 1 + `depth` tokens: the first is one that a plain
         step gives as well."""
@@ -92,10 +97,11 @@ class Speculation:
     def decode(self, model: LoadedModel, rows: Rows) -> Sequence[DecodeResult]:
         """Runs a decode step of these rows, with drafts where they pay. A fault of the drafts costs only the drafts."""
         described = model.description
+        is_steady = all(drafts is not None and drafts.is_steady for drafts in rows.values())
         drafts = self._batcher.attempt("speculation.draft", lambda: self._drafts(described, rows)) or NO_DRAFTS
         begun_ns = self._batcher.now_ns()
         results = model.decode(list(rows), drafts)
-        ms = (self._batcher.now_ns() - begun_ns) / 1e6
+        ms = (self._batcher.now_ns() - begun_ns) / 1e6 if is_steady else 0.0
         self._batcher.attempt("speculation.learn", lambda: self._learn(described, rows, results, ms))
         return results
 
@@ -122,7 +128,7 @@ class Speculation:
         return {id: Draft(tokens.get(id, ()), own_depth) for id in rows}
 
     def _learn(self, model: ModelDescription, rows: Rows, results: Sequence[DecodeResult], ms: float) -> None:
-        """Takes the results of a step and its duration into account."""
+        """Takes the results of a step and its duration into account; 0: it says nothing about a step's cost."""
         control = self._controls.get(model.id)
         if control is None or not results:
             return

@@ -135,3 +135,14 @@ def test_a_machine_that_is_slower_in_all_steps_changes_no_decision() -> None:
         depth = before if number % 2 else 0
         control.record(1, depth, depth, ms=2.5 * control.measured.cost(1, 1 + depth))
     assert control.depth([0.8], 8) == before
+
+
+def test_a_plain_step_that_waited_hides_no_dear_drafts() -> None:
+    """One plain step took a hundred times as long, behind a prompt; drafts that cost three times are still given up."""
+    control = DepthControl(WidthCosts.measured({(1, width): 10.0 + width for width in (1, 2, 5, 9)}))
+    control.record(1, ms=1100.0)
+    for _ in range(80):
+        depth = control.depth([0.7], 8)
+        table_ms = control.measured.cost(1, 1 + depth)
+        control.record(1, depth, depth, ms=3 * table_ms if depth else table_ms)
+    assert control.depth([0.7], 8) == 0
