@@ -8,7 +8,7 @@ from adapters.fake import FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed, RequestPreempted
 from application.ports.compute import DecodeStart
-from application.ports.engine import Ended, EngineItem, Submission, Tokens
+from application.ports.engine import Ended, EngineItem, Submission
 from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
@@ -24,6 +24,7 @@ from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan
 from tests.support.engines.drafters import KnowingDrafter
+from tests.support.engines.sync_engine import tokens_of, usage_of
 from tests.support.stores.store_records import empty
 
 
@@ -252,7 +253,7 @@ class Simulation:
             self._bound.ended(asked.id, submission, output, is_complete=False, num_reused=0)
             self.counts["failed"] += 1
             return
-        usage = last.usage
+        usage = usage_of(items)
         assert usage.prompt_tokens == len(submission.prompt.token_ids)
         assert usage.completion_tokens == len(output)
         assert usage.num_rejected >= 0
@@ -305,10 +306,6 @@ class Simulation:
             options = self.plan.models[submission.model]
             self._plain[key] = plain_answer(options, submission, seed, self.plan.limits)
         return self._plain[key]
-
-
-def tokens_of(items: list[EngineItem]) -> list[int]:
-    return [token for item in items if isinstance(item, Tokens) for token in item.token_ids]
 
 
 def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits: StepLimits) -> list[int]:

@@ -18,6 +18,7 @@ from domain.ids import RequestId
 from domain.request.request import FinishReason
 from tests.support.effort import scaled
 from tests.support.engines.engine_client import DRAFTING, EngineClient, hosted_toy, source
+from tests.support.engines.sync_engine import usage_of
 from tests.support.http.replay.eight_streams import (
     NUM_CHOICES,
     STREAMS,
@@ -54,7 +55,7 @@ DRAFTED = source(DRAFTING)
 def test_drafts_change_no_token(calm: EngineClient) -> None:
     drafted = play(dying(), model=DRAFTED)
     check_same(drafted, calm)
-    usages = [end_of(drafted, id, choice).usage for id, number in NUM_CHOICES.items() for choice in range(number)]
+    usages = [usage_of(drafted.items(id, choice)) for id, number in NUM_CHOICES.items() for choice in range(number)]
     assert sum(usage.num_accepted for usage in usages) > 20
     assert sum(usage.num_rejected for usage in usages) > 0
 

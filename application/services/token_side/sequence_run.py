@@ -14,7 +14,6 @@ that comes from an engine that was lost begins like a preempted one.
 Every method may raise; the engine loop turns that into the end of this sequence alone. Compute thread only.
 """
 
-from dataclasses import replace
 from functools import partial
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
@@ -112,11 +111,11 @@ class SequenceRun:
         )
 
     def usage(self) -> Usage:
-        num_output, drafts = len(self.sequence.output_ids), self.drafts
-        usage = Usage(len(self.sequence.prompt_ids), num_output)
-        if self._explanation is not None:
-            usage = Usage.of(self._explanation, num_output)
-        return usage if drafts is None else replace(usage, proposed=drafts.proposed, accepted=drafts.accepted)
+        """Returns the token counts without those of drafts, which go out with the tokens."""
+        num_output = len(self.sequence.output_ids)
+        if self._explanation is None:
+            return Usage(len(self.sequence.prompt_ids), num_output)
+        return Usage.of(self._explanation, num_output)
 
     # ---- waiting ------------------------------------------------------------------------------------------------
 

@@ -24,12 +24,10 @@ from domain.speculation.lookup import NgramLookup, Proposal
 
 
 class SequenceDrafts:
-    """The drafts of one sequence. `proposed`, `accepted`: tokens so far, by Drafter value. `width`: the most tokens
-    that a step computes. `own`: the acceptance of the model's own drafter; None where it may not be used."""
+    """The drafts of one sequence. `width`: the most tokens that a step computes. `own`: the acceptance of the model's
+    own drafter; None where it may not be used."""
 
     def __init__(self, sequence: TokenSequence, submission: Submission, model: ModelDescription) -> None:
-        self.proposed: dict[str, int] = {}
-        self.accepted: dict[str, int] = {}
         self.width = 1 + (model.width_costs.most_depth if model.width_costs is not None else 0)
         self.own = Acceptance() if model.own_drafter and model.speculation.allows(model.own_drafter) else None
         self._own_drafter = model.own_drafter
@@ -64,16 +62,6 @@ class SequenceDrafts:
         """Returns the drafter whose tokens the last step verified; None for a plain step."""
         own = self._own_drafter if result.is_own_draft else self._proposal and self._proposal.drafter
         return own if result.num_proposed else None
-
-    def learn(self, result: DecodeResult) -> None:
-        """Counts the outcome of a step that verified a draft."""
-        drafter = self.drafter_of(result)
-        assert drafter is not None
-        name = drafter.value
-        self.proposed[name] = self.proposed.get(name, 0) + result.num_proposed
-        self.accepted[name] = self.accepted.get(name, 0) + result.num_accepted
-        if result.is_own_draft and self.own is not None:
-            self.own.observe(result.num_proposed, result.num_accepted)
 
 
 Rows: TypeAlias = Mapping[SequenceId, SequenceDrafts | None]
@@ -134,8 +122,9 @@ class Speculation:
             return
         verified = [result for result in results if result.num_proposed]
         for result in verified:
-            if (drafts := rows.get(result.id)) is not None:
-                drafts.learn(result)
+            drafts = rows.get(result.id)
+            if result.is_own_draft and drafts is not None and drafts.own is not None:
+                drafts.own.observe(result.num_proposed, result.num_accepted)
         control.record(
             len(results),
             max((result.num_proposed for result in verified), default=0),

@@ -22,7 +22,7 @@ from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
-from tests.support.engines.sync_engine import submission
+from tests.support.engines.sync_engine import submission, usage_of
 
 PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]
 WORN = SamplingParams(
@@ -68,7 +68,7 @@ def test_a_preempted_request_gives_the_same_answer(
     options = FakeOptions(runs_ahead=runs_ahead, eos_every=6, vocab_size=400)
     calm, disturbed = play(options, asked, 0), play(greedy_drafter(options) if drafts else options, asked, every)
     assert disturbed.events(RequestPreempted)
-    assert any(disturbed.end(id, 0).usage.proposed for id in ("0", "1", "2")) is drafts
+    assert any(usage_of(disturbed.items(id)).proposed for id in ("0", "1", "2")) is drafts
     for id in ("0", "1", "2"):
         for choice in range(asked.get("num_choices", 1)):
             assert disturbed.tokens(id, choice) == calm.tokens(id, choice)

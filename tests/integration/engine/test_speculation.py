@@ -11,7 +11,6 @@ from adapters.fake.environment import FakeClock
 from adapters.fake.options import LAYOUTS, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import StepCompleted
-from application.ports.engine import Ended
 from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions
@@ -20,7 +19,7 @@ from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import StepLimits
 from domain.speculation.drafter import SpeculationMode
 from domain.speculation.gain import WidthCosts
-from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission
+from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission, usage_of
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
 
@@ -54,9 +53,7 @@ class Bench:
         self.loop.submit(submission(id, MODEL, prompt, 100, **settings))
 
     def usage(self, id: str) -> Usage:
-        end = self.inbox.wait_for_end(id, PATIENCE_S)[-1]
-        assert isinstance(end, Ended)
-        return end.usage
+        return usage_of(self.inbox.wait_for_end(id, PATIENCE_S))
 
     def tokens(self, id: str) -> list[int]:
         return self.loop.tokens(id, PATIENCE_S)

@@ -6,8 +6,10 @@ Answers are those of the token side: no text, no stop strings.
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from application.ports.clock import Clock
@@ -20,7 +22,7 @@ from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.request import choice_id
+from domain.request.request import Usage, choice_id
 from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import StepLimits
 from tests.support.engines.guards import UnboundedGuard
@@ -137,6 +139,17 @@ class SyncEngine:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def usage_of(items: list[EngineItem]) -> Usage:
+    """The counts of an ended choice, with its drafted tokens, which are counted as they come."""
+    end, proposed, accepted = items[-1], Counter[str](), Counter[str]()
+    assert isinstance(end, Ended)
+    for item in items:
+        if isinstance(item, Tokens) and item.drafter is not None:
+            proposed[item.drafter.value] += item.num_proposed
+            accepted[item.drafter.value] += len(item.token_ids) - 1
+    return replace(end.usage, proposed=dict(proposed), accepted=dict(accepted))
 
 
 def tokens_of(items: list[EngineItem]) -> list[int]:

@@ -191,9 +191,9 @@ class Choice:
 
     def _receive_end(self, ended: Ended) -> None:
         if ended.error is not None:
-            self._end(Failed(ended.error.to_error(), ended.usage))
+            self._end(Failed(ended.error.to_error(), self._drafted(ended.usage)))
         elif ended.reason is None or ended.reason is FinishReason.CANCELLED or self._is_closed:
-            self._end(Finished(ended.reason or FinishReason.CANCELLED, ended.usage))
+            self._end(Finished(ended.reason or FinishReason.CANCELLED, self._drafted(ended.usage)))
         else:
             deltas, stop_text = self._up_to_stop(self._parser.finish())
             if stop_text is None:  # text that was held back may still complete a stop string
@@ -201,7 +201,8 @@ class Choice:
                 deltas += _shown(rest)
                 stop_text = rest.matched
             self._add(*deltas)
-            self._finish(ended.reason if stop_text is None else FinishReason.STOP, ended.usage, stop_text)
+            reason = ended.reason if stop_text is None else FinishReason.STOP
+            self._finish(reason, self._drafted(ended.usage), stop_text)
 
     def _finish(self, reason: FinishReason, usage: Usage, stop_text: str | None) -> None:
         if self.outcome is not None:
@@ -234,8 +235,11 @@ class Choice:
 
     @property
     def _counted(self) -> Usage:
-        proposed, accepted = dict(self._proposed), dict(self._accepted)
-        return replace(self._usage, completion_tokens=self.num_tokens, proposed=proposed, accepted=accepted)
+        return self._drafted(replace(self._usage, completion_tokens=self.num_tokens))
+
+    def _drafted(self, usage: Usage) -> Usage:
+        """Returns the usage with the drafted tokens, which are counted here: an engine that is lost forgets them."""
+        return replace(usage, proposed=dict(self._proposed), accepted=dict(self._accepted))
 
     def _add(self, *items: StreamItem) -> None:
         """Keeps items for the reader; too many bytes fail the choice, because an answer with a gap would be wrong."""
