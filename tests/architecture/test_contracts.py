@@ -98,7 +98,7 @@ def numbered(number: int, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one run says of each contract, by its name, when everything is planted at once, under names of its own."""
+    """Returns the outcome of each contract by its name, of one run in which every violation is planted at once."""
     root = tmp_path_factory.mktemp("tree")
     for layer in LAYERS:
         for source in (ROOT / layer).rglob("*.py"):

@@ -299,7 +299,7 @@ class Simulation:
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
     def _plain_answer(self, submission: Submission, choice: int) -> list[int]:
-        """What a server without any cache or draft says."""
+        """Returns the answer of a server without any cache or draft."""
         seed = choice_seed(submission.seed, choice)
         key = (submission.model, submission.prompt.token_ids, submission.max_new_tokens, submission.sampling, seed)
         if key not in self._plain:

@@ -97,13 +97,14 @@ def _head_weights(folder: Path, prefix: str) -> tuple[dict[str, mx.array], mx.ar
     """The head's weights by their names behind the prefix, and one weight of a convolution of the trunk; not read."""
     pattern, found, convolution = re.compile(prefix), dict[str, mx.array](), None
     for path in sorted(folder.glob("model*.safetensors")):
-        wanted = {name: match.end() for name in read_tensors(path) if (match := pattern.match(name))}
-        shown = next((name for name in read_tensors(path) if name.endswith(_CONVOLUTION)), None)
-        if not wanted and (shown is None or convolution is not None):
+        names = read_tensors(path)
+        wanted = {name: match.end() for name in names if (match := pattern.match(name))}
+        convolved = next((name for name in names if name.endswith(_CONVOLUTION)), None)
+        if not wanted and (convolved is None or convolution is not None):
             continue
         weights = cast(dict[str, mx.array], mx.load(str(path)))
         found |= {name[start:]: weights[name] for name, start in wanted.items()}
-        convolution = weights[shown] if shown is not None else convolution
+        convolution = weights[convolved] if convolved is not None else convolution
     return {name: weight for name, weight in found.items() if not name.startswith(_SHARED)}, convolution
 
 

@@ -1,4 +1,4 @@
-"""What every cache class holds after a pass that was undone in part: what it would hold without the rejected tokens."""
+"""Rollback of each cache class: after a partly undone pass it holds what it would hold without the rejected tokens."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the replays of conversations share."""
+"""Fixtures that the replays of conversations share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.mlx.small_demos import write_small_demos
 
 @pytest.fixture(scope="package", autouse=True)
 def _cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Digests and measured peaks of models go where nobody else's are."""
+    """Keeps digests and measured peaks of models in a folder of this test's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -188,7 +188,7 @@ def test_a_head_that_is_not_wanted_is_not_loaded(mode: SpeculationMode, tmp_path
 
 
 def test_a_head_leaves_the_model_as_it_can_be_cut(model: MlxModel) -> None:
-    """What the head keeps is of a kind that the model has already."""
+    """The head's state is of a kind that the model has already."""
     alone = build(model.description.model_type).make_cache() if model.description.layout.needs_snapshots else []
     kinds = [layer.kind for _, layer in model.description.layout.leaves()]
     assert (StateKind.RECURRENT in kinds) == bool(alone)

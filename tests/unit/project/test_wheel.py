@@ -16,7 +16,7 @@ PACKAGES = ("cairn", "domain", "application", "adapters", "interfaces")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an installer unpacks of the wheel, less the models that come with it, which take long to compress."""
+    """Returns the installed files of the wheel, without the embedded models, which take long to compress."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"))

@@ -86,9 +86,9 @@ function howText({ model_type: type, dtype, decode_mode: mode, prefix_reuse: reu
 }
 
 /** " · drafts: auto with mtp, accepted: mtp 80 % of 120, 1.80 tokens a step": since the start. */
-function draftText(told) {
-  if (!told) return "";
-  const { mode, own_drafter: own, note, proposed, accepted, tokens_per_step: rate } = told;
+function draftText(speculation) {
+  if (!speculation) return "";
+  const { mode, own_drafter: own, note, proposed, accepted, tokens_per_step: rate } = speculation;
   const shareOf = ([drafter, num]) => `${drafter} ${percent(accepted[drafter] / num)} of ${count(num)}`;
   const shares = Object.entries(proposed).map(shareOf);
   const speed = rate === null ? "" : `, ${rate.toFixed(2)} tokens a step`;
