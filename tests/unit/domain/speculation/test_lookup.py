@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 
 from domain.id_row import MAX_TOKEN_ID, IdRow
+from domain.speculation import lookup
 from domain.speculation.drafter import Drafter
 from domain.speculation.lookup import LARGEST_ID, MOST_WRONG, NgramLookup
 
@@ -153,3 +154,12 @@ def test_a_step_does_not_copy_a_long_prompt():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20_000
+
+
+@pytest.mark.parametrize(("distance", "is_found"), [(50, True), (200, False)])
+def test_a_search_compares_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch, distance: int, is_found: bool):
+    """Otherwise a prompt that is written for it would hold up every stream."""
+    monkeypatch.setattr(lookup, "MOST_COMPARED", 300)
+    found = NgramLookup(IdRow([7, 8, 9, 10, *range(100, 100 + distance)]))
+    found.extend([7, 8, 9])
+    assert (found.propose(1) is not None) is is_found
