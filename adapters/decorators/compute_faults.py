@@ -22,6 +22,7 @@ from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.record import GroupPayloads
+from domain.request.pooling import Pooling
 
 T = TypeVar("T")
 Y = TypeVar("Y")
@@ -36,6 +37,7 @@ MODEL_OPERATIONS = (
     "prefill",
     "start_decode",
     "decode",
+    "pool",
     "capture_blocks",
     "capture_snapshot",
     "close",
@@ -148,6 +150,9 @@ class FaultyModel:
         self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
     ) -> Sequence[DecodeResult]:
         return self._faults.around("decode", lambda: self.inner.decode(ids, drafts))
+
+    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
+        return self._faults.around("pool", lambda: self.inner.pool(id, rows, pooling))
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         return self._faults.around("capture_blocks", lambda: self.inner.capture_blocks(id, spans))

@@ -5,6 +5,7 @@ a function of that value. So a value depends on the entire prefix, as a real mod
 every later token.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -20,9 +21,11 @@ from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draf
 from application.ports.state_access import LeftState, StateMisfit
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
+from domain.models.capability import Capability
 from domain.models.model_card import ModelDescription, ModelSource
 from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
 from domain.prefix.record import GroupPayloads, StatePayload
+from domain.request.pooling import Pooling
 from domain.request.stream import TokenLogprob
 from domain.speculation.drafter import Drafter, SpeculationMode
 
@@ -69,6 +72,7 @@ class FakeModel:
             speculation=speculation,
             own_drafter=Drafter.HEAD if options.drafter is not None else None,
             width_costs=options.width_costs,
+            embedding_size=options.embedding_size,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 
@@ -129,6 +133,24 @@ class FakeModel:
         self, ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS
     ) -> Sequence[DecodeResult]:
         return [self._decode_one(id, drafts.get(id)) for id in ids]
+
+    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
+        """A vector of `embedding_size` numbers in 0..1, each a function of the whole text; the first is the score."""
+        state = self._begin("pool", id)
+        if not all(rows) or state.start is not None:
+            raise RuntimeError(f"sequence {id} decodes already, or a row is empty")
+        size = 1 if pooling.task is Capability.SCORE else pooling.dimensions or self._options.embedding_size
+        if self._description.embedding_size == 0:
+            self._states.pop(id, None)
+            raise ComputeFailed(f"this model cannot {pooling.task.value}")
+        return [self._vector(state, row, size) for row in rows]
+
+    def _vector(self, state: _State, row: Sequence[int], size: int) -> bytes:
+        whole = _State(deepcopy(state.leaves), state.position)
+        for token in row:
+            self._append(whole, token, 1)
+        digest = self._reduce(whole)
+        return struct.pack(f"<{size}f", *(mix(digest + index) / (MASK + 1) for index in range(size)))
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         state = self._begin("capture_blocks", id)

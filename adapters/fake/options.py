@@ -63,8 +63,9 @@ class FakeOptions:
     `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
-    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `load_error`: `load` fails
-    with this message, after `load_pieces` pieces and once `load_waits_for` is done.
+    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `embedding_size`: length of
+    its vectors; 0: it does not pool. `load_error`: `load` fails with this message, after `load_pieces` pieces and once
+    `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -82,6 +83,7 @@ class FakeOptions:
     runs_ahead: bool = False
     drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
     width_costs: WidthCosts | None = None
+    embedding_size: int = 0
     load_error: str | None = None
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None

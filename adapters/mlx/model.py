@@ -16,6 +16,7 @@ from adapters.mlx.caches.leaves import Caches, detach_from_chunk, live_arrays, n
 from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
 from adapters.mlx.decoder import Decoder, groups_of, leave_groups
 from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
+from adapters.mlx.pooling import pool_rows
 from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, evaluate_soon
 from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
@@ -28,8 +29,10 @@ from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draf
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
+from domain.models.capability import PoolingProfile
 from domain.models.model_card import ModelDescription
 from domain.prefix.record import GroupPayloads
+from domain.request.pooling import Pooling
 from domain.speculation.gain import WidthCosts
 
 _logger = logging.getLogger("cairn.mlx")
@@ -50,11 +53,12 @@ class MlxModel:
         *,
         runs_ahead: bool = False,
         meter: PeakMeter | None = None,
+        pooling: PoolingProfile | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
-        corrects the description's memory; None for one without a correction. `assembly.assemble` returns all of
-        them."""
+        corrects the description's memory; None for one without a correction. `pooling`: None for a model that
+        makes neither vectors nor scores. `assembly.assemble` returns all of them."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -69,6 +73,7 @@ class MlxModel:
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
+        self._pooling = pooling
 
     @property
     def description(self) -> ModelDescription:
@@ -190,6 +195,16 @@ class MlxModel:
         if self._num_steps % CLEAR_EVERY_STEPS == 0:
             mx.clear_cache()
         return results
+
+    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
+        row = self._row_of_prompt(id)
+        try:
+            return pool_rows(self._network, row.caches, rows, self._pooling, pooling, self._description.vocab_size)
+        except Exception as error:
+            self.close([id])
+            raise error if isinstance(error, ComputeFailed) else ComputeFailed(f"pooling failed: {error}") from error
+        finally:
+            self._clear_spare()
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         return copy_blocks(self._description.layout, self._held(id), spans)

@@ -2,9 +2,10 @@
 
     capability     who needs it        Protocol
     generating     the engine          Generating
+    pooling        the engine          PoolingRows
     state access   the prefix cache    StateAccess (application.ports.state_access)
 
-A LoadedModel has both. A capability of another kind of model is a further Protocol.
+A LoadedModel has all of them; a model whose LoadOptions have no `pooling` refuses to pool.
 
 Threading: every method is called from one thread only, the compute thread, which also created the engine, except where
 a docstring says otherwise. Calls block on computation only. Errors: ComputeFailed for one sequence's failure (the
@@ -39,6 +40,7 @@ from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryReading
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.request.pooling import Pooling
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
 
@@ -165,7 +167,20 @@ class Generating(Protocol):
         ...
 
 
-class LoadedModel(Generating, StateAccess, Protocol):
+class PoolingRows(Protocol):
+    """Vectors and scores of texts that begin with the tokens of an open sequence."""
+
+    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
+        """Computes each row, at least one token, behind the state of `id`, which must not decode yet and stays as it
+        is, all in one pass of `len(rows)` times the longest row; waits for it. Returns one value a row, in order:
+        little-endian float32 numbers, as `application.ports.engine.Pooled`. A row's value does not depend on the rows
+        beside it but for rounding. Raises ComputeFailed, and the sequence is then closed; also for a model that does
+        not pool.
+        """
+        ...
+
+
+class LoadedModel(Generating, PoolingRows, StateAccess, Protocol):
     """One model in memory and the states of its open sequences."""
 
     @property

@@ -10,9 +10,9 @@
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them,
 rows of ids by their bytes (`IdRow`).
 
-The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted
-may be missing when the choice never left the queue. Exactly one Ended arrives for each open choice of each submission
-that `submit` accepted, however the engine ends.
+The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens* or Pooled*, Ended.
+Admitted may be missing when the choice never left the queue. Exactly one Ended arrives for each open choice of each
+submission that `submit` accepted, however the engine ends.
 
 Threading: the event loop that called `start`, except `status`, which any thread may call. Errors: DomainError.
 """
@@ -35,10 +35,11 @@ from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
 from domain.request.grammar import Grammar
+from domain.request.pooling import Pooling
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams
-from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.request.stream import Admitted, Pooled, PrefillProgress, PromptLogprobs, TokenLogprob
 from domain.scheduling.queue_waits import WaitReason
 from domain.speculation.drafter import Drafter
 
@@ -49,12 +50,14 @@ class ResumedChoice:
     token i is a function of (seed, i), so that the output is all it needs.
 
     `output_ids`: reported output tokens. `explanation`: of its admission, None if that was not reported.
-    `num_prompt_done`: prompt tokens that were reported as computed. `has_left_queue`: it was admitted before."""
+    `num_prompt_done`: prompt tokens that were reported as computed. `has_left_queue`: it was admitted before.
+    `pooled_rows`: the rows whose vectors or scores were reported."""
 
     output_ids: tuple[int, ...] = ()
     explanation: Explanation | None = None
     num_prompt_done: int = 0
     has_left_queue: bool = False
+    pooled_rows: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,9 @@ class Submission:
     `persist`, `grammar` and `num_prompt_logprobs` as in GenerationRequest; the log probabilities of the prompt come
     with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no bound.
     `speculates`: drafts may be verified; `predicted_ids`: the text that the client predicts, as tokens, to draft from.
+    `pooling`: vectors or scores are computed instead of an answer (`max_new_tokens` is 0 and there is one choice): one
+    for each of `rows`, texts that follow the prompt, each by itself, of 1 to MAX_ROW tokens. The prompt is their common
+    beginning, may be empty, and is looked up, restored, computed and kept like any other; the rows are not kept.
     `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
     reported twice.
     """
@@ -88,6 +94,8 @@ class Submission:
     priority: Priority = Priority.INTERACTIVE
     speculates: bool = True
     predicted_ids: IdRow = field(default_factory=IdRow)
+    pooling: Pooling | None = None
+    rows: tuple[IdRow, ...] = ()
     resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property
@@ -148,7 +156,7 @@ class Ended:
     error: EngineError | None = None
 
 
-EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | Ended
+EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | Pooled | Ended
 
 
 @dataclass(frozen=True, slots=True)

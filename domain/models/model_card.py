@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
+from domain.models.capability import GENERATES, Capability, PoolingProfile
 from domain.models.state_layout import StateLayout
 from domain.speculation.drafter import Drafter, SpeculationMode
 from domain.speculation.gain import WidthCosts
@@ -24,7 +25,8 @@ class DecodeMode(Enum):
 class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
     the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
-    embedded model's limits; usually empty."""
+    embedded model's limits; usually empty. `capabilities` and `pooling`: by its files; None for a model that makes
+    neither vectors nor scores."""
 
     id: ModelId
     path: str
@@ -33,6 +35,8 @@ class ModelSource:
     file_bytes: int = 0
     adapter: str = ""
     note: str = ""
+    capabilities: frozenset[Capability] = GENERATES
+    pooling: PoolingProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class LoadOptions:
     choice. `speculation`: the drafters that may be used. `draft`: folder of a draft model; empty for none. `salt`: of
     the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected size of the weights;
     0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a warning of the text
-    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar."""
+    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar.
+    `pooling`: how vectors and scores are made; None for a model that only generates."""
 
     dtype: str = "auto"
     salt: str = ""
@@ -60,6 +65,7 @@ class LoadOptions:
     weight_bytes: int = 0
     room_bytes: int | None = None
     note: str = ""
+    pooling: PoolingProfile | None = None
     vocabulary: Vocabulary | None = field(default=None, repr=False)
 
 
@@ -75,7 +81,7 @@ class ModelDescription:
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
-    drafts are not verified.
+    drafts are not verified. `embedding_size`: the length of its vectors; 0 where it makes none.
     """
 
     id: ModelId
@@ -97,6 +103,7 @@ class ModelDescription:
     own_drafter: Drafter | None = None
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
+    embedding_size: int = 0
 
     @property
     def drafting(self) -> SpeculationMode:

@@ -27,6 +27,22 @@ def fork(caches: Caches) -> Caches:
     return deepcopy(caches)
 
 
+def repeated(caches: Caches, num_rows: int) -> Caches:
+    """A batch of `num_rows` equal states, for a pass after which it is dropped: plain caches work on any number of rows
+    at one position. Lazy; `caches` are unchanged."""
+    batch = fork(caches)
+    for cache in leaves(batch):
+        for name, value in vars(cache).items():
+            setattr(cache, name, _repeated(value, num_rows))
+    return batch
+
+
+def _repeated(value: Any, num_rows: int) -> Any:
+    if isinstance(value, mx.array):
+        return mx.repeat(value, num_rows, axis=0)
+    return [_repeated(part, num_rows) for part in value] if isinstance(value, list | tuple) else value
+
+
 def unbatchable(caches: Caches) -> str:
     """Names of the cache classes that cannot share a batch; empty when all can."""
     found = {label_of(cache) for cache in leaves(caches) if not ((traits := traits_of(cache)) and traits.can_batch)}

@@ -77,6 +77,7 @@ def assemble(
         speculation=facts.speculation,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
+        embedding_size=0 if facts.pooling is None else number(facts.config, "hidden_size") or 0,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
@@ -85,7 +86,15 @@ def assemble(
         known = yield from peaks.recall(key)
         meter = PeakMeter(memory, known, partial(peaks.remember, key), runs_ahead=runs_ahead)
     description = replace(description, memory=meter.shape)
-    model = MlxModel(network, description, found.num_logits, found.specs, runs_ahead=runs_ahead, meter=meter)
+    model = MlxModel(
+        network,
+        description,
+        found.num_logits,
+        found.specs,
+        runs_ahead=runs_ahead,
+        meter=meter,
+        pooling=facts.pooling,
+    )
     if peaks is not None and meter.is_new and is_worth_measuring(description, room_bytes):
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
         # takes memory in proportion to the tokens: half a chunk shows as much in a third of the time.

@@ -26,6 +26,7 @@ from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
+from domain.models.capability import PoolingProfile
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.printable import printable
 from domain.scheduling.memory_plan import PlannedModel
@@ -58,7 +59,8 @@ _LEAST_QUANTISED = 32
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model by its files. `config`: config.json; `digest`: of the weights' content, a draft model's included;
-    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used."""
+    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used.
+    `pooling`: how vectors and scores are made; None if they are not."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
@@ -66,6 +68,7 @@ class ModelFacts:
     adapter_digest: bytes = b""
     speculation: SpeculationMode = SpeculationMode.AUTO
     drafter_note: str = ""
+    pooling: PoolingProfile | None = None
 
 
 def load_folder(
@@ -96,7 +99,15 @@ def load_folder(
             evaluate(piece)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    facts = ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter, options.speculation, note)
+    facts = ModelFacts(
+        full_config,
+        eos_ids(full_config),
+        digests.weights,
+        digests.adapter,
+        options.speculation,
+        note,
+        options.pooling,
+    )
     return network, facts
 
 
