@@ -6,10 +6,9 @@ was damaged at rest. Each thread notes the record that it is about to touch and 
     u64[512] in a mapped file    [0] lives in a row that ended in mid-write before they completed one
                                  [n] 0; the id of the record whose payload is touched; READ or WRITE in a transaction
 
-A note that an earlier process left means that the process died of that read, or was killed during it. Such records and
-the index are read once more, by another process: only the records that it dies of are quarantined, and the index is
-given up if it dies of that. Damage that only writing meets is not found so: the index is also given up after writing
-ended two lives in a row.
+A note that an earlier process left means that the process died of that access, or was killed during it. Another process
+repeats it: it reads those records and the index, and after a WRITE it writes and aborts. Only the records that it dies
+of are quarantined; the index is given up if it dies of anything else, or if writing ended two lives in a row.
 """
 
 import os
@@ -40,13 +39,13 @@ class Notes:
 
     def begin(self, unreadable: Callable[[Sequence[int]], Iterable[int]]) -> list[int]:
         """Returns ids of records that ended an earlier life and are still `unreadable`. Raises Damaged when writing
-        ended two lives, or when `unreadable` does, which reads the index too."""
+        ended two lives, or when `unreadable` does, which reads the index too and, given WRITE, tries to write."""
         if self._map is None:
             self._open()
         if self._map is None:
             return []
         lives, *left = self._numbers
-        ids = sorted(set(left) - {0, READ, WRITE})
+        ids = sorted(set(left) - {0, READ})
         bad = list(unreadable(ids)) if any(left) else []
         lives = lives + 1 if WRITE in left and not bad else 0
         self.clear()

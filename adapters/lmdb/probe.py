@@ -1,6 +1,7 @@
 """Records read by a separate process, because touching a page that the disk cannot read kills the process.
 
 parent                                       child: python -m adapters.lmdb.probe PATH AFTER IDS
+                                             writes and aborts, if WRITE is one of IDS; reads the index
 reads lines        <── "> NAME ID" ───────   about to read this record, the next after AFTER (and of IDS, if any)
                    <── "= BYTES PROBLEM" ─   read and checked; PROBLEM is empty where it is sound
 the child died     the record of the last line cannot be read; another child goes on after it
@@ -9,6 +10,7 @@ the child died     the record of the last line cannot be read; another child goe
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGBUS, SIGSEGV
 from typing import NamedTuple
@@ -18,8 +20,9 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, classify
+from adapters.lmdb.notes import READ, WRITE
 from adapters.lmdb.reading import verify
-from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, space_of
+from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, piece_key, space_of
 from application.installation import child_environment
 from application.ports.block_store import Advance, no_progress
 from domain.prefix.record import Namespace
@@ -27,6 +30,8 @@ from domain.prefix.record import Namespace
 UNREADABLE = "cannot be read from the disk"
 _OF_THE_DISK = {-SIGBUS, -SIGSEGV}
 _NO_RECORD = 0
+_TRIED_BYTES = 32 << 20
+"""More than one free run usually has, so that the trial reads the free list as well."""
 _DAMAGED = 3
 """Exit status: the index contradicts itself."""
 
@@ -40,8 +45,13 @@ class Probed(NamedTuple):
     problem: str
 
 
+class _Undone(Exception):
+    """Aborts a transaction."""
+
+
 def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
-    """Returns those of the records that the disk cannot read. Raises Damaged when the index cannot be read."""
+    """Returns those of the records that the disk cannot read. With WRITE among `ids` the child tries to write as well.
+    Raises Damaged when that or reading the index ends the child."""
     if not StoreDirectory(path).data.exists():
         return []
     return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
@@ -87,6 +97,8 @@ def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
 
 def main(path: Path, after: bytes, ids: Sequence[int]) -> None:
     """Reads records and reports each on stdout: the main function of the child."""
+    if WRITE in ids:
+        _try_writing(path)
     environment = Environment(StoreDirectory(path), map_bytes=0, read_only=True)
     environment.open()
     trees = environment.trees
@@ -111,6 +123,16 @@ def main(path: Path, after: bytes, ids: Sequence[int]) -> None:
             except (CorruptRecord, KeyError) as failure:
                 problem = f"is damaged: {failure}"
             _say(f"= {row.charged_bytes} {problem}")
+
+
+def _try_writing(path: Path) -> None:
+    """Touches the pages that the next transaction will: the end of the pieces, and the free list."""
+    environment = Environment(StoreDirectory(path), map_bytes=0, read_only=False)
+    environment.open()
+    with suppress(lmdb.MapFullError, _Undone), environment.writing() as txn:
+        txn.put(piece_key(READ, 0), bytes(_TRIED_BYTES), db=environment.trees.dat)
+        raise _Undone
+    environment.close()
 
 
 def _say(line: str) -> None:

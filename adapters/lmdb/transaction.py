@@ -251,7 +251,9 @@ class WriteTransaction:
         record_id, self._state.next_id = self._state.next_id, self._state.next_id + 1
         sizes = self._geometry.piece_sizes(encoded.stream_bytes)
         for index, piece in enumerate([encoded.head, *cut(encoded.stream, sizes)]):
-            self.txn.put(piece_key(record_id, index), piece, append=True, db=self.trees.dat)
+            # Not `append`, which reads the last value: a sector of another record, which may be unreadable.
+            if not self.txn.put(piece_key(record_id, index), piece, overwrite=False, db=self.trees.dat):
+                raise Damaged("a new record's id is in use")
         return Row(
             id=record_id,
             clock=self._tick(),

@@ -12,13 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.environment import Environment
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
 from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.processes.cli_process import PATIENCE_S, cairn_process
 from tests.support.processes.processes import finish, start
 from tests.support.stores.bad_sector import INFO, content, opened
-from tests.support.stores.store_records import keys_of, same
+from tests.support.stores.store_records import chain, keys_of, same
 
 SOURCE = Path(__file__).parents[2] / "support/stores/bad_sector.c"
 HEADER = """
@@ -31,6 +33,17 @@ store, events = opened(Path(sys.argv[1]))
 READ = HEADER + "found = [one is not None for one in store.get(keys_of(content()))]\nstore.close()\nsay(found, events)"
 DELETE = HEADER + "store.delete(keys_of(content()[:1]))\nstore.close()\nsay([], events)"
 COMPACT = HEADER + "store.compact()\nstore.close()\nsay([], events)"
+WRITE = (
+    HEADER
+    + """
+from application.ports.block_store import PutOutcome
+from tests.support.stores.bad_sector import INFO, SIZE_BYTES
+from tests.support.stores.store_records import chain
+stored = [store.put(chain(INFO, 1, seed=seed, size_bytes=SIZE_BYTES)) is PutOutcome.STORED for seed in (8, 9)]
+store.close()
+say(stored, events)
+"""
+)
 CLEAR = HEADER + "print(store.erase().problem)\nstore.close()"
 
 
@@ -69,8 +82,11 @@ def store(tmp_path: Path) -> Iterator[Path]:
 def bad(library: Path, store: Path) -> Mapping[str, str]:
     """The environment of processes for which the beginning of one block's state cannot be read."""
     (buffer,) = content()[UNREADABLE].groups[next(iter(content()[UNREADABLE].groups))].buffers()
-    at = (store / "data.mdb").read_bytes().index(bytes(buffer[:400]))
-    return {"LD_PRELOAD": str(library), "BAD_PAGE": str(at // PAGESIZE)}
+    return bad_at(library, (store / "data.mdb").read_bytes().index(bytes(buffer[:400])) // PAGESIZE)
+
+
+def bad_at(library: Path, page: int) -> Mapping[str, str]:
+    return {"LD_PRELOAD": str(library), "BAD_PAGE": str(page)}
 
 
 def run(program: str, store: Path, environment: Mapping[str, str]) -> dict[str, list[object]]:
@@ -99,6 +115,14 @@ def test_a_bad_sector_costs_one_process_and_its_record(store: Path, bad: Mapping
 def test_any_access_dies_of_a_bad_sector_once(store: Path, bad: Mapping[str, str], program: str) -> None:
     assert dies(program, store, bad)
     assert [fault[0] for fault in run(program, store, bad)["faults"]] == ["unreadable"]  # type: ignore[index]
+
+
+def test_writing_touches_no_record(library: Path, store: Path) -> None:
+    """Also not the latest one, after which the new ones are put."""
+    bad = bad_at(library, last_page(store, is_head=False))
+    assert run(WRITE, store, bad) == {"found": [True, True], "faults": []}
+    assert dies(READ, store, bad)
+    assert run(READ, store, bad)["found"] == [True] * 8 + [False]
 
 
 def test_compacting_and_clearing_leave_out_the_bad_sector(store: Path, bad: Mapping[str, str]) -> None:
@@ -179,9 +203,22 @@ def test_a_damaged_row_is_found_where_a_process_was_killed(store: Path) -> None:
     assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
 
 
+def test_an_index_that_ended_a_writing_process_is_emptied(library: Path, store: Path) -> None:
+    """Only writing touches the page at the end of the pieces."""
+    filled, _ = opened(store)
+    assert filled.put(chain(INFO, 100, seed=5, size_bytes=5_000)) is PutOutcome.STORED
+    filled.close()
+    bad = bad_at(library, last_page(store, is_head=True))
+    assert run(READ, store, bad) == {"found": [True] * 9, "faults": []}
+    assert dies(WRITE, store, bad)
+    again = run(WRITE, store, bad)
+    assert again["found"] == [True] * 2
+    assert [fault[0] for fault in again["faults"]] == ["damaged"]  # type: ignore[index]
+
+
 def test_an_index_that_ended_a_process_is_emptied(library: Path, store: Path) -> None:
     """Its pages cannot be left alone as a record's can."""
-    bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(index_page(store))}
+    bad = bad_at(library, index_page(store))
     assert dies(READ, store, bad)
     again = run(READ, store, bad)
     assert again["found"] == [False] * 9
@@ -199,24 +236,35 @@ def test_a_server_answers_all_the_same(library: Path, tmp_path: Path) -> None:
     """The engine that restores the prefix is lost once; the next one computes what followed the sector."""
     demo, path = write_small_demos(tmp_path / "models") / SMALL_DEMO, tmp_path / "store"
     arguments = ("serve", str(demo), "--memory", "1GiB", "--port", "0", "--store", str(path))
-
-    def answer(**variables: str) -> tuple[str, str]:
-        with cairn_process(tmp_path, arguments, **variables) as server:
-            url = server.read_until("Cairn serves").split(" at ")[1].strip()
-            body = {"prompt": "It rains. " * 60, "max_tokens": 8, "temperature": 0}
-            found = httpx.post(f"{url}/completions", json=body, timeout=PATIENCE_S)
-            assert found.status_code == 200, found.text
-            server.send(signal.SIGTERM)
-            assert server.wait() == 0
-            server.read_to_end()
-            return found.json()["choices"][0]["text"], "".join(server.seen)
-
-    text, log = answer()
-    bad = {"LD_PRELOAD": str(library), "BAD_PAGE": str(large_page(path))}
+    text, log = answer(tmp_path, arguments, "It rains. " * 60)
     assert "unreadable" not in log
-    again, log = answer(**bad)
+    again, log = answer(tmp_path, arguments, "It rains. " * 60, **bad_at(library, large_page(path)))
     assert again == text
     assert log.count("fault in store: unreadable") == 1
+
+
+def test_a_server_stores_beside_a_bad_sector(library: Path, tmp_path: Path) -> None:
+    """The sector is under the record that was written last: storing others does not touch it."""
+    path = tmp_path / "store"
+    arguments = ("serve", "--backend", "fake", "--memory", "1GiB", "--port", "0", "--store", str(path))
+    answer(tmp_path, arguments, "It rains. " * 200)
+    size_bytes = (path / "data.mdb").stat().st_size
+    _, log = answer(tmp_path, arguments, "It snows. " * 200, **bad_at(library, last_page(path, is_head=False)))
+    assert "ERROR" not in log
+    assert (path / "data.mdb").stat().st_size > size_bytes
+
+
+def answer(folder: Path, arguments: tuple[str, ...], prompt: str, **variables: str) -> tuple[str, str]:
+    """The text that a server gives to a prompt, and its log."""
+    with cairn_process(folder, arguments, **variables) as server:
+        url = server.read_until("Cairn serves").split(" at ")[1].strip()
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
+        found = httpx.post(f"{url}/completions", json=body, timeout=PATIENCE_S)
+        assert found.status_code == 200, found.text
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+        server.read_to_end()
+        return found.json()["choices"][0]["text"], "".join(server.seen)
 
 
 def large_page(path: Path) -> int:
@@ -224,3 +272,17 @@ def large_page(path: Path) -> int:
     data = (path / "data.mdb").read_bytes()
     pages = range(2 * PAGESIZE, len(data), PAGESIZE)
     return next(at for at in pages if data[at + 10 : at + 12] == b"\4\0") // PAGESIZE
+
+
+def last_page(path: Path, *, is_head: bool) -> int:
+    """The page with the head of the last record, a leaf of the index, or the first one of the record's last piece."""
+    environment = Environment(StoreDirectory(path), map_bytes=0, read_only=True)
+    environment.open()
+    with environment.viewing() as txn:
+        cursor = txn.cursor(environment.trees.dat)
+        assert cursor.last()
+        name = bytes(cursor.key()[:8]) + bytes(4) if is_head else bytes(cursor.key())
+        value = bytes(txn.get(name, db=environment.trees.dat) or b"")
+    environment.close()
+    assert (len(value) < PAGESIZE // 2) is is_head
+    return (path / "data.mdb").read_bytes().index(value) // PAGESIZE

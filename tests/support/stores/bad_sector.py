@@ -18,7 +18,11 @@ SIZE_BYTES = 60_000
 def content() -> list[Record]:
     """Six blocks in a row, a branch after the first one, and a snapshot on the fourth."""
     blocks = chain(INFO, 6, size_bytes=SIZE_BYTES)
-    return [*blocks, *chain(INFO, 2, seed=1, size_bytes=SIZE_BYTES, after=blocks[0]), snapshot(blocks[3], [7])]
+    return [
+        *blocks,
+        *chain(INFO, 2, seed=1, size_bytes=SIZE_BYTES, after=blocks[0]),
+        snapshot(blocks[3], [7], size_bytes=SIZE_BYTES),
+    ]
 
 
 def opened(path: Path) -> tuple[LmdbBlockStore, EventList]:
