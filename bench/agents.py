@@ -36,6 +36,7 @@ from bench.servers import cairn_in_process  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.models.model_card import ModelSource  # noqa: E402
 from domain.prefix.explanation import common_length  # noqa: E402
+from domain.request.request import RequestKind  # noqa: E402
 from interfaces.composition.service import Service  # noqa: E402
 
 GOAL_TOKENS = 32
@@ -111,7 +112,7 @@ class Account:
         """Account for the requests of one step, in order of arrival."""
         ended = {event.id: event for event in log.events if isinstance(event, RequestEnded)}
         for queued in [event for event in log.events if isinstance(event, RequestQueued)]:
-            if not queued.is_chat or queued.id not in ended:
+            if queued.kind is not RequestKind.CHAT or queued.id not in ended:
                 continue
             ids = engine.prompt_ids[queued.id]
             self.rows.append(self._row(step, ids, ended[queued.id].usage.reused_tokens))

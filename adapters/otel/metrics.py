@@ -19,7 +19,6 @@ from opentelemetry.metrics import Histogram, Meter, Observation
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
-from adapters.otel.span_attributes import operation_name
 from application import events as on
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter, Handler
@@ -374,7 +373,7 @@ def _origin(timeline: RequestTimeline, origin: str) -> dict[str, str]:
 
 def _request(timeline: RequestTimeline) -> dict[str, str]:
     return {
-        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=timeline.queued.is_chat),
+        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[timeline.queued.kind],
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: timeline.queued.requested_model,
         **_model(timeline.model),

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from adapters.otel import semconv as names
 from application import events as on
 from domain.printable import PRINTABLE_CHARS
+from domain.request.request import RequestKind
 from domain.request.sampling import SamplingParams
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
@@ -14,24 +15,23 @@ Attributes: TypeAlias = dict[str, Value]
 _NEUTRAL = SamplingParams()
 
 
-def operation_name(*, is_chat: bool) -> str:
-    return names.OPERATION_CHAT if is_chat else names.OPERATION_TEXT_COMPLETION
-
-
 def request_attributes(event: on.RequestQueued) -> Attributes:
     """Attributes known when the request is queued. Settings without effect (penalty 0, top_k off) are left out."""
     sampling = event.sampling
     attributes: Attributes = {
-        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
+        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[event.kind],
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
-        names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
         names.GEN_AI_REQUEST_MODEL: encodable(event.requested_model),
-        names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
-        names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
         names.GEN_AI_RESPONSE_ID: encodable(event.id),
         names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
         names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
     }
+    if event.kind in (RequestKind.CHAT, RequestKind.TEXT):
+        attributes |= {
+            names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
+            names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+            names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+        }
     if event.client:
         attributes[names.CAIRN_KEY_NAME] = event.client
     if event.max_tokens is not None:
@@ -66,7 +66,7 @@ def response_attributes(event: on.RequestEnded) -> Attributes:
 
 def refusal_attributes(event: on.RequestRefused) -> Attributes:
     return {
-        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
+        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[event.kind],
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: encodable(event.model),
         names.ERROR_TYPE: event.error_code,

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.prefix.record import BlockKey, Record
-from domain.request.request import Usage
+from domain.request.request import RequestKind, Usage
 from domain.request.sampling import SamplingParams
 
 
@@ -16,12 +16,12 @@ class RequestQueued:
     """A choice of a request entered the queue. `model`: the id of the model that serves it; `requested_model`: the name
     that the client sent. `max_tokens`: the client's limit. `client`: the name of its key, or empty. `operation`: its
     operation id in the OpenAPI document, or empty. `priority`: a Priority value. `choice`: its index in the request,
-    from 0; the lookup of choice 0 counts as the lookup of the request."""
+    from 0; the lookup of choice 0 counts as the lookup of the request. `num_prompt_tokens`: all texts together."""
 
     id: RequestId
     model: ModelId
     requested_model: ModelId
-    is_chat: bool
+    kind: RequestKind
     num_prompt_tokens: int
     at_ns: int
     sampling: SamplingParams = SamplingParams()
@@ -126,7 +126,7 @@ class RequestRefused:
     error_code: str
     at_ns: int
     started_ns: int = 0
-    is_chat: bool = True
+    kind: RequestKind = RequestKind.CHAT
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

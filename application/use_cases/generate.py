@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from application.events import RequestQueued, RequestRefused
 from application.ports.clock import Clock, IdSource
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import ContentSink, EventSink
@@ -15,17 +14,16 @@ from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.intake import Intake
 from application.services.text_side.answers.memory_check import MemoryCheck
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
-from domain.errors import DomainError, InvalidRequest
+from domain.errors import InvalidRequest
 from domain.id_row import IdRow
-from domain.ids import ModelId
-from domain.printable import printable
 from domain.request.reasoning_budget import ReasoningBudget
-from domain.request.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
+from domain.request.request import ChatPrompt, GenerationRequest
 
 MAX_PROMPT_LOGPROBS = 2**19
 """Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
@@ -50,12 +48,8 @@ class Generate:
     ) -> None:
         """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept.
         `content`: takes the text of prompts and answers; None where it is not recorded."""
-        self._pool = pool
-        self._engine = engine
-        self._requests = requests
+        self._intake = Intake(pool, engine, requests, events, clock)
         self._ids = ids
-        self._events = events
-        self._clock = clock
         self._encoder = encoder
         self._memory = MemoryCheck(engine, pool)
         self._grammars = grammars or GrammarCheck()
@@ -72,7 +66,7 @@ class Generate:
         answer: Answer | None = None
         try:
             for request in requests:
-                answer = await self._start(request, answer, lease)
+                answer = await self._intake.start(request, self._submit, answer, lease)
             assert answer is not None, "at least one prompt"
             answer.complete()
         except BaseException:
@@ -81,47 +75,8 @@ class Generate:
             raise
         return answer
 
-    async def _start(self, request: GenerationRequest, answer: Answer | None, lease: ServedModel | None) -> Answer:
-        """Submits one prompt. Returns the answer that it belongs to, a new one for the first prompt."""
-        started_ns = self._clock.now_ns()
-        if request.arrived_ns is None:
-            request = replace(request, arrived_ns=started_ns)
-        try:
-            self._requests.reserve(request.num_choices)
-            try:
-                with self._requests.prepare(request, started_ns) as preparation:
-                    found = answer or await self._leased(request.model, lease)
-                    preparation.has_model = True
-                    try:
-                        await self._submit(request, found)
-                    except BaseException:
-                        if answer is None:
-                            found.close()
-                        raise
-                    return found
-            except BaseException:
-                self._requests.release(request.num_choices)
-                raise
-        except DomainError as error:
-            self._events.emit(
-                RequestRefused(
-                    ModelId(printable(request.model)),
-                    error.code,
-                    self._clock.now_ns(),
-                    started_ns,
-                    isinstance(request.prompt, ChatPrompt),
-                    request.trace_carrier,
-                )
-            )
-            raise
-
-    async def _leased(self, model: ModelId, lease: ServedModel | None) -> Answer:
-        is_shared = lease is not None and lease.source.id == model and self._pool.share(lease)
-        served = lease if lease is not None and is_shared else await self._pool.acquire(model)
-        return Answer(self._engine, served, partial(self._pool.release, served))
-
     async def _submit(self, request: GenerationRequest, answer: Answer) -> None:
-        """Submits an encoded prompt. From here on the engine holds the request's places in the queue."""
+        """Encodes, checks and submits a prompt."""
         served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
@@ -152,14 +107,10 @@ class Generate:
             predicted_ids=predicted_ids,
         )
         choices = [self._choice(request, number, served, prompt.token_ids) for number in range(request.num_choices)]
-        queued_ns = self._clock.now_ns()  # before the engine can admit it
-        self._engine.submit(submission)
-        answer.add(prompt.token_ids, choices)
-        self._requests.add(answer, choices)
+        self._intake.submit(request, submission, answer, choices)
         for choice in choices:
             if self._content is not None:
                 self._content.asked(choice.id, request.prompt)
-            self._events.emit(self._queued(request, submission, choice.number, queued_ns))
 
     def _choice(self, request: GenerationRequest, number: int, served: ServedModel, prompt_ids: IdRow) -> Choice:
         prompt, tokenizer, family = request.prompt, served.tokenizer, ""
@@ -170,27 +121,6 @@ class Generate:
         else:
             parser = PlainParser(tokenizer.detokenizer(prompt_ids))
         return Choice(request, number, len(prompt_ids), parser, family, self._content)
-
-    def _queued(self, request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:
-        sampling = request.sampling
-        if sampling.seed is not None and choice:
-            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
-        return RequestQueued(
-            id=choice_id(request.id, choice),
-            model=submission.model,
-            requested_model=request.model,
-            is_chat=isinstance(request.prompt, ChatPrompt),
-            num_prompt_tokens=len(submission.prompt.token_ids),
-            at_ns=queued_ns,
-            sampling=sampling,
-            max_tokens=request.stop.max_tokens,
-            num_stop_strings=len(request.stop.stop),
-            trace_carrier=request.trace_carrier,
-            client=request.client,
-            operation=request.operation,
-            priority=request.priority.value,
-            choice=choice,
-        )
 
 
 def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:

@@ -8,11 +8,13 @@ from typing import TypeAlias
 from domain.errors import InvalidRequest, require
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
+from domain.models.capability import Capability
 from domain.prefix.explanation import Explanation
 from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, ChatMessage, Json, Role, ToolChoice, ToolSpec
 from domain.request.grammar import Grammar
+from domain.request.pooling import PooledPrompt
 from domain.request.reasoning_budget import ReasoningLimit
 from domain.request.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
 
@@ -79,12 +81,22 @@ class TokenPrompt:
     token_ids: IdRow
 
 
-Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
+Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt | PooledPrompt
+
+
+class RequestKind(Enum):
+    """The kind of a request, as telemetry distinguishes them."""
+
+    CHAT = "chat"
+    TEXT = "text"
+    EMBEDDINGS = "embeddings"
+    SCORES = "scores"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and `num_choices` completions of it. A dialect's list of prompts becomes several of these.
+    """One prompt and `num_choices` completions of it. A dialect's list of prompts becomes several of these, its texts
+    for vectors or scores one with a PooledPrompt, which is not completed.
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
@@ -132,6 +144,12 @@ class GenerationRequest:
                 "ignore_eos cannot be combined with a grammar: a complete answer ends; leave one of them out",
                 param="ignore_eos",
             )
+
+    @property
+    def kind(self) -> RequestKind:
+        if isinstance(self.prompt, PooledPrompt):
+            return RequestKind.SCORES if self.prompt.pooling.task is Capability.SCORE else RequestKind.EMBEDDINGS
+        return RequestKind.CHAT if isinstance(self.prompt, ChatPrompt) else RequestKind.TEXT
 
 
 def choice_id(id: RequestId, choice: int) -> RequestId:

@@ -19,6 +19,7 @@ from application.events import (
     TokensReceived,
 )
 from domain.ids import NO_REQUEST, ModelId, RequestId
+from domain.request.request import RequestKind
 from tests.support.telemetry.event_script import START_NS, Script, at
 from tests.support.telemetry.otel import SpanRecorder
 
@@ -76,7 +77,7 @@ def test_every_end_leaves_a_whole_tree(recorder: SpanRecorder, kind: str) -> Non
 
 def test_a_refusal_belongs_to_its_http_request_and_names_its_reason_and_no_more(recorder: SpanRecorder) -> None:
     name = ModelId("invented " + "x" * 500)
-    recorder.play([RequestRefused(name, "model_not_found", at(0.5), at(0), False, CARRIER)])
+    recorder.play([RequestRefused(name, "model_not_found", at(0.5), at(0), RequestKind.TEXT, CARRIER)])
     (span,) = recorder.spans()
     assert span.parent is not None
     assert f"{span.parent.span_id:016x}" == PARENT_ID

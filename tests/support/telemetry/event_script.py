@@ -22,7 +22,7 @@ from application.events import (
 )
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role
-from domain.request.request import ChatPrompt, Prompt, TextPrompt, Usage
+from domain.request.request import ChatPrompt, Prompt, RequestKind, TextPrompt, Usage
 from domain.request.sampling import SamplingParams, StopRules
 
 START_NS = 1_000_000_000
@@ -54,7 +54,7 @@ class Script:
             id=self.id,
             model=ModelId("demo"),
             requested_model=ModelId("alias"),
-            is_chat=isinstance(prompt, ChatPrompt),
+            kind=RequestKind.CHAT if isinstance(prompt, ChatPrompt) else RequestKind.TEXT,
             num_prompt_tokens=1025,
             at_ns=at(0),
             sampling=sampling or SamplingParams(),

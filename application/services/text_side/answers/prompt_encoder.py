@@ -13,6 +13,7 @@ from application.services.text_side.answers.generated_calls import GeneratedCall
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
+from domain.request.pooling import PooledPrompt
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
 
@@ -38,6 +39,7 @@ class PromptEncoder:
         ContextOverflow."""
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         salt = request.cache_salt
+        assert not isinstance(prompt, PooledPrompt), "its texts are encoded by `encode_texts`"
         try:
             if isinstance(prompt, ChatPrompt):
                 return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt)

@@ -1,0 +1,126 @@
+"""The way of every request into the engine: a place in the queue, its model, its preparation, and its submission."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from application.events import RequestQueued, RequestRefused
+from application.ports.clock import Clock
+from application.ports.engine import Engine, Submission
+from application.ports.event_sink import EventSink
+from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.choice import Choice
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.models.model_finder import ServedModel
+from application.services.text_side.models.model_pool import ModelPool
+from domain.errors import DomainError, InvalidRequest
+from domain.ids import ModelId
+from domain.models.capability import Capability
+from domain.printable import printable
+from domain.request.pooling import PooledPrompt
+from domain.request.request import GenerationRequest, choice_id, choice_seed
+
+
+class Intake:
+    """Event loop only."""
+
+    def __init__(
+        self, pool: ModelPool, engine: Engine, requests: OpenRequests, events: EventSink, clock: Clock
+    ) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._requests = requests
+        self._events = events
+        self._clock = clock
+
+    async def start(
+        self,
+        request: GenerationRequest,
+        prepare: Callable[[GenerationRequest, Answer], Awaitable[None]],
+        answer: Answer | None = None,
+        lease: ServedModel | None = None,
+    ) -> Answer:
+        """Returns the answer that a request belongs to, once `prepare` has submitted it: `answer`, or a new one for its
+        first prompt. `lease`: see `Generate.start`. Raises any DomainError, also for a model that cannot do what is
+        asked for; nothing is held afterwards if it does, except `answer`."""
+        started_ns = self._clock.now_ns()
+        if request.arrived_ns is None:
+            request = replace(request, arrived_ns=started_ns)
+        try:
+            self._requests.reserve(request.num_choices)
+            try:
+                with self._requests.prepare(request, started_ns) as preparation:
+                    found = answer or await self._leased(request.model, lease)
+                    preparation.has_model = True
+                    try:
+                        _check_capability(request, found.model)
+                        await prepare(request, found)
+                    except BaseException:
+                        if answer is None:
+                            found.close()
+                        raise
+                    return found
+            except BaseException:
+                self._requests.release(request.num_choices)
+                raise
+        except DomainError as error:
+            self._events.emit(
+                RequestRefused(
+                    ModelId(printable(request.model)),
+                    error.code,
+                    self._clock.now_ns(),
+                    started_ns,
+                    request.kind,
+                    request.trace_carrier,
+                )
+            )
+            raise
+
+    def submit(
+        self, request: GenerationRequest, submission: Submission, answer: Answer, choices: Sequence[Choice]
+    ) -> None:
+        """Submits a prepared request. From here on the engine holds its places in the queue."""
+        queued_ns = self._clock.now_ns()  # before the engine can admit it
+        self._engine.submit(submission)
+        answer.add(submission.prompt.token_ids, choices)
+        self._requests.add(answer, choices)
+        for choice in choices:
+            self._events.emit(_queued(request, submission, choice.number, queued_ns))
+
+    async def _leased(self, model: ModelId, lease: ServedModel | None) -> Answer:
+        is_shared = lease is not None and lease.source.id == model and self._pool.share(lease)
+        served = lease if lease is not None and is_shared else await self._pool.acquire(model)
+        return Answer(self._engine, served, partial(self._pool.release, served))
+
+
+def _check_capability(request: GenerationRequest, served: ServedModel) -> None:
+    """Raises InvalidRequest, naming what the model can do."""
+    prompt, can = request.prompt, served.source.capabilities
+    needed = prompt.pooling.task if isinstance(prompt, PooledPrompt) else Capability.GENERATE
+    if needed not in can:
+        able = " and ".join(one.value for one in Capability if one in can)
+        raise InvalidRequest(
+            f"model {served.source.id} cannot {needed.value}: it can {able}; name another model", param="model"
+        )
+
+
+def _queued(request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:
+    sampling = request.sampling
+    if sampling.seed is not None and choice:
+        sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
+    return RequestQueued(
+        id=choice_id(request.id, choice),
+        model=submission.model,
+        requested_model=request.model,
+        kind=request.kind,
+        num_prompt_tokens=len(submission.prompt.token_ids) + sum(map(len, submission.rows)),
+        at_ns=queued_ns,
+        sampling=sampling,
+        max_tokens=request.stop.max_tokens,
+        num_stop_strings=len(request.stop.stop),
+        trace_carrier=request.trace_carrier,
+        client=request.client,
+        operation=request.operation,
+        priority=request.priority.value,
+        choice=choice,
+    )
