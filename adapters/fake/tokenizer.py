@@ -16,6 +16,7 @@ from dataclasses import replace
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from application.ports.tokenizer import (
     Detokenizer,
+    EncodedPairs,
     EncodedPrompt,
     ForkKind,
     ForkPoint,
@@ -26,6 +27,7 @@ from application.ports.tokenizer import (
 )
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
+from domain.id_row import IdRow
 from domain.models.model_card import ModelSource, Vocabulary
 from domain.output.family import Family, ReasoningTags, Section, WrittenCalls
 from domain.output.json_calls import NamedCalls
@@ -35,6 +37,7 @@ from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_
 from domain.request.grammar import Reasoning
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
+from domain.request.rerank import PREFIX, SUFFIX, document_text, query_text
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
@@ -107,6 +110,19 @@ class FakeTokenizer:
         token_ids = tuple(text.encode("utf-8", errors="replace"))
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids)
+
+    @property
+    def score_ids(self) -> tuple[int, int] | None:
+        return ord("y"), ord("n")
+
+    def encode_pairs(
+        self, query: str, documents: Sequence[str], instruction: str | None = None, salt: str = ""
+    ) -> EncodedPairs:
+        prefix, suffix, *rows = (
+            IdRow(text.encode("utf-8", errors="replace"))
+            for text in (PREFIX + query_text(query, instruction), SUFFIX, *map(document_text, documents))
+        )
+        return EncodedPairs(prefix, tuple(rows), suffix)
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if not self._has_chat_template:

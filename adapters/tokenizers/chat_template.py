@@ -126,11 +126,10 @@ class ChatTemplate:
         return self._source + _around_each_role(self._apply)
 
     def separate(self, controls: ControlTokens) -> str:
-        """Keeps text of clients from acting as control tokens from now on. Returns the reason where that fails in part.
-        Raises as `ControlTokens.defect`."""
-        defect = controls.defect()
+        """Keeps text of clients from acting as control tokens from now on. Returns the reason where the template
+        itself makes control tokens of text; empty if it does not."""
         self._controls = controls
-        return defect or controls.written_for_text(self._source)
+        return controls.written_for_text(self._source)
 
     def render(self, prompt: ChatPrompt, max_chars: int | None = None) -> RenderedChat:
         """Render with the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed,

@@ -21,6 +21,7 @@ from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import token_bytes_of
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
+from domain.models.capability import PoolingProfile
 from domain.models.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
@@ -60,7 +61,7 @@ class HfTokenizerLoader:
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            return _load(folder, self._parsers.get(source.id))
+            return _load(folder, self._parsers.get(source.id), source.pooling)
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
             raise ModelLoadFailed(
@@ -68,7 +69,7 @@ class HfTokenizerLoader:
             ) from error
 
 
-def _load(folder: Path, family: Family | None) -> HfTokenizer:
+def _load(folder: Path, family: Family | None, pooling: PoolingProfile | None) -> HfTokenizer:
     tokenizer = load_tokenizer(str(folder))
     rust = rust_tokenizer(tokenizer)
     codec = TextCodec(tokenizer, rust)
@@ -80,27 +81,33 @@ def _load(folder: Path, family: Family | None) -> HfTokenizer:
     if family is None and named is not None:
         family = family_named(named)
     output = choose_format(source, codec.added_tokens, family=family)
+    controls, defect = _controls(rust, template.written if template is not None else "", output)
+    if template is not None and controls is not None:
+        changed = template.separate(controls)
+        defect = defect or changed
+    is_at_risk = defect and (template is not None or pooling is not None)
     return HfTokenizer(
         codec,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
         template=template,
         token_bytes=token_bytes,
         output=output,
-        note="" if template is None else _separation(template, rust, output),
+        note=f"text in messages can act as control tokens: {defect}" if is_at_risk else "",
+        controls=controls,
+        pooling=pooling,
     )
 
 
-def _separation(template: ChatTemplate, rust: RustTokenizer | None, output: OutputFormat) -> str:
-    """Keep text of clients from acting as control tokens. Returns a warning where that is not possible."""
+def _controls(rust: RustTokenizer | None, written: str, output: OutputFormat) -> tuple[ControlTokens | None, str]:
+    """Returns what keeps text of clients from acting as control tokens, None where that is not possible, and the
+    reason if it fails in whole or in part."""
     if rust is None:
-        defect = "the tokenizer has no Rust implementation"
-    else:
-        controls = ControlTokens(rust, control_texts(rust, template.written), output.reasoning_texts or ())
-        try:
-            defect = template.separate(controls)
-        except Exception as error:
-            defect = f"{type(error).__name__}: {printable(str(error))}"
-    return f"text in messages can act as control tokens: {defect}" if defect else ""
+        return None, "the tokenizer has no Rust implementation"
+    try:
+        controls = ControlTokens(rust, control_texts(rust, written), output.reasoning_texts or ())
+        return controls, controls.defect()
+    except Exception as error:
+        return None, f"{type(error).__name__}: {printable(str(error))}"
 
 
 _PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'

@@ -117,15 +117,15 @@ class TextCodec:
         _check_count(len(ids), max_tokens)
         return EncodedText(IdRow(ids), None)
 
-    def start_ids(self) -> IdRow:
-        """The special tokens that the model expects before a raw text."""
+    def ends(self) -> tuple[IdRow, IdRow]:
+        """The special tokens that the model expects before a raw text, and behind one that is complete."""
         probe = "a"
         plain = self.encode(probe).ids
         with_special = self._encode_with_special(probe)
         for start in range(len(with_special) - len(plain) + 1):
             if with_special[start : start + len(plain)] == plain:
-                return IdRow(with_special[:start])
-        return IdRow()
+                return IdRow(with_special[:start]), IdRow(with_special[start + len(plain) :])
+        return IdRow(), IdRow()
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """Returns the exact text: spaces before punctuation are kept."""

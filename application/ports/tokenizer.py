@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from domain.id_row import IdRow
 from domain.models.model_card import ModelSource, Vocabulary
 from domain.output.family import WrittenCalls
 from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
@@ -60,6 +61,15 @@ class TemplateFeatures:
     late_system: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedPairs:
+    """A query with each of some documents, for scores: text i is `prefix`, `documents[i]` and `suffix`, joined."""
+
+    prefix: IdRow
+    documents: tuple[IdRow, ...]
+    suffix: IdRow
+
+
 class Detokenizer(Protocol):
     """An incremental, UTF-8 safe detokenizer: a character split over tokens appears once, when it is complete."""
 
@@ -107,7 +117,8 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-        """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
+        """Encode raw text as a completion prompt, with the special tokens the model expects at its start. For a model
+        with a PoolingProfile: as a text to embed, with those at its end too, and what spells a control token is text.
 
         Encodings are cached by `salt`, so that no timing reveals another tenant's texts. Raises PromptTooLong beyond
         `max_tokens`, before encoding where the length alone proves it.
@@ -119,6 +130,18 @@ class Tokenizer(Protocol):
         prompt continues it. Text of clients is encoded as text, also where it spells a control token, but for the
         tags of reasoning in an assistant's content (`note` says where that fails). `salt` as in `encode`. Raises
         TemplateFailed, naming the message or argument, and PromptTooLong as `encode` does."""
+        ...
+
+    @property
+    def score_ids(self) -> tuple[int, int] | None:
+        """Ids of the tokens "yes" and "no"; None if the tokens of `domain.request.rerank` are not in the vocabulary."""
+        ...
+
+    def encode_pairs(
+        self, query: str, documents: Sequence[str], instruction: str | None = None, salt: str = ""
+    ) -> EncodedPairs:
+        """Encode a query with documents by `domain.request.rerank`. Texts stay text, also where they spell a control
+        token (`note` says where that fails). For models with `score_ids` only. `salt` as in `encode`."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -171,6 +194,7 @@ class TokenizerLoader(Protocol):
 
 __all__ = (
     "Detokenizer",
+    "EncodedPairs",
     "EncodedPrompt",
     "ForkKind",
     "ForkPoint",

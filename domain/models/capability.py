@@ -30,7 +30,8 @@ class PoolingProfile:
 
     `is_normalized`: vectors have length 1. `dimensions`: the shorter lengths that it was trained for (Matryoshka), as
     the range (least, most); None where vectors cannot be cut. `score_ids`: the token ids of "yes" and "no"; None for a
-    model that does not score. `prompts`: texts to put before an input, by name (`query`, `document`).
+    model that does not score. `prompts`: texts to put before an input, by name (`query`, `document`); `default` is for
+    an input without a name. `end`: the token that ends every text where the tokenizer adds none; empty for none.
     """
 
     method: PoolingMethod = PoolingMethod.LAST
@@ -38,6 +39,7 @@ class PoolingProfile:
     dimensions: tuple[int, int] | None = None
     score_ids: tuple[int, int] | None = None
     prompts: tuple[tuple[str, str], ...] = ()
+    end: str = ""
 
 
 GENERATES = frozenset({Capability.GENERATE})

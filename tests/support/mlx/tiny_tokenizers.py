@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer as TokenizerPort
 from domain.ids import ModelId
+from domain.models.capability import PoolingProfile
 from domain.models.model_card import ModelSource
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -17,6 +18,10 @@ SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 _TEXT = [
@@ -33,6 +38,27 @@ def byte_level() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     return _trained(tokenizer, trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet))
+
+
+def qwen3(*, ends_texts: bool = False) -> Tokenizer:
+    """As Qwen3: its division of texts, its control tokens and the words of a reranker. `ends_texts`: it adds
+    `<|endoftext|>`, as that of Qwen3-Embedding does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(_QWEN_SPLIT), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [*SPECIAL, "<|endoftext|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([*_TEXT, *["yes", "no", "<Instruct>: query", "<Document>: text"] * 40], trainer)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    if ends_texts:
+        end = "<|endoftext|>", tokenizer.token_to_id("<|endoftext|>")
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A <|endoftext|>", special_tokens=[end])
+    return tokenizer
 
 
 def sentence_piece(*, strips: bool = True) -> Tokenizer:
@@ -85,8 +111,8 @@ def write_folder(folder: Path, tokenizer: Tokenizer, template: str | None = CHAT
     return folder
 
 
-def load_folder(folder: Path) -> TokenizerPort:
-    return HfTokenizerLoader().load(ModelSource(ModelId("tiny"), str(folder)))
+def load_folder(folder: Path, pooling: PoolingProfile | None = None) -> TokenizerPort:
+    return HfTokenizerLoader().load(ModelSource(ModelId("tiny"), str(folder), pooling=pooling))
 
 
 def _trained(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
