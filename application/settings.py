@@ -8,12 +8,15 @@ from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
+from domain.models.capability import Capability
 from domain.models.model_card import parsed_alias
 from domain.request.sampling import SamplingDefaults
 from domain.speculation.drafter import SpeculationMode
 
 FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
+
+AUTO = "auto"
 
 ANY = "*"
 """A value that stands for every host or every origin in a list of them."""
@@ -103,13 +106,14 @@ MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 @dataclass(frozen=True, slots=True)
 class ModelTable:
     """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype`,
-    `idle_ttl`, `speculation` and `draft`: as in `[model]`; None for the value there. `parser`: the family of output
-    formats. `salt` separates the prefix cache of this name from other names of the same weights. `pin`: loaded at the
-    start, and never unloaded for other models. `base`: the model whose files are served, by default NAME itself;
+    `idle_ttl`, `task`, `speculation` and `draft`: as in `[model]`; None for the value there. `parser`: the family of
+    output formats. `salt` separates the prefix cache of this name from other names of the same weights. `pin`: loaded
+    at the start, and never unloaded for other models. `base`: the model whose files are served, by default NAME itself;
     `adapter`: folder of a LoRA adapter over them. `sampling`: defaults of requests."""
 
     context_length: int | None = None
     dtype: str | None = None
+    task: str | None = None
     speculation: str | None = None
     draft: str | None = None
     parser: str = ""
@@ -125,6 +129,8 @@ class ModelTable:
         check_ttl(self.idle_ttl, "idle_ttl")
         if self.dtype is not None:
             check_dtype(self.dtype, "dtype")
+        if self.task is not None:
+            check_task(self.task, "task")
         if self.speculation is not None:
             check_speculation(self.speculation, "speculation")
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
@@ -133,6 +139,11 @@ class ModelTable:
 def check_dtype(dtype: str, name: str) -> None:
     allowed = {"auto", "float32", "bfloat16", "float16"}
     require(dtype in allowed, name, f"must be one of {', '.join(sorted(allowed))}")
+
+
+def check_task(task: str, name: str) -> None:
+    allowed = [AUTO, *(one.value for one in Capability)]
+    require(task in allowed, name, f"must be one of {', '.join(allowed)}")
 
 
 def check_speculation(mode: str, name: str) -> None:
@@ -164,8 +175,9 @@ class ModelSettings:
     tokens of prompt and answer together; None for the model's own. `parsers`: the format of tool calls, as
     MODEL=FAMILY, for models whose template and tokens do not show it. `idle_ttl`: a model that is idle for that long is
     unloaded; None: only to make room. `generation_config`: the sampling of a model's generation_config.json is the
-    default of requests. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft
-    model, a model's name or folder, for models of its vocabulary; empty for none.
+    default of requests. `task`: the requests that models answer, a Capability value, or `auto` for what their files
+    say. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft model, a model's
+    name or folder, for models of its vocabulary; empty for none.
     """
 
     default: str = "cairn-demo"
@@ -178,6 +190,7 @@ class ModelSettings:
     allowed: tuple[str, ...] = ()
     parsers: tuple[str, ...] = ()
     generation_config: bool = True
+    task: str = AUTO
     speculation: str = SpeculationMode.AUTO.value
     draft: str = ""
 
@@ -191,6 +204,7 @@ class ModelSettings:
         check_dtype(self.dtype, "model.dtype")
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
+        check_task(self.task, "model.task")
         check_speculation(self.speculation, "model.speculation")
         require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
@@ -282,6 +296,11 @@ class Settings:
     def parser_of(self) -> dict[str, str]:
         """The family of output formats by model id, where it is set."""
         return self.model.parser_of | {name: table.parser for name, table in self.models.items() if table.parser}
+
+    def task_of(self, model: str) -> Capability | None:
+        """The setting of the requests that a model answers; None where its files decide."""
+        task = self.models.get(model, NOTHING_SET).task or self.model.task
+        return None if task == AUTO else Capability(task)
 
     @property
     def is_private(self) -> bool:

@@ -1,6 +1,6 @@
 """Folders that hold a whole model in Hugging Face form: embedded models, local folders, and the hub's cache.
 
-A model has config.json, all weights in safetensors, and a tokenizer. Folders are judged by names and one small file,
+A model has config.json, all weights in safetensors, and a tokenizer. Folders are judged by names and a few small files,
 without opening weights, so that listing many models is cheap. The hub's cache is read by its layout, without
 huggingface_hub and without the network:
 
@@ -11,9 +11,10 @@ huggingface_hub and without the network:
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from domain.ids import ModelId
+from domain.models.model_files import ModelFiles
 
 EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
 """The models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: gated delta and attention."""
@@ -27,7 +28,7 @@ EMBEDDED_NOTE = (
 _EMBEDDED = Path(__file__).parent / "embedded"
 _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "vocab.json")
 _PREFIX = "models--"
-_GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+_POOLING = "1_Pooling"
 
 
 def embedded_folder(id: ModelId) -> Path | None:
@@ -55,6 +56,23 @@ def missing_from(folder: Path) -> str:
 def read_config(folder: Path) -> Mapping[str, object]:
     """The model's config.json; empty if it is not a readable JSON object."""
     return _read_object(folder / "config.json")
+
+
+def read_files(folder: Path, name: str) -> ModelFiles:
+    """Everything that says which requests the model answers."""
+    found = _read_json(folder / "modules.json")
+    modules = cast("list[object]", found) if isinstance(found, list) else []
+    named = [cast("dict[str, Any]", module) for module in modules if isinstance(module, dict)]
+    paths = (str(module.get("path")) for module in named if str(module.get("type")).endswith(".Pooling"))
+    pooling = next(paths, _POOLING)
+    return ModelFiles(
+        name,
+        read_config(folder),
+        named,
+        _read_object(folder / Path(pooling).name / "config.json"),
+        _read_object(folder / "config_sentence_transformers.json"),
+        _read_text(folder / "chat_template.jinja"),
+    )
 
 
 def newest_file_s(folder: Path) -> int:
@@ -90,22 +108,34 @@ def _absent_weights(folder: Path) -> str:
 
 
 def _read_object(path: Path) -> Mapping[str, object]:
-    try:
-        value: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    value = _read_json(path)
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(_read_text(path))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_text(path: Path) -> str:
+    """The text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 # ---- the hub's cache -----------------------------------------------------------------------------------------------
 
 
 def cached_models(cache: Path) -> Iterator[tuple[ModelId, Path]]:
-    """Every complete generative model of the hub's cache, with the snapshot to load."""
+    """Every complete model of the hub's cache, with the snapshot to load."""
     for entry in sorted(cache.glob(f"{_PREFIX}*--*")):
         organisation, _, name = entry.name.removeprefix(_PREFIX).partition("--")
         snapshot = _best_snapshot(entry)
-        if snapshot is not None and _is_generative(snapshot):
+        if snapshot is not None:
             yield ModelId(f"{organisation}/{name}"), snapshot
 
 
@@ -125,8 +155,3 @@ def _best_snapshot(entry: Path) -> Path | None:
         return main
     complete = [folder for folder in snapshots.glob("*") if not missing_from(folder)]
     return max(complete, key=newest_file_s, default=None)
-
-
-def _is_generative(folder: Path) -> bool:
-    named = read_config(folder).get("architectures")
-    return not isinstance(named, list) or not named or str(named[0]).endswith(_GENERATIVE)  # pyright: ignore[reportUnknownArgumentType]

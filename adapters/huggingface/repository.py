@@ -20,12 +20,15 @@ from adapters.huggingface.model_folder import (
     missing_from,
     newest_file_s,
     read_config,
+    read_files,
     weight_file_bytes,
 )
 from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
+from domain.models.model_files import use_of
 from domain.printable import printable
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
@@ -35,13 +38,18 @@ def _any_type(model_type: str) -> bool:
     return bool(model_type)
 
 
+def _no_task(_id: ModelId) -> None:
+    """The files of every model decide what it is for."""
+
+
 class HuggingFaceRepository:
     """A ModelRepository of local folders and the hub.
 
     `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders whose id is the path as written.
     `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may come from the hub or its
-    cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed.
-    `endpoint`: the URL of another hub.
+    cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed, nor
+    are those that are refused. `endpoint`: the URL of another hub. `task_of`: the setting of what a model is for; None
+    where its files decide.
     """
 
     def __init__(
@@ -54,7 +62,9 @@ class HuggingFaceRepository:
         hub_ids: Collection[str] | None = None,
         can_load: Callable[[str], bool] = _any_type,
         endpoint: str | None = None,
+        task_of: Callable[[ModelId], Capability | None] = _no_task,
     ) -> None:
+        self._task_of = task_of
         self._directories = tuple(Path(directory).expanduser() for directory in directories)
         self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
         self._allow_download = allow_download
@@ -66,22 +76,24 @@ class HuggingFaceRepository:
     def list(self) -> Sequence[ModelSource]:
         found: dict[ModelId, ModelSource] = {}
         for source in self._all():
-            if source.id not in found and self._can_load(str(read_config(Path(source.path)).get("model_type", ""))):
+            if source.id in found or source.refusal:
+                continue
+            if self._can_load(str(read_config(Path(source.path)).get("model_type", ""))):
                 found[source.id] = source
         return [found[id] for id in sorted(found)]
 
     def find(self, id: ModelId) -> ModelSource | None:
         if (embedded := embedded_folder(id)) is not None:
-            return _source(id, embedded, "cairn", EMBEDDED_NOTE)
+            return self._source(id, embedded, "cairn", EMBEDDED_NOTE)
         if id in self._paths:
-            return _source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
+            return self._source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
         names = _plain_names(id)
         for directory in self._directories if names else ():
             folder = directory.joinpath(*names)
             if not missing_from(folder):
-                return _source(id, folder, "local")
+                return self._source(id, folder, "local")
         snapshot = cached_folder(self._cache, id) if len(names) == 2 and self._takes_from_hub(id) else None
-        return _source(id, snapshot, names[0]) if snapshot is not None else None
+        return self._source(id, snapshot, names[0]) if snapshot is not None else None
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
         source = self.find(id)
@@ -100,21 +112,27 @@ class HuggingFaceRepository:
         folder = download(id, self._cache, on_progress, self._endpoint)
         if missing := missing_from(folder):
             raise ModelLoadFailed(f"{id} was downloaded but cannot be served: {missing}")
-        return _source(id, folder, names[0])
+        return self._source(id, folder, names[0])
 
     def _all(self) -> Iterator[ModelSource]:
         for id in EMBEDDED_IDS:
             folder = embedded_folder(id)
             if folder is not None:
-                yield _source(id, folder, "cairn", EMBEDDED_NOTE)
+                yield self._source(id, folder, "cairn", EMBEDDED_NOTE)
         for id, folder in self._paths.items():
             if not missing_from(folder):
-                yield _source(id, folder, "local")
+                yield self._source(id, folder, "local")
         for directory in self._directories:
-            yield from (_source(id, folder, "local") for id, folder in _models_in(directory))
+            yield from (self._source(id, folder, "local") for id, folder in _models_in(directory))
         for id, folder in cached_models(self._cache):
             if self._takes_from_hub(id):
-                yield _source(id, folder, id.split("/")[0])
+                yield self._source(id, folder, id.split("/")[0])
+
+    def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
+        source = ModelSource(
+            id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=weight_file_bytes(folder)
+        )
+        return _used_for(source, id, self._task_of(id))
 
     def _takes_from_hub(self, id: ModelId) -> bool:
         return self._hub_ids is None or id in self._hub_ids
@@ -155,9 +173,10 @@ def _folders(directory: Path) -> Sequence[Path]:
         return ()
 
 
-def _source(id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
-    file_bytes = weight_file_bytes(folder)
-    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes)
+def _used_for(source: ModelSource, name: str, task: Capability | None) -> ModelSource:
+    """The source with the requests that it answers."""
+    use = use_of(read_files(Path(source.path), name), task)
+    return replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal)
 
 
 def _default_cache() -> Path:
@@ -171,10 +190,12 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A model with a LoRA adapter over its weights. `base`: the model's id; `adapter`: a folder."""
+    """A model with a LoRA adapter over its weights. `base`: the model's id; `adapter`: a folder; `task`: the setting of
+    what it is for, None for its base's."""
 
     base: ModelId
     adapter: str
+    task: Capability | None = None
 
 
 class AdaptedModels:
@@ -206,4 +227,5 @@ class AdaptedModels:
 def _over(source: ModelSource, id: ModelId, adapted: Adapted) -> ModelSource:
     folder = Path(adapted.adapter).expanduser()
     created_s = max(source.created_s, newest_file_s(folder))
+    source = source if adapted.task is None else _used_for(source, adapted.base, adapted.task)
     return replace(source, id=id, adapter=str(folder), created_s=created_s)

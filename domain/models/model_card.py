@@ -26,7 +26,7 @@ class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
     the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
     embedded model's limits; usually empty. `capabilities` and `pooling`: by its files; None for a model that makes
-    neither vectors nor scores."""
+    neither vectors nor scores. `refusal`: why it cannot be served, by its files, and what to do; usually empty."""
 
     id: ModelId
     path: str
@@ -37,6 +37,7 @@ class ModelSource:
     note: str = ""
     capabilities: frozenset[Capability] = GENERATES
     pooling: PoolingProfile | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

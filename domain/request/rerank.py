@@ -16,8 +16,6 @@ CONTROL_TOKENS = ("<|im_start|>", "<|im_end|>")
 ANSWERS = ("yes", "no")
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-JUDGE = "Judge whether the Document meets the requirements"
-"""A part of PREFIX by which a chat template of such a model is recognised."""
 
 
 def query_text(query: str, instruction: str | None) -> str:

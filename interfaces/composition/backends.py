@@ -211,7 +211,7 @@ def model_repository(settings: Settings) -> ModelRepository:
 
     model = settings.model
     adapted = {
-        ModelId(name): Adapted(ModelId(table.base or name), table.adapter)
+        ModelId(name): Adapted(ModelId(table.base or name), table.adapter, settings.task_of(name))
         for name, table in settings.models.items()
         if table.adapter
     }
@@ -224,6 +224,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
         can_load=knows_model_type,
+        task_of=settings.task_of,
     )
     return AdaptedModels(repository, adapted) if adapted else repository
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, EMBEDDED_NOTE
-from adapters.huggingface.repository import HuggingFaceRepository
-from application.ports.model_repository import DownloadProgress
+from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
+from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
+from domain.models.capability import Capability, PoolingMethod, PoolingProfile
+from domain.models.model_card import ModelSource
 from tests.support.mlx.fake_hub import COMMIT, fake_hub
 
 _FILES = {
@@ -18,6 +20,8 @@ _FILES = {
     "model.safetensors": b"weights",
     "tokenizer.json": b"{}",
 }
+
+_POOLING = {"type": "sentence_transformers.models.Pooling", "path": "own_pooling"}
 
 
 def _write(folder: Path, without: str = "", **more: bytes) -> Path:
@@ -42,6 +46,11 @@ def _cached(cache: Path, id: str, commit: str = COMMIT, without: str = "", **mor
 def _repository(tmp_path: Path, *directories: Path, **options: object) -> HuggingFaceRepository:
     options.setdefault("cache", tmp_path / "cache")
     return HuggingFaceRepository([str(one) for one in directories], **options)  # type: ignore[arg-type]
+
+
+def _own(repository: ModelRepository) -> list[ModelSource]:
+    """The models that do not come with Cairn."""
+    return [source for source in repository.list() if source.id not in EMBEDDED_IDS]
 
 
 def _ignored(_progress: DownloadProgress) -> None:
@@ -204,6 +213,32 @@ def test_a_damaged_cache_hides_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "cache" / "models--org--file").write_text("not a folder")
     _cached(tmp_path / "cache", "org/broken", **{"config.json": b"{not json"})
     assert [source.id for source in _repository(tmp_path).list()][-1] == "org/small"
+
+
+def test_an_embedding_models_files_say_what_it_is_for(tmp_path: Path) -> None:
+    kinds = ({"type": "sentence_transformers.models.Transformer", "path": ""}, _POOLING)
+    folder = _write(tmp_path / "models" / "own", **{"modules.json": json.dumps(kinds).encode()})
+    (folder / "own_pooling").mkdir()
+    (folder / "own_pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: "}}')
+    mean = PoolingProfile(PoolingMethod.MEAN, is_normalized=False, prompts=(("query", "q: "),))
+    (source,) = _own(_repository(tmp_path, tmp_path / "models"))
+    assert (source.capabilities, source.pooling) == ({Capability.EMBED}, mean)
+    score = _repository(tmp_path, tmp_path / "models", task_of={ModelId("own"): Capability.SCORE}.get)
+    adapted = AdaptedModels(score, {ModelId("new"): Adapted(ModelId("own"), str(tmp_path), Capability.GENERATE)})
+    assert [(one.id, *one.capabilities) for one in _own(adapted)] == [
+        ("new", Capability.GENERATE),
+        ("own", Capability.SCORE),
+    ]
+
+
+def test_a_model_that_is_refused_is_found_with_the_reason_and_not_listed(tmp_path: Path) -> None:
+    _write(tmp_path / "models" / "own", **{"config.json": b'{"model_type": "qwen2", "is_causal": false}'})
+    repository = _repository(tmp_path, tmp_path / "models")
+    assert _own(repository) == []
+    source = repository.find(ModelId("own"))
+    assert source is not None
+    assert "is_causal" in source.refusal
 
 
 def test_what_the_engine_cannot_load_is_not_listed(tmp_path: Path) -> None:

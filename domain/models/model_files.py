@@ -1,0 +1,185 @@
+"""The requests that a model answers, decided by its files. Pure: the caller reads and parses them.
+
+a setting (`model.task`)                      decides
+is_causal, encoders, classification heads     are refused: computed causally they give wrong numbers, unnoticed
+a name of `_KNOWN`, a reranker's template     say what the model is for, also where a conversion dropped files
+modules.json with a Pooling module            a model of sentence-transformers: vectors, pooled as it says
+an architecture without a head (`Qwen2Model`) vectors of the last token
+everything else                               generates
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from domain.models.capability import GENERATES, Capability, PoolingMethod, PoolingProfile
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's files, parsed; empty where absent. `name`: of the model. `config`: config.json. `modules`:
+    modules.json. `pooling`: config.json of the Pooling module. `sentences`: config_sentence_transformers.json.
+    `template`: chat_template.jinja."""
+
+    name: str
+    config: Mapping[str, Any]
+    modules: Sequence[Mapping[str, Any]] = ()
+    pooling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sentences: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty."""
+
+    capabilities: frozenset[Capability] = GENERATES
+    pooling: PoolingProfile | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A model that is known by name. `least`: the shortest useful vector; 0 where vectors cannot be cut."""
+
+    name: str
+    task: Capability
+    end: str = ""
+    least: int = 0
+
+
+_KNOWN = (
+    _Known(r"qwen3-embedding", Capability.EMBED, "<|endoftext|>", 32),
+    _Known(r"qwen3-reranker", Capability.SCORE),
+    _Known(r"e5-mistral|linq-embed-mistral|sfr-embedding-(mistral|2)", Capability.EMBED, "</s>"),
+)
+_NOT_CAUSAL = re.compile(r"gte-qwen2|nv-embed|embedding-?gemma|llama-embed-nemotron|nemoretriever|llm2vec")
+_ENCODER = re.compile(r"bert|mpnet|electra|bidirec|nvembed|^[mu]?t5")
+"""Model types of networks that attend in both directions."""
+_BOTH_WAYS = re.compile(r"Bidirec|Bi(Model|For)|Encoder")
+_HEADS = re.compile(r"For\w*(Classification|MaskedLM|QuestionAnswering|RewardModel)$")
+_JUDGE = "Judge whether the Document meets the requirements"
+"""A part of a reranker's system prompt (`domain.request.rerank`), by which its template is recognised."""
+_COMPUTED = frozenset({"Transformer", "Pooling", "Normalize"})
+_METHODS = {"lasttoken": PoolingMethod.LAST, "mean_tokens": PoolingMethod.MEAN, "mean": PoolingMethod.MEAN}
+_MODE = "pooling_mode"
+
+_CAUSAL_ONLY = "Cairn computes causal models only: serve another one, such as Qwen3-Embedding"
+
+
+def use_of(files: ModelFiles, task: Capability | None = None) -> ModelUse:
+    """Decides by a model's files; `task`: the setting, None for no setting."""
+    if task is Capability.GENERATE:
+        return ModelUse()
+    if reason := _why_not_causal(files):
+        return ModelUse(refusal=f"{reason}. {_CAUSAL_ONLY}")
+    name = _names(files)
+    known = next((known for known in _KNOWN if re.search(known.name, name)), None)
+    wanted = task or (known.task if known is not None else _task_of(files))
+    if wanted is Capability.SCORE:
+        return ModelUse(frozenset({wanted}), PoolingProfile())
+    if wanted is Capability.GENERATE:
+        return ModelUse()
+    if task is None and known is None and "AutoModel" in _object(files.config.get("auto_map")):
+        return ModelUse(
+            refusal="its files name Python code of their own (auto_map), which Cairn never runs and which may attend"
+            " or pool in another way; set model.task = embed if the last token's state is known to be right"
+        )
+    return _embedding(files, known)
+
+
+def _task_of(files: ModelFiles) -> Capability:
+    if _JUDGE in files.template:
+        return Capability.SCORE
+    headless = str(files.config.get("model_type", "")).replace("_", "").lower() + "model"
+    is_embedder = "Pooling" in _kinds(files) or _architecture(files).lower() == headless
+    return Capability.EMBED if is_embedder else Capability.GENERATE
+
+
+def _why_not_causal(files: ModelFiles) -> str:
+    """The reason why a causal pass of the network is not the model; empty if it is."""
+    for config in (files.config, _object(files.config.get("text_config"))):
+        if config.get("is_causal") is False:
+            return "its config.json has is_causal: false"
+        if config.get("use_bidirectional_attention") in (True, "all"):
+            return "its config.json has use_bidirectional_attention"
+    architecture, model_type = _architecture(files), str(files.config.get("model_type", ""))
+    if _HEADS.search(architecture):
+        return f"{architecture} has a head that gives neither tokens nor vectors (such as score.weight)"
+    if _ENCODER.search(model_type) or _BOTH_WAYS.search(architecture):
+        return f"{architecture or model_type} is an encoder, which attends in both directions"
+    if found := _NOT_CAUSAL.search(_names(files)):
+        return f"models named {found[0]} attend in both directions"
+    return ""
+
+
+def _embedding(files: ModelFiles, known: _Known | None) -> ModelUse:
+    if others := sorted(_kinds(files) - _COMPUTED):
+        return ModelUse(refusal=f"its modules.json has a module that Cairn does not compute: {', '.join(others)}")
+    modes = _modes(files.pooling)
+    methods = {_METHODS[mode] for mode in modes if mode in _METHODS}
+    if len(modes) > 1 or (modes and not methods):
+        reason = "a causal model's first token sees no other one" if "cls" in str(modes) else "it is not computed"
+        return ModelUse(
+            refusal=f"its Pooling module has the mode {', '.join(sorted(modes))}: {reason}. Cairn pools by the last"
+            " token or by the mean"
+        )
+    method = methods.pop() if methods else PoolingMethod.LAST
+    if method is PoolingMethod.MEAN and files.pooling.get("include_prompt") is False:
+        return ModelUse(refusal="its Pooling module leaves the prompt out of the mean, which Cairn does not compute")
+    profile = PoolingProfile(
+        method,
+        is_normalized=not files.modules or "Normalize" in _kinds(files),
+        dimensions=_dimensions(files.config, known),
+        prompts=_prompts(files.sentences),
+        end=known.end if known is not None else "",
+    )
+    return ModelUse(frozenset({Capability.EMBED}), profile)
+
+
+def _modes(pooling: Mapping[str, Any]) -> frozenset[str]:
+    """The names of a Pooling module's modes, in either form of its configuration."""
+    named = pooling.get(_MODE)
+    if isinstance(named, str):
+        return frozenset({named})
+    prefix = f"{_MODE}_"
+    return frozenset(key.removeprefix(prefix) for key, is_on in pooling.items() if key.startswith(prefix) and is_on)
+
+
+def _dimensions(config: Mapping[str, Any], known: _Known | None) -> tuple[int, int] | None:
+    size = config.get("hidden_size", _object(config.get("text_config")).get("hidden_size"))
+    if not isinstance(size, int):
+        return None
+    if lengths := [one for one in _list(config.get("matryoshka_dimensions")) if isinstance(one, int)]:
+        return max(1, min(lengths)), size
+    least = known.least if known is not None else int(config.get("is_matryoshka") is True)
+    return (least, size) if least else None
+
+
+def _prompts(sentences: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = {name: text for name, text in _object(sentences.get("prompts")).items() if isinstance(text, str) and text}
+    default = found.get(str(sentences.get("default_prompt_name")))
+    return tuple((found if default is None else {**found, "default": default}).items())
+
+
+def _kinds(files: ModelFiles) -> frozenset[str]:
+    """The names of the classes in modules.json."""
+    return frozenset(str(module.get("type", "")).rpartition(".")[2] for module in files.modules)
+
+
+def _names(files: ModelFiles) -> str:
+    return f"{files.name}\n{files.config.get('_name_or_path', '')}".lower()
+
+
+def _architecture(files: ModelFiles) -> str:
+    named = _list(files.config.get("architectures"))
+    return str(named[0]) if named else ""
+
+
+def _list(value: object) -> list[object]:
+    return cast(list[object], value) if isinstance(value, list) else []
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
