@@ -11,11 +11,13 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from adapters.mlx.caches.leaves import Caches
+from adapters.mlx.caches.leaves import Caches, new_caches
 from adapters.mlx.caches.rows import repeated
-from adapters.mlx.runtime.arrays import checked_tokens
-from adapters.mlx.speculation.heads import text_model
+from adapters.mlx.runtime.arrays import checked_tokens, evaluate
+from adapters.mlx.speculation.drafting import DraftingNetwork
+from adapters.mlx.speculation.heads import logits_of, text_model
 from domain.errors import ComputeFailed
+from domain.id_row import IdRow
 from domain.models.capability import Capability, PoolingMethod, PoolingProfile
 from domain.request.pooling import Pooling
 
@@ -26,32 +28,43 @@ EPSILON = 1e-12
 def pool_rows(
     network: Any,
     caches: Caches,
+    position: int,
     rows: Sequence[Sequence[int]],
     profile: PoolingProfile | None,
     pooling: Pooling,
     vocab_size: int,
 ) -> list[bytes]:
-    """Returns one value a row, see `PoolingRows.pool`. `caches`: plain ones, unchanged."""
+    """Returns one value a row, see `PoolingRows.pool`. `caches`: plain ones at `position`, unchanged."""
     if profile is None or (pooling.task is Capability.SCORE and profile.score_ids is None):
         raise ComputeFailed(f"this model cannot {pooling.task.value}")
+    if position and pooling.task is Capability.EMBED and profile.method is PoolingMethod.MEAN:
+        raise ComputeFailed("a mean over all tokens needs the whole text in one row")
     longest = max(map(len, rows))
-    padded = mx.stack([mx.pad(checked_tokens(row, vocab_size), (0, longest - len(row))) for row in rows])
-    hidden = cast(mx.array, text_model(network).model(padded, cache=repeated(caches, len(rows))))
+    padded = IdRow.joined(IdRow(row).followed_by([0] * (longest - len(row))) for row in rows)
+    tokens = mx.unflatten(checked_tokens(padded, vocab_size), 0, (len(rows), longest))
+    hidden = hidden_states(network, tokens, caches)
     ends = mx.array([len(row) for row in rows])
     if pooling.task is Capability.SCORE:
         assert profile.score_ids is not None
-        logits = logits_of(network, _last(hidden, ends))[:, mx.array(profile.score_ids)].astype(mx.float32)
+        logits = logits_of(trunk_of(network), _last(hidden, ends))[:, mx.array(profile.score_ids)].astype(mx.float32)
         found = mx.sigmoid(logits[:, :1] - logits[:, 1:])
     else:
         found = _pooled(hidden, ends, profile, pooling.dimensions)
-    mx.eval(found)
-    return [np.array(row).astype("<f4").tobytes() for row in found]
+    evaluate([found])
+    return [row.tobytes() for row in np.array(found).astype("<f4")]
 
 
-def logits_of(network: Any, hidden: mx.array) -> mx.array:
-    """Applies a network's output matrix to hidden states behind the final norm."""
-    text = text_model(network)
-    return cast(mx.array, text.lm_head(hidden) if "lm_head" in text else text.model.embed_tokens.as_linear(hidden))
+def trunk_of(network: Any) -> Any:
+    """The network that the logits come from, without a drafter."""
+    return network.trunk if isinstance(network, DraftingNetwork) else network
+
+
+def hidden_states(network: Any, tokens: mx.array, caches: Caches) -> mx.array:
+    """Feeds tokens [rows, length] behind a state, which is repeated for every row and unchanged. Returns hidden states
+    [rows, length, hidden] behind the final norm; lazy."""
+    trunk = trunk_of(network)
+    batch = repeated(caches[: len(new_caches(trunk))], tokens.shape[0])
+    return cast(mx.array, text_model(trunk).model(tokens, cache=batch))
 
 
 def _pooled(hidden: mx.array, ends: mx.array, profile: PoolingProfile, dimensions: int | None) -> mx.array:

@@ -175,7 +175,7 @@ class PoolingRows(Protocol):
         is, all in one pass of `len(rows)` times the longest row; waits for it. Returns one value a row, in order:
         little-endian float32 numbers, as `application.ports.engine.Pooled`. A row's value does not depend on the rows
         beside it but for rounding. Raises ComputeFailed, and the sequence is then closed; also for a model that does
-        not pool.
+        not pool, and for a mean over all tokens behind a state, which does not have those of the state.
         """
         ...
 

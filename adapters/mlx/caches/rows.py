@@ -11,7 +11,7 @@ memory.
 
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -32,7 +32,7 @@ def repeated(caches: Caches, num_rows: int) -> Caches:
     at one position. Lazy; `caches` are unchanged."""
     batch = fork(caches)
     for cache in leaves(batch):
-        for name, value in vars(cache).items():
+        for name, value in cast(dict[str, Any], vars(cache)).items():
             setattr(cache, name, _repeated(value, num_rows))
     return batch
 
@@ -40,7 +40,9 @@ def repeated(caches: Caches, num_rows: int) -> Caches:
 def _repeated(value: Any, num_rows: int) -> Any:
     if isinstance(value, mx.array):
         return mx.repeat(value, num_rows, axis=0)
-    return [_repeated(part, num_rows) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_repeated(part, num_rows) for part in cast(Sequence[Any], value)]
+    return value
 
 
 def unbatchable(caches: Caches) -> str:

@@ -19,7 +19,7 @@ from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.caches.rollback import refeeds
 from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.network import ModelFacts, context_length_of
-from adapters.mlx.loading.probe import probe
+from adapters.mlx.loading.probe import check_hidden, probe
 from adapters.mlx.loading.width_costs import find_costs
 from adapters.mlx.memory import MeasuredFile, PeakFile, PeakMeter, shape_of_network
 from adapters.mlx.model import MlxModel
@@ -30,6 +30,7 @@ from adapters.mlx.state.payload import dtype_name
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.model_card import ModelDescription
+from domain.speculation.drafter import SpeculationMode
 
 _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
 
@@ -57,6 +58,9 @@ def assemble(
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
+    if facts.pooling is not None:
+        check_hidden(network, rows)
+        yield None
     memory = shape_of_network(network, found.layout, facts.config)
     description = ModelDescription(
         id=id,
@@ -77,7 +81,7 @@ def assemble(
         speculation=facts.speculation,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
-        embedding_size=0 if facts.pooling is None else number(facts.config, "hidden_size") or 0,
+        embedding_size=number(facts.config, "hidden_size") or 0 if facts.embeds else 0,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
@@ -101,7 +105,7 @@ def assemble(
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
-    if costs is not None and not found.draft_note:
+    if costs is not None and not found.draft_note and facts.speculation is not SpeculationMode.OFF:
         yield from find_costs(model, costs, does_refeed=refeeds(new_caches(network)), room_bytes=room_bytes)
     return model
 

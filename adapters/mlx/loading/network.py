@@ -16,7 +16,7 @@ from mlx.utils import tree_unflatten
 
 from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.drafters import with_head
-from adapters.mlx.loading.files import ADAPTER_WEIGHTS, AdapterFiles, read_adapter, read_config
+from adapters.mlx.loading.files import ADAPTER_WEIGHTS, AdapterFiles, read_adapter, read_config, read_tensors
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.memory import shape_of_network
 from adapters.mlx.runtime.arrays import evaluate
@@ -32,7 +32,7 @@ from domain.printable import printable
 from domain.scheduling.memory_plan import PlannedModel
 from domain.speculation.drafter import Drafter, SpeculationMode
 
-NO_OWN_CODE = {"model_file": None}
+NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
 """Overrides that mlx-lm applies to config.json itself, so that a file that changes after the check is not run
 either."""
 
@@ -70,6 +70,10 @@ class ModelFacts:
     drafter_note: str = ""
     pooling: PoolingProfile | None = None
 
+    @property
+    def embeds(self) -> bool:
+        return _embeds(self.pooling)
+
 
 def load_folder(
     folder: Path, options: LoadOptions, digests: Digests, adapter: Path | None = None
@@ -82,7 +86,7 @@ def load_folder(
     """
     config = read_config(folder)
     try:
-        network, full_config = _open(folder)
+        network, full_config = _open(folder, options.pooling)
         yield
         if adapter is not None:
             apply_adapter(network, read_adapter(adapter))
@@ -137,10 +141,48 @@ def context_length_of(config: Mapping[str, Any]) -> int:
     return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
 
 
-def _open(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The network with its full configuration; no weight is read yet. Raises anything."""
-    network, config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
+def _open(folder: Path, pooling: PoolingProfile | None = None) -> tuple[Any, dict[str, Any]]:
+    """The network with its full configuration; no weight is read yet. Raises anything.
+
+    Files of embedding models may lack the output matrix, which nothing needs then, and the prefix of the trunk."""
+    own = dict(NO_OWN_CODE)
+    if _embeds(pooling) and not any(map(_has_head, folder.glob("model*.safetensors"))):
+        own["tie_word_embeddings"] = True
+    network, config = mlx_lm_module("utils").load_model(
+        folder, lazy=True, model_config=own, get_model_classes=_classes_for_bare_trunks
+    )
     return network, config
+
+
+def _embeds(pooling: PoolingProfile | None) -> bool:
+    return pooling is not None and pooling.score_ids is None
+
+
+def _has_head(path: Path) -> bool:
+    return any(name.rpartition(".")[0].endswith("lm_head") for name in read_tensors(path))
+
+
+def _classes_for_bare_trunks(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
+    """As mlx-lm's own function, for networks whose weights are also read where they were saved without `model.`."""
+    model, arguments = mlx_lm_module("utils")._get_classes(config=config)
+
+    def make(known: Any) -> Any:
+        network = model(known)
+        sanitize: Callable[[dict[str, mx.array]], Any] = getattr(network, "sanitize", dict)
+
+        def sanitize_prefixed(weights: dict[str, mx.array]) -> Any:
+            return sanitize(_prefixed(weights))
+
+        network.sanitize = sanitize_prefixed
+        return network
+
+    return make, arguments
+
+
+def _prefixed(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    if "embed_tokens.weight" not in weights:
+        return weights
+    return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
 
 
 def _pieces(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
@@ -223,15 +265,15 @@ def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
     """A ModelPlanner. Runs on a thread of its own: one that has used MLX must clear its streams before it ends, and
     cannot use MLX afterwards."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_plan, Path(source.path), options.dtype).result()
+        return thread.submit(_plan, Path(source.path), options.dtype, source.pooling).result()
 
 
-def _plan(folder: Path, dtype: str) -> PlannedModel:
+def _plan(folder: Path, dtype: str, pooling: PoolingProfile | None) -> PlannedModel:
     config = read_config(folder)
     has_weights = any(folder.glob("model*.safetensors"))
     try:
         if has_weights:
-            network, config = _open(folder)
+            network, config = _open(folder, pooling)
             network, _ = with_head(network, folder, config)
             _cast_network(network, dtype)
         else:

@@ -15,8 +15,10 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, layout_of, live_arrays, new_caches
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import make_room, merge, unbatchable
+from adapters.mlx.pooling import hidden_states, trunk_of
 from adapters.mlx.runtime.arrays import evaluate, token_array
 from adapters.mlx.speculation.drafting import family_of
+from adapters.mlx.speculation.heads import logits_of
 from adapters.mlx.state.capture import HeldRow, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs
 from domain.errors import ModelLoadFailed
@@ -77,6 +79,20 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
     note, draft_note = yield from _notes(network, layout, vocab_size, caches)
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
     return Probe(layout, logits.shape[-1], specs, mode, note, draft_note)
+
+
+def check_hidden(network: Any, vocab_size: int | None) -> None:
+    """Raises ModelLoadFailed unless the hidden states that vectors are made of are those that the logits come from:
+    a family may scale or norm them outside of the module that is run for them."""
+    trunk, tokens = trunk_of(network), token_array(_toy_tokens(_LONG, vocab_size))[None]
+    try:
+        expected = trunk(tokens, cache=new_caches(trunk))[0]
+        found = logits_of(trunk, hidden_states(trunk, tokens, new_caches(trunk)))[0]
+        why = _note("the output matrix of its hidden states differs from its logits", [found], [expected])
+    except Exception as error:
+        why = f"its hidden states cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    if why:
+        raise ModelLoadFailed(f"the model ({family_of(network)}) cannot embed or score: {why}")
 
 
 def _notes(

@@ -29,6 +29,14 @@ def text_model(network: Any) -> Any:
     return network.language_model if "language_model" in network else network
 
 
+def logits_of(network: Any, hidden: mx.array) -> mx.array:
+    """Applies a network's output matrix to hidden states behind the final norm, and its cap on logits."""
+    text = text_model(network)
+    logits = cast(mx.array, text.lm_head(hidden) if "lm_head" in text else text.model.embed_tokens.as_linear(hidden))
+    cap = cast(float | None, getattr(text, "final_logit_softcapping", None))
+    return mx.tanh(logits / cap) * cap if cap else logits
+
+
 class PredictionHead(nn.Module):  # type: ignore[misc]
     """A head's weights. `is_hidden_first`: the order in which the hidden state and the embedding are joined."""
 
@@ -73,7 +81,7 @@ class HeadNetwork(DraftingNetwork):
         joined, _ = self.head(embeddings, mx.concatenate([before, hidden[:, :-1]], axis=1), fed)
         # What reads the buffer comes before what writes into it: otherwise the update would copy all of it.
         keep_hidden(last, computed_after(hidden, [joined]))
-        return self._logits(hidden)
+        return logits_of(self.trunk, hidden)
 
     def _begin(self, own: Caches) -> tuple[Caches, mx.array | None]:
         return own[:-1], last_hidden(own[-1])
@@ -81,11 +89,7 @@ class HeadNetwork(DraftingNetwork):
     def _step(self, tokens: mx.array, hidden: mx.array | None, fed: Caches) -> tuple[mx.array, mx.array | None]:
         assert hidden is not None
         _, hidden = self.head(self._embedded(tokens), hidden, fed)
-        return self._logits(hidden), hidden
+        return logits_of(self.trunk, hidden), hidden
 
     def _embedded(self, tokens: mx.array) -> mx.array:
         return cast(mx.array, text_model(self.trunk).model.embed_tokens(tokens))
-
-    def _logits(self, hidden: mx.array) -> mx.array:
-        text = text_model(self.trunk)
-        return cast(mx.array, text.lm_head(hidden) if "lm_head" in text else text.model.embed_tokens.as_linear(hidden))

@@ -19,6 +19,7 @@ from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.ids import ModelId
+from domain.models.capability import PoolingProfile
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, VARIANTS, WHOLE, WRAPPED
@@ -87,9 +88,12 @@ def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: in
     return network
 
 
-def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0) -> MlxModel:
+def tiny_model(
+    name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, pooling: PoolingProfile | None = None
+) -> MlxModel:
     """A LoadedModel that needs no files."""
-    facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=f"{name} {dtype} {seed}".encode())
+    digest = f"{name} {dtype} {seed}".encode()
+    facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=digest, pooling=pooling)
     return finish_load(assemble(build(name, dtype, seed), ModelId(name), facts))
 
 
