@@ -41,6 +41,11 @@ _NON_BLOCKING = 1
 _RELAXED = 2
 """A mode of cuThreadExchangeStreamCaptureMode: calls leave the graphs that other threads record alone."""
 
+_SHORT = frozenset(
+    {"cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}
+)
+"""Calls that wait for nothing: the interpreter's lock is kept, since getting it back takes longer than they do."""
+
 _ADDRESS_KERNEL = "out[0] = reinterpret_cast<uint64_t>(inp);"
 
 
@@ -55,7 +60,7 @@ class Driver(Protocol):
 
 class CudaDriver:
     """The CUDA driver on device 0, in the context that MLX computes in. Any thread; the interpreter's lock is released
-    during each call.
+    during each call that may wait.
 
     MLX records operations into graphs. During a recording the driver refuses calls of other threads that might wait for
     the device (page-locking memory, for example), and may abort the recording, which fails a step. So calls are made in
@@ -65,6 +70,7 @@ class CudaDriver:
     def __init__(self) -> None:
         """Opens the driver. Raises OSError or RuntimeError if there is none."""
         self._library: Any = ctypes.CDLL("libcuda.so.1")
+        self._short_calls: Any = ctypes.PyDLL("libcuda.so.1")
         self._context = ctypes.c_void_p()
         device = ctypes.c_int()
         self._do("cuInit", 0)
@@ -81,7 +87,7 @@ class CudaDriver:
             self._do("cuThreadExchangeStreamCaptureMode", mode)
 
     def _do(self, name: str, *arguments: object) -> None:
-        status = getattr(self._library, name)(*arguments)
+        status = getattr(self._short_calls if name in _SHORT else self._library, name)(*arguments)
         if status:
             raise RuntimeError(f"{name} failed with CUDA error {status}")
 
@@ -170,16 +176,16 @@ class CudaLink:
     def _copy_in(self, address: int, parts: Sequence[memoryview]) -> None:
         piece = self._free_piece(sum(part.nbytes for part in parts))
         used = 0
-        for source in (np.frombuffer(part, np.uint8) for part in parts):
+        for source, size_bytes in _runs(parts):
             if piece is None:
-                at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_size_t(source.size)
+                at, size = ctypes.c_void_p(source), ctypes.c_size_t(size_bytes)
                 self._driver.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), at, size)
-                address += source.size
+                address += size_bytes
                 continue
             start = 0
-            while start < source.size:
-                count = min(source.size - start, PIECE_BYTES - used)
-                np.copyto(piece.memory[used : used + count], source[start : start + count])
+            while start < size_bytes:
+                count = min(size_bytes - start, PIECE_BYTES - used)
+                ctypes.memmove(piece.memory.ctypes.data + used, source + start, count)
                 start, used = start + count, used + count
                 if used == PIECE_BYTES:
                     self._send(piece, address, used)
@@ -193,6 +199,19 @@ class CudaLink:
             at, size = ctypes.c_uint64(address), ctypes.c_size_t(size_bytes)
             self._driver.call("cuMemcpyHtoDAsync_v2", at, piece.address, size, piece.stream)
             self._driver.call("cuStreamSynchronize", piece.stream)
+
+
+def _runs(parts: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Returns address and bytes of the parts in order; adjacent ones are one run, because each copy releases the
+    interpreter's lock and has to get it back."""
+    runs: list[tuple[int, int]] = []
+    for part in parts:
+        array = np.frombuffer(part, np.uint8)
+        at, size_bytes = array.ctypes.data, array.size
+        if runs and sum(runs[-1]) == at:
+            at, size_bytes = runs[-1][0], runs.pop()[1] + size_bytes
+        runs.append((at, size_bytes))
+    return runs
 
 
 def _kernel(name: str, inputs: list[str], source: str) -> Callable[..., list[mx.array]]:

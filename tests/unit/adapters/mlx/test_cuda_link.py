@@ -51,7 +51,8 @@ class NotingLibrary:
 @pytest.mark.parametrize("status", [0, 2])
 def test_a_call_uses_the_relaxed_mode_for_itself_only(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     library = NotingLibrary(status)
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
+    for opened in ("CDLL", "PyDLL"):
+        monkeypatch.setattr(ctypes, opened, lambda _name: library)
     driver = CudaDriver()
     if status:
         with pytest.raises(RuntimeError, match="cuMemHostAlloc failed with CUDA error 2"):
@@ -97,6 +98,17 @@ def test_an_upload_joins_its_parts(link: CudaLink, size_bytes: int) -> None:
     link.write([(first, [one.data.toreadonly() for one in sent[:2]]), (second, [sent[2].data])])
     assert bytes(memoryview(np.array(first))) == sent[0].tobytes() + sent[1].tobytes()
     assert bytes(memoryview(np.array(second))) == sent[2].tobytes()
+
+
+@pytest.mark.parametrize("cuts", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2), (3, 1, 3, 0)], ids=str)
+def test_parts_of_one_buffer_are_copied_in_their_order(link: CudaLink, cuts: tuple[int, ...]) -> None:
+    """Adjacent parts are one copy, over the end of a piece as well."""
+    size_bytes = PIECE_BYTES // 2 - 5
+    whole = random_bytes(1, 4 * size_bytes)
+    parts = [whole[at * size_bytes : (at + 1) * size_bytes] for at in cuts]
+    target = mx.zeros(len(cuts) * size_bytes, mx.uint8)
+    link.write([(target, [part.data for part in parts])])
+    assert bytes(memoryview(np.array(target))) == b"".join(part.tobytes() for part in parts)
 
 
 def test_page_locked_memory_does_not_grow(link: CudaLink, driver: FakeDriver) -> None:
