@@ -282,6 +282,15 @@ def test_a_first_download_reports_progress_and_is_found_from_then_on(tmp_path: P
 
 
 @pytest.mark.usefixtures("online")
+def test_a_download_has_the_files_that_say_how_vectors_are_made(tmp_path: Path) -> None:
+    modules = json.dumps([{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]).encode()
+    files = {**_FILES, "modules.json": modules, "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}'}
+    with fake_hub({"org/small": files}) as endpoint:
+        source = _repository(tmp_path, endpoint=endpoint).fetch(ModelId("org/small"), _ignored)
+    assert source.pooling == PoolingProfile(PoolingMethod.MEAN, is_normalized=False)
+
+
+@pytest.mark.usefixtures("online")
 def test_what_the_hub_refuses_is_said_in_words(tmp_path: Path) -> None:
     with fake_hub({"org/gguf": {"config.json": b"{}"}}, gated=frozenset({"org/gated"})) as endpoint:
         repository = _repository(tmp_path, endpoint=endpoint)
