@@ -99,6 +99,11 @@ class Submission:
     resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """The tokens of the prompt and of all rows."""
+        return len(self.prompt.token_ids) + sum(map(len, self.rows))
+
+    @property
     def open_choices(self) -> tuple[int, ...]:
         """The choices that are to be computed."""
         if not self.resumed:

@@ -3,6 +3,7 @@
 held       the state up to the computed position, or the one to take over; a decoding row counts one growth step of its
            buffers ahead, because the rows of a batch grow together
 growth     from there to the charge
+rows       a batch of a pooled request holds its prompt's state once a row during its pass: part of its charge
 a step     the shortest prompts prefill first, up to one chunk in all: their states grow, the cache copies what was
            computed, and the widest layer works on it; meanwhile every decoding sequence takes a step
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
+from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import ACTIVE, Phase
 from domain.scheduling.step_values import SequenceView
 from domain.speculation.gain import MOST_ROWS
@@ -25,6 +27,7 @@ RESERVE_TOKENS, RESERVE_SHARE = 768, 8
 may have to be preempted."""
 
 Pair = tuple[SequenceView, MemoryShape]
+NO_ROWS = RowBatches(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,11 @@ def _waiting_bytes(
     view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
 ) -> int:
     """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
-    length = min(chunk, view.num_prompt)
-    peak = _peak(view, shape, length, view.num_prompt)
+    length, pass_bytes = min(chunk, view.prompt_end), (view.rows or NO_ROWS).pass_bytes
+    peak = _peak(view, shape, length, view.prompt_end)
     if not active:
-        return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
-    return view.charge_bytes + max(0, peak - _widest(prompts, length))
+        return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.prompt_end, length) + peak)
+    return view.charge_bytes + max(0, max(peak, pass_bytes) - _widest(prompts, length))
 
 
 def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
@@ -91,16 +94,22 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
     if view.phase is Phase.DECODING:
         ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
         return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
-    return shape.state_bytes(view.num_computed, min(chunk, view.num_computed))
+    return shape.state_bytes(view.num_held, min(chunk, view.num_held))
 
 
 def _widest(prompts: Sequence[Pair], chunk: int) -> int:
-    """Returns the peak of the widest chunk."""
+    """Returns the peak of the widest chunk or pass over rows."""
     peaks = [0]
     for view, shape in prompts:
-        length = min(chunk, view.num_prompt - view.num_computed)
-        peaks.append(_peak(view, shape, length, view.num_computed + length))
+        length = min(chunk, view.prompt_end - view.num_held)
+        peaks.append(_peak(view, shape, length, view.num_held + length))
+        peaks.append(_rows_of_turn(view, chunk).pass_bytes)
     return max(peaks)
+
+
+def _rows_of_turn(view: SequenceView, chunk: int) -> RowBatches:
+    """Returns the rows if the next turn may compute some of them."""
+    return view.rows if view.rows is not None and view.num_computed + chunk > view.rows.start else NO_ROWS
 
 
 def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
@@ -111,14 +120,15 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
     """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes."""
     growths: list[tuple[int, int]] = []
     for view, shape in prompts:
-        start = view.num_computed
-        length = max(0, min(chunk, view.num_prompt - start))
+        start = view.num_held
+        length = max(0, min(chunk, view.prompt_end - start))
         end = start + length
         grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
         copied = shape.state_bytes(end) - shape.state_bytes(start)
-        if start:  # the first chunk's states have their fixed part in what they grow by
+        if start and length:  # the first chunk's states have their fixed part in what they grow by
             copied += sum(state.fixed_bytes for state in shape.states)
-        growths.append((length, max(0, grown) + max(0, copied)))
+        turn = min(chunk, view.num_prompt - view.num_computed)
+        growths.append((turn, max(0, grown) + max(0, copied) + _rows_of_turn(view, chunk).state_bytes))
     widest = _widest(prompts, chunk)
     together, left = 0, chunk
     for length, grown in sorted(growths):  # the shortest first: more of them fit in

@@ -13,6 +13,7 @@ Chunks end at absolute multiples of `grid`, so that restored and recomputed stat
 snapshot is due; and at the end of the prompt. The chunk that ends the prompt gives the first token. It is short,
 because logits cost all of its tokens: a longer one ends one token earlier, and the last token is a chunk of its own.
 The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`).
+Behind the prompt of a pooled request, which gives no token, its batches follow as chunks.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|
@@ -91,11 +92,13 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -
     return min((stop for stop in stops if start < stop < bound), default=bound)
 
 
-def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = ()) -> int:
+def next_prompt_chunk(
+    start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = (), *, gives_token: bool = True
+) -> int:
     """Returns the end of the chunk at `start` of a prompt of `num_prompt` tokens, see the module docstring."""
     is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
     end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops)
-    is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
+    is_too_long = gives_token and end == num_prompt and end - start > max(limits.max_last_chunk, 1)
     return end - 1 if is_too_long else end
 
 
@@ -166,7 +169,7 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
     for view in prompts:
         start = view.num_computed
         while start < view.num_prompt:
-            end = next_prompt_chunk(start, view.num_prompt, limits, view.stops)
+            end = _next_end(view, start, limits)
             if budget and end - start > left:
                 return tuple(chunks)
             chunks.append(PrefillChunk(view.id, start, end))
@@ -175,6 +178,14 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
             left -= end - start
             start = end
     return tuple(chunks)
+
+
+def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
+    if view.rows is None:
+        return next_prompt_chunk(start, view.num_prompt, limits, view.stops)
+    if start >= view.rows.start:
+        return view.rows.end_after(start)
+    return next_prompt_chunk(start, view.rows.start, limits, view.stops, gives_token=False)
 
 
 def _holds_turn(

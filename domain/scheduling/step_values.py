@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
+from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import Phase
 
 
@@ -47,6 +48,8 @@ class SequenceView:
     of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
+    `rows`: the batches behind the prompt of a pooled request, which never decodes; `num_prompt` and `num_computed`
+    include them.
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
@@ -65,12 +68,23 @@ class SequenceView:
     num_waited: int = 0
     num_preempted: int = 0
     is_scored: bool = False
+    rows: RowBatches | None = None
     is_looked_up: bool = True
     takes_over: TakeOver | None = None
     follows: SequenceId | None = None
     next_block: BlockHash | None = None
     is_held: bool = False
     width: int = 1
+
+    @property
+    def prompt_end(self) -> int:
+        """The tokens of the prompt without rows."""
+        return self.num_prompt if self.rows is None else self.rows.start
+
+    @property
+    def num_held(self) -> int:
+        """The tokens that the state covers; that of a pooled request stays at the end of its prompt."""
+        return self.num_computed if self.rows is None else min(self.num_computed, self.rows.start)
 
     @property
     def wanted_bytes(self) -> int:
@@ -144,7 +158,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """The prompt positions [start, end) of one chunk; never empty."""
+    """The positions [start, end) of one chunk of a prompt, or of one batch behind it; never empty."""
 
     id: SequenceId
     start: int

@@ -266,7 +266,7 @@ class EngineLoop:
             if run.id in self._runs:
                 self._guarded(run, partial(run.preempt, self.prefix_cache, is_alone=self.num_running == 1))
             if run.id in self._runs:
-                self._guarded(run, partial(self._charge, run))
+                self._guarded(run, partial(run.charge, self.guard))
 
     def _prefill(self, plan: StepPlan) -> int:
         """Computes the chunks of one turn. Returns the number of tokens."""
@@ -349,18 +349,15 @@ class EngineLoop:
         id, model = SequenceId(self._next_id), self.models.get(submission.model)
         self._next_id += 1
         run = self._runs[id] = SequenceRun(id, submission, choice, model=model, batcher=self.batcher)
-        self._guarded(run, partial(self._charge, run))
+        self._guarded(run, partial(run.charge, self.guard))
         if model is not None and id in self._runs:
             self._guarded(run, partial(self._constrain, run, model))
+        if id in self._runs and (ended := run.end_of_prompt()) is not None:  # another engine has reported all of it
+            self._end(run, Phase.FINISHED, ended)
         return self._runs.get(id)
 
     def _constrain(self, run: SequenceRun, model: LoadedModel) -> None:
         run.constraint = constraint_of(run.submission, model.description.vocab_size, self._constraints)
-
-    def _charge(self, run: SequenceRun) -> None:
-        if (shape := run.shape()) is not None:
-            num_new = run.submission.max_new_tokens - len(run.sequence.output_ids)
-            run.charge_bytes = self.guard.charge_bytes(shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self.prefix_cache))

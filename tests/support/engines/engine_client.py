@@ -113,7 +113,7 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, delivers_di
     )
     tiers = CacheTiers(settings, limits, MemoryBlockStore(None), events, clock)
     return EngineThread(
-        EngineLoop(batcher=events, prefix_cache=tiers.prefix_cache, guard=UnboundedGuard(), limits=limits),
+        EngineLoop(batcher=events, prefix_cache=tiers.prefix_cache, guard=UnboundedGuard(limits), limits=limits),
         make_backend=lambda: FakeEngine(OPTIONS),
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,

@@ -15,14 +15,14 @@ from tests.support.telemetry.recording import RecordingEvents
 class UnboundedGuard(MemoryGuard):
     """A MemoryGuard without limits that looks at no cache; tests override what they steer."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: StepLimits | None = None) -> None:
         super().__init__(
             probe=FakeMemory(),
             limits=None,
             hot=HotTier(0),
             live=LiveTier(),
             queued_bytes=lambda: 0,
-            steps=StepLimits(8, 256, 256),
+            steps=steps or StepLimits(8, 256, 256),
             events=RecordingEvents(),
             clock=FakeClock(),
         )

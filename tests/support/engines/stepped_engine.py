@@ -38,8 +38,8 @@ class WilfulGuard(UnboundedGuard):
     """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`.
     `charges`: bytes by the tokens of the prompt and those still to come. `lasts`: what it says of every budget."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, steps: StepLimits) -> None:
+        super().__init__(steps)
         self.charges: Callable[[int, int], int] = lambda _num_prompt, _num_new: 0
         self.preempts: Callable[[int, Sequence[SequenceView]], bool] = lambda _step, _active: False
         self.admits = True
@@ -67,7 +67,8 @@ class SteppedEngine:
         limits: StepLimits | None = None,
         waits: QueueWaits | None = None,
     ) -> None:
-        self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(), InlineLane()
+        limits = limits or StepLimits(4, GRID, GRID)
+        self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(limits), InlineLane()
         self.batches: list[StepBatch] = []
         self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
         batcher = EventBatcher(self.clock)
@@ -79,7 +80,7 @@ class SteppedEngine:
             batcher=batcher,
             prefix_cache=self.cache,
             guard=self.guard,
-            limits=limits or StepLimits(4, GRID, GRID),
+            limits=limits,
             constraints=FakeCompiler(cast(Executor, lane)),
             waits=waits,
         )

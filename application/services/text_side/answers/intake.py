@@ -113,7 +113,7 @@ def _queued(request: GenerationRequest, submission: Submission, choice: int, que
         model=submission.model,
         requested_model=request.model,
         kind=request.kind,
-        num_prompt_tokens=len(submission.prompt.token_ids) + sum(map(len, submission.rows)),
+        num_prompt_tokens=submission.num_prompt_tokens,
         at_ns=queued_ns,
         sampling=sampling,
         max_tokens=request.stop.max_tokens,

@@ -31,7 +31,7 @@ from domain.errors import ComputeFailed, DomainError, EngineLost
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason, Usage, choice_id
-from domain.request.stream import Admitted, PrefillProgress
+from domain.request.stream import Admitted, Pooled, PrefillProgress
 
 MAX_SUSPICIONS = 5
 """The number of losses during its computation after which a request ends, however far it got between them."""
@@ -45,6 +45,7 @@ class _Choice:
     explanation: Explanation | None = None
     num_prompt_done: int = 0
     has_left_queue: bool = False
+    pooled_rows: set[int] = field(default_factory=set[int])
     cancelled: tuple[FinishReason, int | None] | None = None
 
 
@@ -72,6 +73,8 @@ class Work:
         self.is_suspect = False
         if isinstance(item, Tokens):
             choice.output_ids += item.token_ids
+        elif isinstance(item, Pooled):
+            choice.pooled_rows.update(item.rows)
         elif isinstance(item, PrefillProgress):
             choice.num_prompt_done = item.num_done
         elif isinstance(item, Ended):
@@ -89,9 +92,10 @@ class Work:
         return not was_suspect and self.num_suspicions < MAX_SUSPICIONS
 
     def num_computed(self, number: int) -> int:
-        """Returns the number of prompt and output tokens that were reported, which are not reported again."""
+        """Returns the number of prompt, row and output tokens that were reported, which are not reported again."""
         choice = self.choices[number]
-        return choice.num_prompt_done + len(choice.output_ids)
+        rows = sum(len(self.submission.rows[row]) for row in choice.pooled_rows)
+        return choice.num_prompt_done + rows + len(choice.output_ids)
 
     def cancel(self, number: int | None, reason: FinishReason, num_tokens: int | None) -> None:
         """Cancels one choice or all (None). Only the first call counts."""
@@ -118,18 +122,21 @@ class Work:
         found = (self.choices.get(number) for number in range(self.submission.num_choices))
         return replace(self.submission, resumed=tuple(None if one is None else self._resumed(one) for one in found))
 
-    @property
-    def _num_prompt(self) -> int:
-        return len(self.submission.prompt.token_ids)
-
     def _resumed(self, choice: _Choice) -> ResumedChoice:
-        num_done = self._num_prompt if choice.output_ids else choice.num_prompt_done
-        return ResumedChoice(tuple(choice.output_ids), choice.explanation, num_done, choice.has_left_queue)
+        num_prompt = len(self.submission.prompt.token_ids)
+        num_done = num_prompt if choice.output_ids else choice.num_prompt_done
+        return ResumedChoice(
+            tuple(choice.output_ids),
+            choice.explanation,
+            num_done,
+            choice.has_left_queue,
+            frozenset(choice.pooled_rows),
+        )
 
     def _usage(self, choice: _Choice, num_tokens: int | None) -> Usage:
         num_output = len(choice.output_ids) if num_tokens is None else min(num_tokens, len(choice.output_ids))
         if choice.explanation is None:
-            return Usage(self._num_prompt, num_output)
+            return Usage(self.submission.num_prompt_tokens, num_output)
         return Usage.of(choice.explanation, num_output)
 
 

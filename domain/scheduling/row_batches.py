@@ -1,0 +1,88 @@
+"""The batches of a pooled request: its rows, each computed once behind the state of its prompt, some in one pass.
+
+    position   0 ............... start ........... ends[0] ....... ends[1]
+               |     prompt      |   rows x width   |  rows x width  |
+                 chunks            one pass           one pass
+
+The positions of a prompt go on behind it by the padded tokens of its batches, so that a step is planned over both. A
+pass holds the prompt's state once a row; a batch has as many rows as the token budget and the memory allow, at least
+one. The longest rows come first, so that a batch is as wide as its first row.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from domain.memory.shape import MemoryShape
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """The rows of one pass by their index, and the tokens of the longest, to which all are padded."""
+
+    rows: tuple[int, ...]
+    width: int
+
+    @property
+    def num_padded(self) -> int:
+        return len(self.rows) * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatches:
+    """The batches behind a prompt of `start` tokens. `ends`: the positions at which they end. `state_bytes`: the states
+    of the batch that holds most; `pass_bytes`: the largest peak of a pass beyond them."""
+
+    start: int
+    batches: tuple[RowBatch, ...] = ()
+    ends: tuple[int, ...] = ()
+    state_bytes: int = 0
+    pass_bytes: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else self.start
+
+    def end_after(self, position: int) -> int:
+        """Returns the end of the batch that begins at `position`."""
+        return self.ends[bisect_right(self.ends, position)]
+
+    def batch_before(self, end: int) -> RowBatch:
+        """Returns the batch that ends at position `end`."""
+        return self.batches[self.ends.index(end)]
+
+
+def pack_rows(
+    lengths: Sequence[int],
+    rows: Iterable[int],
+    start: int,
+    *,
+    budget: int,
+    shape: MemoryShape,
+    room_bytes: int | None = None,
+) -> RowBatches:
+    """Returns the batches of `rows`, whose tokens are `lengths[row]`, behind a prompt of `start` tokens. A batch takes
+    at most `budget` padded tokens and `room_bytes` (None: any), unless it has one row."""
+    batches = list[RowBatch]()
+    begun = list[int]()
+
+    def fits(num_rows: int, width: int) -> bool:
+        needed = shape.rows_bytes(num_rows, start, width) + shape.pass_bytes(num_rows, start, width)
+        return num_rows * width <= budget and (room_bytes is None or needed <= room_bytes)
+
+    for row in sorted(rows, key=lambda row: -lengths[row]):
+        if begun and not fits(len(begun) + 1, lengths[begun[0]]):
+            batches.append(RowBatch(tuple(begun), lengths[begun[0]]))
+            begun.clear()
+        begun.append(row)
+    if begun:
+        batches.append(RowBatch(tuple(begun), lengths[begun[0]]))
+    sizes = [(len(batch.rows), start, batch.width) for batch in batches]
+    return RowBatches(
+        start,
+        tuple(batches),
+        tuple(accumulate((batch.num_padded for batch in batches), initial=start))[1:],
+        max((shape.rows_bytes(*size) for size in sizes), default=0),
+        max((shape.pass_bytes(*size) for size in sizes), default=0),
+    )

@@ -1,0 +1,153 @@
+"""Pooled requests in the engine loop: prompts are reused, rows are computed in batches, and values are those of whole
+texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from adapters.fake import ATTENTION, HYBRID, FakeModel, FakeOptions
+from application.events import PrefillChunkComputed
+from application.ports.engine import Ended, ResumedChoice
+from domain.errors import ComputeFailed
+from domain.id_row import IdRow
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.models.capability import Capability
+from domain.models.model_card import ModelSource
+from domain.models.state_layout import StateLayout
+from domain.request.pooling import Pooling
+from domain.request.request import FinishReason
+from domain.request.stream import Admitted, Pooled
+from domain.scheduling.step_values import StepLimits
+from tests.support.engines.stepped_engine import GRID, SteppedEngine
+
+EMBED = Pooling(Capability.EMBED)
+PROMPT = range(100, 175)
+ROWS = tuple(IdRow(range(start, start + length)) for start, length in ((1, 9), (50, 3), (90, 20), (200, 1), (30, 9)))
+
+
+def engine(layout: StateLayout = ATTENTION, **options: Any) -> SteppedEngine:
+    limits = StepLimits(4, GRID, GRID)
+    return SteppedEngine(FakeOptions(layout=layout, eos_every=0, embedding_size=4, **options), limits=limits)
+
+
+def submit(engine: SteppedEngine, id: str, prompt: Sequence[int] = PROMPT, **changes: Any) -> None:
+    engine.submit(id, prompt, 0, **{"pooling": EMBED, "rows": ROWS, **changes})
+
+
+def values(engine: SteppedEngine, id: str) -> dict[int, bytes]:
+    """Returns the values by row; each arrives once."""
+    found = dict[int, bytes]()
+    for item in engine.items(id):
+        if isinstance(item, Pooled):
+            assert found.keys().isdisjoint(item.rows)
+            found |= dict(zip(item.rows, item.values, strict=True))
+    return found
+
+
+def alone(layout: StateLayout, prompt: Sequence[int] = PROMPT, rows: Sequence[IdRow] = ROWS) -> dict[int, bytes]:
+    """Returns the values of each whole text, computed by itself."""
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), FakeOptions(layout=layout, embedding_size=4))
+    found = dict[int, bytes]()
+    for number, row in enumerate(rows):
+        id, text = SequenceId(number), [*prompt, *row]
+        model.open(id)
+        if text[:-1]:
+            model.prefill(id, text[:-1])
+        (found[number],) = model.pool(id, [text[-1:]], EMBED)
+    return found
+
+
+@pytest.mark.parametrize("layout", [ATTENTION, HYBRID])
+@pytest.mark.parametrize("prompt", [PROMPT, range(100, 164), range(0)], ids=["off grid", "on grid", "empty"])
+def test_rows_have_the_values_of_their_whole_texts(layout: StateLayout, prompt: Sequence[int]) -> None:
+    pooled = engine(layout)
+    submit(pooled, "texts", prompt)
+    pooled.run()
+    assert values(pooled, "texts") == alone(layout, prompt)
+    items, end = pooled.items("texts"), pooled.end("texts")
+    assert isinstance(items[0], Admitted)
+    assert items[0].explanation.num_prompt == len(prompt) + 42
+    assert (end.reason, end.error) == (FinishReason.STOP, None)
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.reused_tokens) == (len(prompt) + 42, 0, 0)
+
+
+def test_a_batch_has_at_most_the_budget_in_padded_tokens_and_one_row_at_least() -> None:
+    pooled = engine()
+    submit(pooled, "texts", range(0), rows=(*ROWS, IdRow(range(180, 220))))
+    pooled.run()
+    batches = [item.rows for item in pooled.items("texts") if isinstance(item, Pooled)]
+    assert batches == [(5,), (2,), (0, 4, 1), (3,)]
+    chunks = [(event.start, event.end) for event in pooled.events(PrefillChunkComputed)]
+    assert chunks == [(0, 40), (40, 60), (60, 81), (81, 82)]
+
+
+@pytest.mark.parametrize("layout", [ATTENTION, HYBRID])
+def test_a_second_request_with_the_same_prompt_computes_none_of_it(layout: StateLayout) -> None:
+    pooled = engine(layout)
+    for id in ("first", "second", "third"):
+        submit(pooled, id)
+        pooled.run()
+        assert values(pooled, id) == alone(layout)
+    reused = [pooled.end(id).usage.reused_tokens for id in ("first", "second", "third")]
+    assert reused == [0, len(PROMPT), len(PROMPT)]
+
+
+def test_requests_that_arrive_together_compute_their_prompt_once() -> None:
+    pooled = engine()
+    for id in ("a", "b", "c"):
+        submit(pooled, id)
+    pooled.submit("chat", [*PROMPT, 7, 8], 3)
+    pooled.run()
+    chunks = [event for event in pooled.events(PrefillChunkComputed) if event.end <= len(PROMPT)]
+    assert sum(chunk.end - chunk.start for chunk in chunks) == len(PROMPT)
+    assert pooled.end("chat").usage.reused_tokens == len(PROMPT)
+    assert values(pooled, "a") == values(pooled, "b") == values(pooled, "c") == alone(ATTENTION)
+
+
+def test_a_preempted_request_goes_on_with_the_rows_that_were_not_reported() -> None:
+    pooled = engine()
+    pooled.guard.preempts = lambda _step, active: active[0].num_computed > len(PROMPT) and not active[0].num_preempted
+    submit(pooled, "texts")
+    pooled.run()
+    assert values(pooled, "texts") == alone(ATTENTION)
+    again = [event for event in pooled.events(PrefillChunkComputed) if event.is_resumed]
+    assert again == []  # its prompt was restored
+
+
+def test_what_another_engine_reported_is_not_computed_again() -> None:
+    pooled = engine()
+    submit(pooled, "texts", resumed=(ResumedChoice(has_left_queue=True, pooled_rows=frozenset({0, 2})),))
+    pooled.run()
+    assert values(pooled, "texts") == {row: value for row, value in alone(ATTENTION).items() if row not in (0, 2)}
+    submit(pooled, "all", resumed=(ResumedChoice(has_left_queue=True, pooled_rows=frozenset(range(5))),))
+    pooled.step()
+    assert [type(item) for item in pooled.items("all")] == [Ended]
+    assert pooled.end("all").usage.prompt_tokens == len(PROMPT) + 42
+
+
+def test_a_request_is_cancelled_between_two_batches() -> None:
+    pooled = engine()
+    submit(pooled, "texts")
+    while not values(pooled, "texts"):
+        pooled.step()
+    pooled.loop.cancel(RequestId("texts"))
+    assert pooled.end("texts").reason is FinishReason.CANCELLED
+    pooled.run()
+
+
+def test_a_failing_batch_ends_its_request_only() -> None:
+    def fail(operation: str, id: SequenceId | None, _call: int) -> None:
+        if (operation, id) == ("pool", SequenceId(0)):
+            raise ComputeFailed("planted")
+
+    pooled = engine(hook=fail)
+    submit(pooled, "fails")
+    submit(pooled, "texts")
+    pooled.submit("chat", range(30), 4)
+    pooled.run()
+    error = pooled.end("fails").error
+    assert error is not None
+    assert "planted" in error.message
+    assert values(pooled, "texts") == alone(ATTENTION)
+    assert len(pooled.tokens("chat")) == 4
