@@ -26,6 +26,7 @@ from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.supervision.engine_watch import EngineWatch
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
@@ -129,6 +130,9 @@ class Container(TokenSide):
         grammars=grammars,
         calls=calls,
         content=telemetry.provided.content,
+    )
+    embed = providers.Singleton(
+        Embed, pool=pool, engine=engine, requests=requests, events=events, clock=clock, encoder=encoder
     )
     served_models = providers.Singleton(
         Models,

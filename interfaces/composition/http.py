@@ -19,6 +19,7 @@ def build_app(container: Container) -> Litestar:
     services = Services(
         default_model=settings.model.default,
         generate=container.generate(),
+        embed=container.embed(),
         models=container.served_models(),
         check_health=container.check_health(),
         cached_prompts=container.cached_prompts(),

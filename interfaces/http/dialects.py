@@ -4,19 +4,23 @@ from interfaces.http.answering.dialect import Dialect, Dialects
 from interfaces.http.anthropic.answer import MessageErrorBody, message_error
 from interfaces.http.anthropic.messages import MESSAGES, count_tokens_routes
 from interfaces.http.errors import ErrorBody, openai_error
+from interfaces.http.ollama import embed
 from interfaces.http.ollama.answer import OllamaError, ollama_error
 from interfaces.http.ollama.chat import CHAT, GENERATE
 from interfaces.http.ollama.models import ollama_model_routes
 from interfaces.http.openai.chat import CHAT_COMPLETIONS
 from interfaces.http.openai.completions import COMPLETIONS
+from interfaces.http.openai.embeddings import EMBEDDINGS
 from interfaces.http.openai.models import model_routes
+from interfaces.http.rerank.rerank import RERANKING, RerankError, rerank_error
 from interfaces.http.responses import responses
 from interfaces.http.responses.answer import responses_error
 from interfaces.http.responses.stored_routes import stored_routes
 
 OPENAI = Dialect(
-    paths=("/v1/chat/completions", "/v1/completions", "/v1/models"),
+    paths=("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"),
     operations=(CHAT_COMPLETIONS, COMPLETIONS),
+    pooled=(EMBEDDINGS,),
     error_type=ErrorBody,
     error_body=openai_error,
     routes=model_routes,
@@ -38,9 +42,17 @@ ANTHROPIC = Dialect(
 OLLAMA = Dialect(
     paths=("/api",),
     operations=(CHAT, GENERATE),
+    pooled=(embed.EMBED, embed.EMBEDDINGS),
     error_type=OllamaError,
     error_body=ollama_error,
     routes=ollama_model_routes,
 )
+RERANK = Dialect(
+    paths=tuple(operation.path for operation in RERANKING),
+    operations=(),
+    error_type=RerankError,
+    error_body=rerank_error,
+    pooled=RERANKING,
+)
 
-DIALECTS = Dialects([OPENAI, RESPONSES, ANTHROPIC, OLLAMA])
+DIALECTS = Dialects([OPENAI, RESPONSES, ANTHROPIC, OLLAMA, RERANK])

@@ -14,6 +14,7 @@ from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
@@ -33,6 +34,7 @@ class Services:
 
     default_model: str
     generate: Generate
+    embed: Embed
     models: Models
     check_health: CheckHealth
     cached_prompts: CachedPrompts

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any, TypeVar
 
+import msgspec
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
@@ -21,7 +22,14 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
-from interfaces.http.answering.dialect import BodyT, Operation, Started
+from interfaces.http.answering.dialect import (
+    BodyT,
+    Operation,
+    PooledBodyT,
+    PooledOperation,
+    PooledStarted,
+    Started,
+)
 from interfaces.http.answering.documented import cache_headers, documented, errors
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, renamed
@@ -132,6 +140,27 @@ def _started(context: RequestContext, requests: Sequence[GenerationRequest], ans
         submitted_ns=clock.now_ns(),
         created_s=clock.unix_ns() // 1_000_000_000,
     )
+
+
+def pooled_route(operation: PooledOperation[PooledBodyT], error_type: type[Struct]) -> HTTPRouteHandler:
+    """The handler of an operation for vectors or scores. Answers are encoded in a worker thread, a text at a time:
+    2,048 vectors of 1,024 numbers are 40 MB of JSON."""
+    body_type = operation.body_type
+
+    async def answer(body: PooledBodyT, context: RequestContext) -> Response[bytes]:
+        services, clock = context.services, context.services.clock
+        named = await context.run(operation.convert, body, context)
+        (request,) = await context.admit([replace(named, operation=operation.operation_id)])
+        pooled = await services.embed.pooled(request)
+        duration_ns = clock.now_ns() - context.arrived_ns
+        started = PooledStarted(named.id, named.model, clock.unix_ns() // 1_000_000_000, duration_ns)
+        data = await asyncio.to_thread(lambda: msgspec.json.encode(operation.answer(body, started, pooled)))
+        return Response(data, media_type="application/json")
+
+    answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)
+    decode = body_decoder(body_type)
+    route = json_route(operation.path, operation.operation_id, error_type, body_type, decode, opt=GENERATES)
+    return route(answer)
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:

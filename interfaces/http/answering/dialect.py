@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.answers.answer import Progress
+from application.use_cases.embed import PooledTexts
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -150,17 +151,44 @@ class Operation(Generic[BodyT]):
     links: Links = field(default_factory=dict[str, Link])
 
 
+PooledBodyT = TypeVar("PooledBodyT", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class PooledStarted:
+    """A request for vectors or scores that was computed. `created_s`: Unix time; `duration_ns`: since it arrived."""
+
+    id: RequestId
+    model: ModelId
+    created_s: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PooledOperation(Generic[PooledBodyT]):
+    """A route on which a dialect's clients request vectors or scores. `convert` raises any DomainError; `answer` runs
+    in any thread. The other fields are those of Operation."""
+
+    path: str
+    operation_id: str
+    body_type: type[PooledBodyT]
+    answer_type: type[Struct]
+    convert: Callable[[PooledBodyT, RequestContext], GenerationRequest]
+    answer: Callable[[PooledBodyT, PooledStarted, PooledTexts], Struct]
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
-    problem's. `routes`: its routes besides its operations."""
+    problem's. `pooled`: its routes for vectors and scores; `routes`: all others."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
     error_body: Callable[[Problem], Struct]
     routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
+    pooled: Sequence[PooledOperation[Any]] = ()
 
 
 class Dialects:

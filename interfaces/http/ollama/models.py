@@ -1,4 +1,4 @@
-"""GET /api/tags, /api/ps and /api/version, POST /api/show: the list of models, and refused routes.
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: the list of models.
 
 No weights are read: the digest is one of a model's name and age. A size is that of the loaded weights, or else of their
 files.
@@ -11,11 +11,11 @@ from typing import Any
 from litestar import get
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
-from litestar.response import Response
 from msgspec import Struct
 
 from application.use_cases.models import ModelEntry
-from domain.errors import InvalidRequest, ModelNotFound
+from domain.errors import ModelNotFound
+from domain.models.capability import Capability
 from domain.printable import printable
 from interfaces.http.answering.answering import json_route, models_for
 from interfaces.http.answering.documented import errors
@@ -27,8 +27,12 @@ from interfaces.http.services import Services
 SPOKEN_VERSION = "0.12.6"
 """The version of Ollama that these routes follow, by which clients decide what they may use."""
 
-CAPABILITIES = ["completion", "tools", "thinking"]
-"""The capabilities of the routes; a model's template and training may have fewer."""
+CAPABILITIES = {
+    Capability.GENERATE: ["completion", "tools", "thinking"],
+    Capability.EMBED: ["embedding"],
+    Capability.SCORE: ["rerank"],
+}
+"""The names of capabilities, of the routes; a model's template and training may have fewer."""
 
 _NEVER = "2318-01-01T00:00:00Z"
 """The time at which an idle model is unloaded: never, unless its room is needed."""
@@ -53,6 +57,7 @@ class TaggedModel(Struct):
     size: int
     digest: str
     details: Details
+    capabilities: list[str]
 
 
 class RunningModel(Struct):
@@ -99,10 +104,6 @@ class VersionBody(Struct):
     version: str
 
 
-class EmbedRequest(Struct):
-    """Any object; the request is refused."""
-
-
 def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
 
@@ -133,24 +134,20 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
                 f"{model.model_type}.context_length": model.context_length,
                 f"{model.model_type}.vocab_size": model.vocab_size,
             }
-        return ShowBody(_details(entry), info, CAPABILITIES, _modified_at(entry))
+        return ShowBody(_details(entry), info, _capabilities(entry), _modified_at(entry))
 
-    return [tags, ps, version, show, *(_refused(path) for path in ("/api/embed", "/api/embeddings"))]
-
-
-def _refused(path: str) -> HTTPRouteHandler:
-    name = path.rpartition("/")[2]
-
-    @json_route(path, f"ollama{name.capitalize()}", OllamaError, EmbedRequest, statuses=(400, 401, 413, 415))
-    async def refuse(body: EmbedRequest, context: RequestContext) -> Response[OllamaError]:
-        raise InvalidRequest(f"{name} is not supported: models here generate text and give no embeddings")
-
-    return refuse
+    return [tags, ps, version, show]
 
 
 def _tagged(entry: ModelEntry) -> TaggedModel:
     id = entry.source.id
-    return TaggedModel(id, id, _modified_at(entry), entry.num_bytes, _digest(entry), _details(entry))
+    return TaggedModel(
+        id, id, _modified_at(entry), entry.num_bytes, _digest(entry), _details(entry), _capabilities(entry)
+    )
+
+
+def _capabilities(entry: ModelEntry) -> list[str]:
+    return [name for one, names in CAPABILITIES.items() if one in entry.source.capabilities for name in names]
 
 
 def _running(entry: ModelEntry) -> RunningModel | None:

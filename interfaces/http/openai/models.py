@@ -11,6 +11,7 @@ from application.ports.tokenizer import Tokenizer
 from application.use_cases.models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.model_card import ModelDescription
 from domain.printable import printable
 from interfaces.http.answering.answering import listing_models, models_for
@@ -33,7 +34,8 @@ class LoadedBody(Struct):
     """The properties of a loaded model. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if
     not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
     shows, null without one. `speculation`: the drafters that are used, `off` where drafts cannot be verified;
-    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither."""
+    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither. `embedding_size`: the length of its
+    vectors, 0 where it makes none."""
 
     model_type: str
     dtype: str
@@ -48,13 +50,14 @@ class LoadedBody(Struct):
     chat_template: TemplateBody | None
     speculation: str
     own_drafter: str | None
+    embedding_size: int
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
     """A model that can be served. `note`: a remark on the embedded models, which are used if none was chosen. `cairn`
     is null until the model is loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or
     `unloading`. `bytes`: of its weights as they are loaded, or else as they lie in its files. `pinned`: never unloaded
-    to make room."""
+    to make room. `capabilities`: what it answers, of `generate`, `embed` and `score`."""
 
     id: str
     created: int
@@ -64,6 +67,7 @@ class ModelBody(Struct, tag_field="object", tag="model"):
     state: str = "absent"
     bytes: int = 0
     pinned: bool = False
+    capabilities: list[str] = field(default_factory=list[str])
 
 
 class ModelListBody(Struct, tag_field="object", tag="list"):
@@ -102,6 +106,7 @@ def _body(entry: ModelEntry) -> ModelBody:
         status.residence.value,
         entry.num_bytes,
         status.is_pinned,
+        [one.value for one in Capability if one in source.capabilities],
     )
 
 
@@ -121,4 +126,5 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
         model.drafting.value,
         None if model.own_drafter is None else model.own_drafter.value,
+        model.embedding_size,
     )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.text_groups import EncodedTexts, encode_texts
+from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
@@ -50,6 +52,13 @@ class PromptEncoder:
         except PromptTooLong as error:
             raise _overflow(model, prompt_field(prompt), error.num_tokens, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text(prompt.token_ids)
+
+    async def encode_texts(self, request: GenerationRequest, model: ServedModel) -> EncodedTexts:
+        """Returns the texts of a PooledPrompt, grouped. Raises as `text_groups.encode_texts` does."""
+        prompt = request.prompt
+        assert isinstance(prompt, PooledPrompt)
+        lane = self._lane_of(sum(map(len, prompt.texts)) + MESSAGE_CHARS * len(prompt.texts))
+        return await lane.run(encode_texts, prompt, model, request.cache_salt)
 
     async def predicted(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> IdRow:
         """Returns the ids of the request's prediction; empty without one, or where nothing is drafted. Raises
@@ -149,6 +158,8 @@ def _overflow(model: ModelDescription, field: str, num_prompt: int, *, is_exact:
 
 def prompt_field(prompt: Prompt) -> str:
     """The client's name for the prompt."""
+    if isinstance(prompt, PooledPrompt):
+        return prompt.field
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
-from tests.support.http.servers.fake_service import FakeService, fake_service
+from domain.models.capability import PoolingProfile
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 TOKEN_BYTES = 16
 """Of the toy model's two layers."""
 
 ROOM_TOKENS = 1_000
+EMBEDDER = "toy-embed"
 SHORT, LONG = "x" * 40, "x" * 1_100
 
 
@@ -35,18 +38,35 @@ def _bodies(text: str) -> dict[str, dict[str, Any]]:
         "/api/chat": {"messages": _chat(text)},
         "/api/generate": {"prompt": text},
         "/v1/cache/warm": {"prompt": text},
+        **{path: {**body, "model": EMBEDDER} for path, body in _pooled(text).items()},
     }
 
 
-STREAMED = [case for case in _bodies("") if case.split()[0] != "/v1/cache/warm" and "scored" not in case]
+def _pooled(text: str) -> dict[str, dict[str, Any]]:
+    ranked = {"query": "q", "documents": ["a", text]}
+    pairs = {"text_1": "q", "text_2": text}
+    return {
+        "/v1/embeddings": {"input": ["a", text]},
+        "/api/embed": {"input": text},
+        "/api/embeddings": {"prompt": text},
+        "/v1/rerank": ranked,
+        "/v2/rerank": ranked,
+        "/score": pairs,
+        "/v1/score": pairs,
+    }
+
+
+STREAMED = [
+    case
+    for case in _bodies("")
+    if case.split()[0] != "/v1/cache/warm" and "scored" not in case and case not in _pooled("")
+]
 
 COMPUTES_NOTHING = {
     "/admin/api/requests/{request_id:str}/cancel",
     "/v1/responses/{response_id:str}/cancel",
     "/v1/messages/count_tokens",
     "/api/show",
-    "/api/embed",
-    "/api/embeddings",
     "/v1/cache/explain",
     "/v1/cache/clear",
     "/tokenize",
@@ -62,13 +82,16 @@ COMPUTES_NOTHING = {
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
     with fake_service(
-        FakeOptions(reply=reply_with("ok")), room_bytes=ROOM_TOKENS * TOKEN_BYTES, reuses=True
+        FakeOptions(reply=reply_with("ok"), embedding_size=4),
+        models=FakeModels((DEFAULT_MODEL, EMBEDDER), {EMBEDDER: PoolingProfile()}),
+        room_bytes=ROOM_TOKENS * TOKEN_BYTES,
+        reuses=True,
     ) as running:
         yield running
 
 
 def refused(service: FakeService, case: str, **fields: Any) -> dict[str, Any]:
-    answer = service.client.post(case.split()[0], json=_bodies(LONG)[case] | {"model": service.model} | fields)
+    answer = service.client.post(case.split()[0], json={"model": service.model} | _bodies(LONG)[case] | fields)
     assert answer.status_code == 400, answer.text
     assert answer.headers["content-type"] == "application/json"
     error: dict[str, Any] = answer.json()
@@ -92,7 +115,7 @@ def test_what_never_fits_is_refused_and_the_next_one_answered(service: FakeServi
     assert numbers["estimated_bytes"] > numbers["available_bytes"] == ROOM_TOKENS * TOKEN_BYTES
     assert numbers["limit_bytes"] > numbers["available_bytes"]
     assert 0 < numbers["largest_prompt_tokens"] < len(LONG)
-    answer = service.client.post(case.split()[0], json=_bodies(SHORT)[case] | {"model": service.model} | stream)
+    answer = service.client.post(case.split()[0], json={"model": service.model} | _bodies(SHORT)[case] | stream)
     assert answer.status_code == 200, answer.text
 
 
@@ -113,7 +136,7 @@ def test_what_only_a_reading_refuses_is_the_servers_fault(service: FakeService, 
     """The prompt fits by configuration, and the process was read to hold more than it leaves."""
     service.memory.other_bytes = ROOM_TOKENS * TOKEN_BYTES
     try:
-        answer = service.client.post(case.split()[0], json=_bodies(SHORT)[case] | {"model": service.model})
+        answer = service.client.post(case.split()[0], json={"model": service.model} | _bodies(SHORT)[case])
         assert answer.status_code == 503, answer.text
         assert int(answer.headers["retry-after"]) > 0
         assert "try again" in answer.text

@@ -37,6 +37,7 @@ from application.services.token_side.memory_guard import MemoryGuard
 from application.settings import CacheSettings, ModelSettings, ModelTable, ServerSettings, Settings, StoreSettings
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
@@ -210,6 +211,7 @@ def fake_service(
     services = Services(
         DEFAULT_MODEL,
         generate,
+        Embed(pool=pool, engine=memory, requests=requests, events=sinks, clock=clock, encoder=encoder),
         Models(pool, repository, settings.model_of, DEFAULT_MODEL),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         CachedPrompts(

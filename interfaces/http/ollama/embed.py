@@ -1,0 +1,82 @@
+"""POST /api/embed and the older POST /api/embeddings: vectors of texts."""
+
+from typing import Annotated, Any
+
+from msgspec import Raw, Struct
+
+from application.use_cases.embed import PooledTexts
+from domain.models.capability import Capability
+from domain.request.pooling import PooledPrompt, Pooling
+from domain.request.request import GenerationRequest
+from interfaces.http.answering.dialect import PooledOperation, PooledStarted
+from interfaces.http.fields.parameters import ignored, mapped, supported
+from interfaces.http.fields.pooled_fields import PooledFields, as_json
+from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.ollama.chat import model_id
+
+
+class EmbedFields(PooledFields, kw_only=True):
+    """The fields that both have."""
+
+    options: Annotated[Any, ignored("they are about generating text")] = None
+    keep_alive: Annotated[Any, ignored("models stay loaded until another needs the room")] = None
+
+    def named(self, context: RequestContext, prompt: PooledPrompt) -> GenerationRequest:
+        """Returns the request of a body, for the model without `:latest`."""
+        return self.request(context, "ollama", prompt, model=model_id(self.model, context.services.default_model))
+
+
+class EmbedRequest(EmbedFields, kw_only=True):
+    """The body of POST /api/embed."""
+
+    input: Annotated[str | list[str], supported("a text, or a list of up to 2,048")]
+    truncate: Annotated[
+        bool | None, supported("true by default: a text beyond the context is cut at its end, not refused")
+    ] = None
+    dimensions: Annotated[
+        int | None, supported("the first numbers of each vector, normalised again, where the model was trained for it")
+    ] = None
+
+
+class EmbeddingsRequest(EmbedFields, kw_only=True):
+    """The body of POST /api/embeddings."""
+
+    prompt: Annotated[str, mapped("one text; beyond the context, it is cut at its end")]
+
+
+class EmbedAnswer(Struct):
+    """`total_duration`: nanoseconds from the request's arrival."""
+
+    model: str
+    embeddings: list[list[float] | Raw]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class EmbeddingsAnswer(Struct):
+    embedding: list[float] | Raw
+
+
+def _embed(body: EmbedRequest, context: RequestContext) -> GenerationRequest:
+    texts = (body.input,) if isinstance(body.input, str) else tuple(body.input)
+    pooling = Pooling(Capability.EMBED, body.dimensions)
+    return body.named(context, PooledPrompt(texts, pooling, truncates=body.truncate is not False))
+
+
+def _embed_answer(body: EmbedRequest, started: PooledStarted, pooled: PooledTexts) -> EmbedAnswer:
+    vectors: list[list[float] | Raw] = [as_json(value) for value in pooled.values]
+    return EmbedAnswer(body.model or started.model, vectors, started.duration_ns, 0, pooled.num_tokens)
+
+
+EMBED = PooledOperation("/api/embed", "ollamaEmbed", EmbedRequest, EmbedAnswer, convert=_embed, answer=_embed_answer)
+EMBEDDINGS = PooledOperation(
+    "/api/embeddings",
+    "ollamaEmbeddings",
+    EmbeddingsRequest,
+    EmbeddingsAnswer,
+    convert=lambda body, context: body.named(
+        context, PooledPrompt((body.prompt,), Pooling(Capability.EMBED), truncates=True, field="prompt")
+    ),
+    answer=lambda _body, _started, pooled: EmbeddingsAnswer(as_json(pooled.values[0])),
+)
