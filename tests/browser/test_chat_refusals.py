@@ -47,7 +47,7 @@ def test_a_key_that_no_header_carries_is_not_kept(serving: Serving, watch: Calla
     expect(page.locator("#notices")).to_be_empty()
 
 
-def test_a_bad_setting_is_told_with_its_name_and_mended(service: FakeService, watch: Callable[..., Any]) -> None:
+def test_a_bad_setting_is_reported_with_its_name_and_mended(service: FakeService, watch: Callable[..., Any]) -> None:
     chat = ChatPage(watch(service.base_url, allows=("400",)).open(f"{service.base_url}/chat"))
     chat.page.get_by_text("Sampling, system prompt, tools").click()
     tools = chat.page.get_by_label("Tools, as a JSON list")
@@ -60,7 +60,7 @@ def test_a_bad_setting_is_told_with_its_name_and_mended(service: FakeService, wa
     chat.wait_until_answered()
 
 
-def test_a_server_that_is_gone_is_told_and_tried_again(service: FakeService, watch: Callable[..., Any]) -> None:
+def test_a_server_that_is_gone_is_reported_and_tried_again(service: FakeService, watch: Callable[..., Any]) -> None:
     chat = ChatPage(watch(service.base_url, allows=("ERR_FAILED",)).open(f"{service.base_url}/chat"))
     chat.page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
     chat.ask("What?")

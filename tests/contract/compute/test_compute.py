@@ -254,7 +254,7 @@ MISFITS = [without_bytes, without_tensors, lambda captured: Captured(captured.po
 
 
 @pytest.mark.parametrize("misfit", MISFITS, ids=["bytes", "tensors", "pieces"])
-def test_pieces_that_do_not_fit_are_told_from_other_failures(
+def test_pieces_that_do_not_fit_are_distinguished_from_other_failures(
     model: LoadedModel, misfit: Callable[[Captured], Captured]
 ) -> None:
     skip_unless_reusable(model)

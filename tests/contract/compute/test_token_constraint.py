@@ -98,7 +98,7 @@ def test_each_sequence_has_its_own_place(choose: Choose):
     assert say(first, "s") == ENDS
 
 
-def test_readiness_is_told_once_it_is_there(compiler: ConstraintCompiler, choose: Choose):
+def test_readiness_is_reported_once_it_is_there(compiler: ConstraintCompiler, choose: Choose):
     woken = threading.Event()
     compiler.wake_with(woken.set)
     constraint = choose("yes")

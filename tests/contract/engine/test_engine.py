@@ -50,7 +50,7 @@ def run(make: Callable[[], Engine]) -> Run:
     return run
 
 
-def test_a_choice_is_admitted_prefilled_told_and_ended_in_this_order(run: Run) -> None:
+def test_a_choice_is_admitted_prefilled_reported_and_ended_in_this_order(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         client.submit("a", "x" * 150, num_tokens=5)
         end = await client.end("a")
@@ -244,7 +244,7 @@ def test_a_model_that_cannot_be_loaded_says_why_and_the_engine_goes_on(run: Run)
     run(work)
 
 
-def test_loading_and_unloading_are_told_before_they_are_answered(run: Run) -> None:
+def test_loading_and_unloading_are_reported_before_they_are_answered(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         again = await client.engine.load(source(MODEL), LoadOptions())
         assert (again.description.id, again.reuse_note) == (MODEL, "")

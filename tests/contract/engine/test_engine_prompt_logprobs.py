@@ -38,7 +38,7 @@ def reuse(client: EngineClient, id: str, choice: int = 0) -> tuple[StopReason, i
     return told.reason, told.stopped_at
 
 
-def test_every_chunk_is_told_before_the_first_token(run: Run) -> None:
+def test_every_chunk_is_reported_before_the_first_token(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         client.submit("a", TEXT, num_tokens=2, num_prompt_logprobs=3)
         client.submit("plain", "x" + TEXT, num_tokens=2)
@@ -84,7 +84,9 @@ def test_without_a_token_wanted_it_ends_with_its_prompt(run: Run, text: str) -> 
 
 
 @pytest.mark.parametrize("num_tokens", [0, 2])
-def test_of_several_choices_the_first_is_told_and_the_others_go_on_from_its_state(run: Run, num_tokens: int) -> None:
+def test_of_several_choices_the_first_is_reported_and_the_others_go_on_from_its_state(
+    run: Run, num_tokens: int
+) -> None:
     async def work(client: EngineClient) -> None:
         client.submit("a", TEXT, num_tokens=num_tokens, num_choices=5, num_prompt_logprobs=1)
         ends = [await client.end("a", choice) for choice in range(5)]

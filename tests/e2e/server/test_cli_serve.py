@@ -22,7 +22,7 @@ def base_url(cairn: CairnProcess) -> str:
 
 def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):
     with (
-        notify_socket(tmp_path) as systemd,
+        notify_socket() as systemd,
         cairn_process(tmp_path, SERVE, NOTIFY_SOCKET=systemd.address) as cairn,
     ):
         url = base_url(cairn)

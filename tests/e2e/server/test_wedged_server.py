@@ -17,7 +17,7 @@ from tests.support.telemetry.notify_socket import HAS_ABSTRACT, notify_socket
 @pytest.mark.skipif(not HAS_ABSTRACT, reason="sockets without a name in a folder are Linux's")
 def test_a_deadlocked_engine_is_seen_everywhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.http.servers.wedged_server"]
-    with notify_socket() as systemd:
+    with notify_socket(is_abstract=True) as systemd:
         variables = environment(tmp_path, NOTIFY_SOCKET=systemd.address) | {"OTEL_SDK_DISABLED": "false"}
         server = CairnProcess(
             subprocess.Popen(

@@ -32,7 +32,7 @@ def lines_of(file: Path, what: str) -> list[dict[str, float]]:
     return [line for line in map(json.loads, file.read_text().splitlines()) if line["what"] == what]
 
 
-def test_each_turn_but_the_first_is_told_beside_computing_it_alone(model: Path, tmp_path: Path) -> None:
+def test_each_turn_but_the_first_is_reported_beside_computing_it_alone(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     with ComputingAlone(model, Results(file, "test"), math.inf) as alone:
         for turn in TURNS:
@@ -66,7 +66,7 @@ def test_without_time_there_is_none(model: Path, tmp_path: Path) -> None:
     assert [line["what"] for line in map(json.loads, file.read_text().splitlines())] == ["run", "failed"]
 
 
-def test_what_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+def test_what_fails_is_reported_once_and_ends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     with ComputingAlone(tmp_path / "nothing", Results(file, "test"), math.inf) as alone:
         for turn in TURNS:

@@ -81,7 +81,7 @@ def test_a_model_that_raises_costs_at_most_the_requests_it_computes(
 
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("operation", ["load", "description"])
-def test_a_load_that_raises_is_told_and_can_be_repeated(bench: FaultBench, operation: str, is_after: bool) -> None:
+def test_a_load_that_raises_is_reported_and_can_be_repeated(bench: FaultBench, operation: str, is_after: bool) -> None:
     bench.faults.arm(operation, RuntimeError("planted"), is_after=is_after)
     with pytest.raises(ModelLoadFailed, match="planted"):
         bench.load()

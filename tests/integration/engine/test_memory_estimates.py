@@ -115,7 +115,7 @@ def test_chunks_that_are_served_correct_the_estimate():
     assert len(kept) == count, "a shorter chunk says nothing"
 
 
-def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
+def test_the_highest_use_of_memory_is_reported_however_often_it_is_measured_anew():
     large = mx.zeros(1 << 24)
     mx.eval(large)
     highest = highest_bytes()

@@ -175,7 +175,7 @@ def test_an_invalid_or_unknown_model_evicts_nothing() -> None:
     assert bench.loads() == [A, B]
 
 
-def test_whoever_waits_in_vain_for_room_is_told_when_to_come_back() -> None:
+def test_waiting_in_vain_for_room_ends_with_the_time_to_try_again() -> None:
     bench = Bench(max_loaded=1, room_wait_s=0.01)
 
     async def work() -> None:

@@ -1,17 +1,16 @@
-"""Settings reach what they are for, in the service as it ships: what the tests of each feature hand over themselves."""
+"""The wired service: settings reach what they are for, and the telemetry of both sides arrives until it has stopped."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 from application.settings import EngineSettings, ModelSettings, ModelTable, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
-from domain.ids import ModelId
-from domain.request.chat import ChatMessage, Role
-from domain.request.request import ChatPrompt
-from interfaces.composition.service import Service, build_service
+from domain.ids import ModelId, RequestId
+from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.sampling import StopRules
+from interfaces.composition.service import build_service
 from tests.support.patience import PATIENCE_S
+from tests.support.telemetry.recording import RecordingEvents
 
 MODEL, PINNED = ModelId("fake-attention"), ModelId("fake-hybrid")
 SETTINGS = Settings(
@@ -20,18 +19,6 @@ SETTINGS = Settings(
     store=StoreSettings(kind="off", hot_tier=ByteSize(num_bytes=1 << 20)),
     models={PINNED: ModelTable(pin=True, idle_ttl=Duration(60))},
 )
-ASKED = ChatPrompt((ChatMessage(Role.SYSTEM, "Be brief."), ChatMessage(Role.USER, "hi")))
-
-
-def served(use: Coroutine[Any, Any, None], service: Service) -> None:
-    async def run() -> None:
-        await service.start()
-        try:
-            await asyncio.wait_for(use, PATIENCE_S)
-        finally:
-            assert await service.stop(PATIENCE_S)
-
-    asyncio.run(run())
 
 
 def test_models_have_the_times_and_pins_that_are_set() -> None:
@@ -39,3 +26,38 @@ def test_models_have_the_times_and_pins_that_are_set() -> None:
     told = [service.pool.status(id) for id in (MODEL, PINNED)]
     assert [(one.idle_ttl_s, one.is_pinned) for one in told] == [(1800, False), (60, True)]
     service.container.encoder().close()
+
+
+def test_stopping_a_service_hands_over_what_both_sides_and_the_workers_reported() -> None:
+    recorded = RecordingEvents()
+    settings = Settings(
+        model=ModelSettings(default="fake-hybrid", download=False),
+        engine=EngineSettings(backend="fake", block_size=16),
+        store=StoreSettings(kind="memory", hot_tier=ByteSize(num_bytes=1 << 26)),
+    )
+
+    async def run() -> None:
+        service = build_service(settings, extra_sinks=(recorded,))
+        await service.start()
+        await service.ready()
+        request = GenerationRequest(RequestId("r"), ModelId("fake-hybrid"), TextPrompt("x" * 300), stop=StopRules(9))
+        answer = await service.container.generate().start([request])
+        async for _ in answer:
+            break
+        answer.close()  # and so its end is reported while the service stops
+        assert await service.stop(PATIENCE_S)
+
+    asyncio.run(run())
+    names = [type(event).__name__ for event in recorded.events]
+    for name in (
+        "ModelLoaded",
+        "RequestQueued",
+        "RequestAdmitted",
+        "RequestEnded",
+        "ModelUnloaded",
+        "RecordsPersisted",
+    ):
+        assert name in names, name
+    assert names.count("RequestEnded") == 1
+    told = [name for name in names if name in ("RequestQueued", "RequestAdmitted", "RequestEnded")]
+    assert told == ["RequestQueued", "RequestAdmitted", "RequestEnded"]

@@ -64,7 +64,7 @@ def test_words_are_spelled_with_their_marks_as_spaces(tmp_path: Path):
     assert tokenizer.decode(said) == "the lazy dog"
 
 
-def test_tokens_without_bytes_of_their_own_are_told(tmp_path: Path):
+def test_tokens_without_bytes_of_their_own_are_reported(tmp_path: Path):
     source = ModelSource(ModelId("x"), str(write_folder(tmp_path / "x", FAMILIES["word_piece"]())))
     tokenizer = HfTokenizerLoader().load(source)
     assert not tokenizer.has_token_bytes

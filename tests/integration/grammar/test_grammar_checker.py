@@ -134,7 +134,7 @@ def refusal(checker: LlguidanceChecker, grammar: Grammar) -> str:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told(checker: LlguidanceChecker, name: str):
+def test_what_is_wrong_is_reported(checker: LlguidanceChecker, name: str):
     grammar, word = WRONG[name]
     assert word in refusal(checker, grammar)
 

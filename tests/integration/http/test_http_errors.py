@@ -234,7 +234,7 @@ def test_a_model_that_cannot_be_loaded_says_why_and_not_where() -> None:
         assert response.headers["x-should-retry"] == "false"
 
 
-def test_without_an_engine_a_client_is_told_why_and_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_the_error_says_why_and_when_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_service() as service:
         service.client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
         lost = replace(service.loop.status(), is_alive=False, fault="the engine is being restarted: it was killed")

@@ -84,7 +84,7 @@ def test_an_adapter_changes_answers_and_is_in_the_fingerprint(base: Path, adapte
     assert namespace(laid) == namespace(again)
 
 
-def test_what_it_takes_is_told_before_it_is_loaded(base: Path, adapter: Path) -> None:
+def test_what_it_takes_is_reported_before_it_is_loaded(base: Path, adapter: Path) -> None:
     for path in (None, adapter):
         preview = check_source(source_of(base, path), LoadOptions())
         assert preview.weight_bytes == load(base, path).description.weight_bytes

@@ -12,7 +12,6 @@ from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 ALICE, BOB = namespace_of("org/one?salt=alice"), namespace_of("org/one?salt=bob")
-QUOTA_BYTES = 16 << 20
 
 
 def content(info: NamespaceInfo) -> list[Record]:

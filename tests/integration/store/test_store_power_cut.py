@@ -12,9 +12,6 @@ from tests.support.processes.processes import fast_folder, finish, start
 from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.power_cuts import cut_often
-from tests.support.stores.store_records import namespace_of
-
-INFO = namespace_of("one")
 
 
 @pytest.fixture

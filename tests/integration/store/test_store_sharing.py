@@ -15,7 +15,7 @@ from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, namespace_of
 
 INFO = namespace_of("one")
-SMALL_BYTES, LARGE_BYTES = 2 << 20, 32 << 20
+SMALL_BYTES = 2 << 20
 
 
 def expect(process: Popen[str], line: str) -> None:
@@ -137,7 +137,7 @@ def test_an_equal_process_id_in_another_container_is_named_or_waited_for(path: P
     finish(holder, 60)
 
 
-def test_a_refused_writer_is_told_the_holder(path: Path) -> None:
+def test_a_refused_writers_error_names_the_holder(path: Path) -> None:
     writer = open_store(path)
     with pytest.raises(StoreOpenError) as refused:
         open_store(path)

@@ -74,7 +74,7 @@ def test_how_many_tokens_a_step_tells_changes_nothing(answer: str, rules: StopRu
 
 
 @given(answer=ANSWERS)
-def test_no_stop_string_is_ever_told_as_text(answer: str) -> None:
+def test_no_stop_string_is_ever_delivered_as_text(answer: str) -> None:
     assert "STOP" not in read([*answer.encode(), EOS_ID], StopRules(stop=("STOP",))).content.text
 
 

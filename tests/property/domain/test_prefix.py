@@ -121,7 +121,7 @@ def test_the_reason_fits_what_is_there(case: Case) -> None:
         assert match.num_known <= match.position or match.position == 0
 
 
-def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
+def test_an_absent_block_that_was_here_before_is_reported_as_evicted() -> None:
     chain = BlockChain(ROOT, BLOCK, IdRow(range(20)))
     rules = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, 8))
     present = [True, True, False, True, True]

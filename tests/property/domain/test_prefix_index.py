@@ -51,7 +51,7 @@ def test_a_prompt_finds_its_own_snapshots_among_those_of_others(positions: set[i
     assert not index.match(CHAIN, RULES, place=QUEUED).position
 
 
-def test_why_a_match_ends_is_told_from_what_was_here() -> None:
+def test_the_reason_why_a_match_ends_follows_from_what_was_here() -> None:
     index = PrefixIndex(ROOT)
     keys = CHAIN.prompt_keys()
     index.add(keys, HOT)

@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.support.patience import PATIENCE_S
 
@@ -40,12 +40,13 @@ class NotifySocket:
 
 
 @contextmanager
-def notify_socket(folder: Path | None = None) -> Iterator[NotifySocket]:
-    """In `folder`, or without one in Linux's abstract namespace."""
+def notify_socket(*, is_abstract: bool = False) -> Iterator[NotifySocket]:
+    """`is_abstract`: in Linux's abstract namespace. Otherwise under /tmp: a socket's path has 104 bytes at most, and
+    the folder of a test may have more."""
     name = f"cairn-test-{secrets.token_hex(8)}"
-    address = f"@{name}" if folder is None else str(folder / name)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind("\0" + name if folder is None else address)
+    with TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        address = f"@{name}" if is_abstract else f"{folder}/{name}"
+        listening.bind(address.replace("@", "\0"))
         yield NotifySocket(listening, address)
 
 

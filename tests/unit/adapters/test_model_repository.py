@@ -257,7 +257,7 @@ def test_unknown_ids_are_not_found_without_a_network(tmp_path: Path) -> None:
         _repository(tmp_path, allow_download=False).fetch(ModelId("org/name"), _ignored)
 
 
-def test_offline_is_told_apart_from_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_is_distinguished_from_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelLoadFailed, match="the hub cannot be reached"):
         _repository(tmp_path).fetch(ModelId("org/name"), _ignored)

@@ -36,6 +36,6 @@ SECTION = PAGE.partition("## The server at work")[2].partition("\n## ")[0]
         EndBody,
     ],
 )
-def test_every_field_is_told_of(body: type[Struct]) -> None:
+def test_every_field_is_reported(body: type[Struct]) -> None:
     told = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"`([^`]+)`", SECTION))))
     assert [name for name in body.__struct_fields__ if name not in told] == []

@@ -36,7 +36,7 @@ def unit_of(text: str) -> RawConfigParser:
 
 
 @pytest.mark.parametrize("text", [UNIT, USER_UNIT], ids=["machine", "user"])
-def test_the_unit_is_told_when_cairn_is_ready_and_restarts_it(text: str) -> None:
+def test_the_unit_is_notified_when_cairn_is_ready_and_restarts_it(text: str) -> None:
     service = unit_of(text)["Service"]
     assert service["Type"] == "notify"
     assert service["WatchdogSec"] == "2min"

@@ -1,7 +1,6 @@
 """What a process is to its supervisor, over real sockets; and where its threads are."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,9 @@ from tests.support.telemetry.notify_socket import HAS_ABSTRACT, notify_socket
 KINDS = ["path", pytest.param("abstract", marks=pytest.mark.skipif(not HAS_ABSTRACT, reason="Linux's alone"))]
 
 
-@pytest.fixture(params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return tmp_path if request.param == "path" else None
-
-
-def test_systemd_is_told_in_its_own_words(folder: Path | None) -> None:
-    with notify_socket(folder) as systemd:
+@pytest.mark.parametrize("kind", KINDS)
+def test_systemd_is_notified_in_its_own_words(kind: str) -> None:
+    with notify_socket(is_abstract=kind == "abstract") as systemd:
         supervisor = systemd_supervisor({"NOTIFY_SOCKET": systemd.address})
         assert supervisor is not None
         supervisor.moving()
@@ -37,8 +32,8 @@ def test_systemd_is_told_in_its_own_words(folder: Path | None) -> None:
         supervisor.close()
 
 
-def test_a_server_that_is_stopped_while_it_starts_is_never_ready(tmp_path: Path) -> None:
-    with notify_socket(tmp_path) as systemd:
+def test_a_server_that_is_stopped_while_it_starts_is_never_ready() -> None:
+    with notify_socket() as systemd:
         supervisor = SystemdSupervisor(systemd.address)
         supervisor.stopping()
         supervisor.ready()
@@ -47,9 +42,9 @@ def test_a_server_that_is_stopped_while_it_starts_is_never_ready(tmp_path: Path)
         supervisor.close()
 
 
-def test_a_supervisor_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_supervisor_that_does_not_listen_holds_nobody_up() -> None:
     """Its queue is full, or it is gone."""
-    with notify_socket(tmp_path) as systemd:
+    with notify_socket() as systemd:
         supervisor = SystemdSupervisor(systemd.address)
         for _ in range(5_000):
             supervisor.moving()
@@ -63,7 +58,7 @@ def test_a_supervisor_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("address", ["", "@", "relative/path", "vsock:2:1234"])
-def test_without_a_socket_of_this_machine_nobody_is_told(address: str) -> None:
+def test_without_a_socket_of_this_machine_there_is_no_supervisor(address: str) -> None:
     assert systemd_supervisor({"NOTIFY_SOCKET": address}) is None
 
 

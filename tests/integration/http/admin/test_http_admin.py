@@ -45,7 +45,7 @@ class TestOverview:
             assert told["figures"]["ttft"] == {"window_s": 300, "count": 0, "p50_s": None, "p90_s": None, "p99_s": None}
             assert {one["hit_rate"] for one in told["figures"]["reuse"]} == {None}
 
-    def test_what_was_computed_and_reused_adds_up_to_what_clients_were_told(self) -> None:
+    def test_what_was_computed_and_reused_adds_up_to_the_usage_of_the_answers(self) -> None:
         with fake_service(FakeOptions(eos_every=0), reuses=True, store=MemoryBlockStore()) as service:
             usages = [
                 service.client.post("/v1/completions", json={"prompt": LONG + end, "max_tokens": 3}).json()["usage"]

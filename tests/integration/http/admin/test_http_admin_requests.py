@@ -47,7 +47,7 @@ class TestRequests:
         client.leave()
 
     @pytest.mark.parametrize("stream", [False, True])
-    def test_anybodys_request_is_cancelled_and_its_client_told(
+    def test_anybodys_request_is_cancelled_and_its_client_gets_the_error(
         self, service: FakeService, gate: Gate, stream: bool
     ) -> None:
         client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "stream": stream})

@@ -52,7 +52,7 @@ def test_the_start_leads_a_browser_to_the_chat_and_a_client_to_all_there_is(serv
     assert all(service.client.get(path).status_code == 200 for path in told.values())
 
 
-def test_a_browser_that_has_it_is_told_so(service: FakeService) -> None:
+def test_a_browser_that_has_it_is_answered_304(service: FakeService) -> None:
     first = service.client.get("/admin")
     for known in (first.headers["etag"], f'"other", W/{first.headers["etag"]}', "*"):
         again = service.client.get("/admin", headers={"if-none-match": known})

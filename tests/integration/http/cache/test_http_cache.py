@@ -159,7 +159,7 @@ class TestTenants:
             assert header == "reused=0; live=0; hot=0; store=0; computed=700; reason=never-seen"
             assert complete(service, secret, cache_salt="alice").startswith("reused=699; ")
 
-    def test_eviction_is_not_told_to_others(self) -> None:
+    def test_eviction_is_not_reported_to_others(self) -> None:
         with fake_service(reuses=True, hot_bytes=20_000) as service:
             complete(service, cache_salt="alice")
             for letter in "abcd":

@@ -121,7 +121,7 @@ def test_responses_refuses_to_go_on_by_name(calling: FakeService) -> None:
 KINDS = ["schema_mismatch", "unknown_tool"]
 
 
-def test_what_is_wrong_with_calls_is_told_in_the_whole_answer(calling: FakeService) -> None:
+def test_what_is_wrong_with_calls_is_reported_in_the_whole_answer(calling: FakeService) -> None:
     answer = ask(calling, tools=TOOLS, n=2)
     first = answer["choices"][0]["message"]["tool_calls"]
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["tool_calls", "tool_calls"]

@@ -31,7 +31,7 @@ def error_of(service: FakeService, status: int, **body: Any) -> dict[str, Any]:
     return error
 
 
-def test_what_was_reused_is_told(service: FakeService) -> None:
+def test_what_was_reused_is_reported(service: FakeService) -> None:
     rules = "All the rules of the house, at length. " * 4
     first = post(service, instructions=rules)["usage"]
     second = post(service, instructions=rules)["usage"]

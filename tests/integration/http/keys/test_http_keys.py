@@ -118,7 +118,7 @@ class TestModels:
 
     @pytest.mark.parametrize("model", [DEFAULT_MODEL, None, "none-such", "FAKE-HYBRID", "fake-hybrid/", ""], ids=repr)
     @pytest.mark.parametrize("path", ["/v1/completions", "/v1/cache/explain", "/v1/cache/warm"])
-    def test_no_other_can_be_used_or_told_from_one_that_is_not_there(
+    def test_no_other_can_be_used_or_distinguished_from_one_that_is_not_there(
         self, service: FakeService, path: str, model: str | None
     ) -> None:
         response = ask(service, "bob", path, model=model)
@@ -186,7 +186,7 @@ class TestAdmins:
             assert response.status_code == 403
             assert response.json()["error"]["message"].startswith("the key 'alice' may not do this: use a key")
 
-    def test_health_is_told_in_full_to_admins(self, service: FakeService) -> None:
+    def test_health_is_reported_in_full_to_admins(self, service: FakeService) -> None:
         ask(service, "alice")
         for sent, is_told in (({}, False), (headers("alice"), False), (headers("x"), False), (headers("root"), True)):
             response = service.client.get("/health/ready", headers=sent)

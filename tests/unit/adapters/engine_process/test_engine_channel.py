@@ -88,7 +88,7 @@ def test_what_the_socket_takes_is_sent_without_the_event_loop() -> None:
     asyncio.run(run())
 
 
-def test_a_reader_that_is_gone_is_told_once_and_never_from_inside_send() -> None:
+def test_a_reader_that_is_gone_is_reported_once_and_never_from_inside_send() -> None:
     async def run() -> None:
         with both_ends() as ends:
             ends.channel.send(bytes(1 << 22))

@@ -120,7 +120,7 @@ def test_nothing_comes_behind_the_last_message() -> None:
     assert bench.written.kinds == [Stopped]
 
 
-def test_behind_a_batch_that_cannot_be_written_no_other_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_behind_a_batch_that_cannot_be_written_no_other_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.reports.batch(tokens(1))
     bench.reports.batch(UNWRITTEN)

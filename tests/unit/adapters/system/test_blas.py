@@ -146,7 +146,7 @@ def test_says_so_when_mlx_came_first():
 
 
 @linux_only
-def test_absence_is_told_the_same_once_mlx_was_imported():
+def test_absence_is_reported_the_same_once_mlx_was_imported():
     pytest.importorskip("mlx.core")
     first, again = python(
         """

@@ -157,7 +157,7 @@ def test_white_space_that_a_template_trims_is_kept_where_the_answer_goes_on(load
     assert tokenizer.decode(tokenizer.render(prompt).token_ids).endswith("assistant\nOnce \n")
 
 
-def test_a_template_that_does_not_show_what_is_to_be_continued_is_told(load: Load) -> None:
+def test_a_template_that_does_not_show_what_is_to_be_continued_is_reported(load: Load) -> None:
     tokenizer = load("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     with pytest.raises(TemplateFailed, match="cannot be continued") as failed:
         tokenizer.render(ChatPrompt((_user("Hi"), _assistant("x")), continues=True))
@@ -250,7 +250,7 @@ def test_a_template_for_lists_of_parts_does_not_lose_plain_content(load: Load) -
     assert "<|im_start|>user\nWhere is it?<|im_end|>" in _text(load(templates.WANTS_PARTS), _user("Where is it?"))
 
 
-def test_an_error_inside_the_template_is_told_with_its_kind(load: Load) -> None:
+def test_an_error_inside_the_template_is_reported_with_its_kind(load: Load) -> None:
     with pytest.raises(TemplateFailed, match=r"messages\[0\] \(role user.*UndefinedError"):
         _text(load("{{ messages[0].nothing.at_all }}"), _user("a"))
 

@@ -239,7 +239,7 @@ def test_a_store_that_lacks_its_blocks_gets_them() -> None:
         assert (driver.cache.num_stored(driver.model.description.id, prompt) or 0) >= whole
 
 
-def test_what_is_found_is_foretold() -> None:
+def test_what_is_found_is_predicted() -> None:
     driver = driver_of()
     prompt = next_turn(driver)
     told = driver.cache.explain(driver.model.description.id, driver.submit(prompt).prompt)

@@ -69,6 +69,6 @@ def test_it_waits_for_nobody_and_others_may_follow_it() -> None:
     driver.check_idle()
 
 
-def test_where_nothing_is_ever_reused_that_is_the_reason_told() -> None:
+def test_where_nothing_is_ever_reused_that_is_the_reported_reason() -> None:
     driver = CacheDriver(options(ATTENTION), is_enabled=False)
     assert driver.run(PROMPT, restores=False).explanation.reason is StopReason.DISABLED

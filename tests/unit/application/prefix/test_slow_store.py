@@ -169,7 +169,7 @@ def test_a_list_of_what_is_stored_that_is_late_is_done_without(layout: StateLayo
     driver.check_idle()
 
 
-def test_deletes_that_are_left_undone_or_fail_are_told() -> None:
+def test_deletes_that_are_left_undone_or_fail_are_reported() -> None:
     driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
         driver.tiers.store._keep_up(list)

@@ -118,7 +118,7 @@ def test_shutdown_says_what_it_could_not_write(gated: GatedStore) -> None:
     assert writer.counts().persisted == 1
 
 
-def test_a_store_that_raises_is_told_of_and_does_not_end_the_thread() -> None:
+def test_a_store_that_raises_is_reported_and_does_not_end_the_thread() -> None:
     class RaisingStore(MemoryBlockStore):
         flushed = Event()
 
@@ -162,7 +162,7 @@ def test_idle_time_writes_out_what_the_store_holds_back() -> None:
     writer.close(WAIT_S)
 
 
-def test_what_is_offered_is_told_of_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
+def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
     events, clock, asked = EventList(), FakeClock(), RequestId("r")
     blocks = chain(INFO, 3)
     size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())

@@ -63,7 +63,7 @@ def test_too_many_calls_are_refused_at_once(hung: Hung) -> None:
     asyncio.run(run())
 
 
-def test_who_waits_too_long_is_told(hung: Hung) -> None:
+def test_a_wait_that_is_too_long_is_reported(hung: Hung) -> None:
     async def run() -> None:
         lane = Lane("test", 1, timeout_s=0.01)
         with pytest.raises(ServerUnavailable, match="did not answer within"):
@@ -139,7 +139,7 @@ def test_what_was_cancelled_or_is_done_keeps_nothing_alive(hung: Hung) -> None:
     assert first.result() == 1
 
 
-def test_an_error_of_the_work_that_is_a_timeout_is_told_as_it_is() -> None:
+def test_an_error_of_the_work_that_is_a_timeout_is_reported_as_it_is() -> None:
     def late() -> None:
         raise TimeoutError("of the work")
 

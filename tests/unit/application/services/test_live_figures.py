@@ -68,7 +68,7 @@ def test_a_request_from_its_queue_to_its_end() -> None:
     assert near(found.inter_token.p50_s, 0.3)
 
 
-def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
+def test_what_is_done_again_after_a_preemption_is_counted_apart() -> None:
     figures, script = Figures(), Script()
     for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512}), script.second_chunk()):
         figures.emit(event)

@@ -40,7 +40,7 @@ def reported(*answers: CacheStats | Exception) -> RecordingEvents:
     return events
 
 
-def test_tiers_and_readiness_are_told() -> None:
+def test_tiers_and_readiness_are_reported() -> None:
     events = reported(CacheStats(HOT, STORE, QueueCounts(queued_bytes=70)))
     now = FakeClock().now_ns()
     hot = TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3)

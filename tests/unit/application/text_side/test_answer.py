@@ -63,7 +63,7 @@ def test_merging_what_is_not_read_costs_what_is_in_it() -> None:
     assert unread.take() == []
 
 
-def test_only_what_can_be_told_together_is_merged() -> None:
+def test_only_deltas_of_one_kind_are_merged() -> None:
     calls = [ToolCallDelta(0, "call_1", "f"), ToolCallDelta(0, arguments="{}")]
     *_, text, reasoning, call = taking([*[TextDelta("t")] * 100, ReasoningDelta("r"), *calls]).take()
     assert isinstance(text, TextDelta)

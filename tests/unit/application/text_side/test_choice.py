@@ -46,7 +46,7 @@ def test_a_stop_string_over_three_tokens_ends_the_text_before_it() -> None:
     assert run(b"say STOP now", StopRules(stop=("STOP",))) == ("say ", 8, "STOP")
 
 
-def test_tokens_told_together_count_up_to_the_one_that_completes_a_stop_string() -> None:
+def test_tokens_received_together_count_up_to_the_one_that_completes_a_stop_string() -> None:
     for at_once in (2, 3, 5, 12):
         assert run(b"say STOP now", StopRules(stop=("STOP",)), at_once=at_once) == ("say ", 8, "STOP")
 

@@ -99,7 +99,7 @@ class World:
         return [event for event in self.events.events if isinstance(event, EngineRecovered)]
 
 
-def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_time_set() -> None:
+def test_a_step_that_does_not_end_is_reported_with_its_stack_within_a_second_of_the_time_set() -> None:
     world = World()
     world.does("prefill", num_running=1, num_waiting=2)
     world.looks(STUCK_AFTER_S - 1)
@@ -111,7 +111,7 @@ def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_
     assert "engine.py:1 in hang" in told.stack
 
 
-def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
+def test_it_is_reported_again_once_a_period_and_that_it_is_over() -> None:
     world = World()
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S + 2 * REPORT_AGAIN_S + 5)
@@ -263,7 +263,7 @@ def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
     world.watch.stop()
 
 
-def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_what_it_asks_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("application.services.text_side.supervision.engine_watch.LOOK_S", 0.001)
     world = World()
     status = world.status
@@ -286,7 +286,7 @@ def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any(
     assert [event.stuck_in for event in world.stuck()] == ["decode"]
 
 
-def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_told_by_its_end_alone() -> None:
+def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_reported_by_its_end_alone() -> None:
     world = World()
     for _ in range(2):
         doing = Activity("load", world.clock.now_ns())

@@ -65,6 +65,6 @@ def test_what_is_wrong_with_the_files_is_said_first(tokenizer_fails: bool) -> No
         found(Tokenizers(fails=tokenizer_fails), refuses)
 
 
-def test_a_tokenizer_that_does_not_load_is_told() -> None:
+def test_a_tokenizer_that_does_not_load_is_reported() -> None:
     with pytest.raises(ModelLoadFailed, match="no tokenizer"):
         found(Tokenizers(fails=True), lambda _source, _options: ModelPreview())

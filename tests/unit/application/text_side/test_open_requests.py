@@ -74,7 +74,7 @@ def test_the_lease_ends_when_all_choices_have_though_nobody_has_read() -> None:
     assert (side.num_released, side.engine.cancelled) == (1, [])
 
 
-def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_it_is_known() -> None:
+def test_a_client_that_leaves_cancels_all_choices_and_its_cost_is_reported_when_it_is_known() -> None:
     side = TextSide()
     answer = side.open(num_choices=2)
     side.say("ab")
@@ -183,7 +183,7 @@ def fake_parser() -> OutputParser:
 TOOLS = (ToolSpec("add", parameters={"type": "object", "required": ["a"]}),)
 
 
-def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told() -> None:
+def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_reported() -> None:
     side = TextSide()
     answer = side.open(parser=fake_parser, tools=TOOLS)
     side.say("<call>add {}</call><call>sub {}</call>")
@@ -219,7 +219,7 @@ def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
     assert [problem.kind.value for problem in last.call_problems] == ["malformed_arguments"]
 
 
-def test_a_requests_end_is_told_after_everything_else_of_its_batch() -> None:
+def test_a_requests_end_is_reported_after_everything_else_of_its_batch() -> None:
     side = TextSide()
     side.open()
     side.end(events=(DecodeStarted(ID, 4),))

@@ -71,7 +71,7 @@ def test_a_call_rendered_again_in_the_next_turn_has_the_tokens_that_were_generat
         ("<think>\nWell,", " yes.\n</think>\n\nSunny.", Told(" yes.", "Sunny.")),
     ],
 )
-def test_only_what_follows_a_text_that_the_client_began_is_told(
+def test_only_what_follows_a_text_that_the_client_began_is_delivered(
     model: Tokenizer, prefilled: str, answer: str, found: Told
 ) -> None:
     tools = (_tool("get_weather"),)

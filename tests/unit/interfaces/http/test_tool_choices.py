@@ -116,7 +116,7 @@ def test_a_choice_that_cannot_be_had_is_refused_by_name(
     assert error.value.param == param
 
 
-def test_strict_is_told_in_every_dialect() -> None:
+def test_strict_is_read_in_every_dialect() -> None:
     function: dict[str, Any] = {"name": "f", "parameters": SCHEMA, "strict": True}
     assert chat(tools=[{"type": "function", "function": function}]).tools[0].strict
     assert message(tools=[{"name": "f", "input_schema": SCHEMA, "strict": True}]).tools[0].strict
