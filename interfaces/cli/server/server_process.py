@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import typer
@@ -18,6 +18,7 @@ from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
+from domain.models.capability import GENERATES, Capability
 from domain.models.model_card import DecodeMode, ModelDescription
 from interfaces.cli.server.loading import wait_for_model
 from interfaces.composition.memory import describe_limits
@@ -120,8 +121,8 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
         server.stop()
         return error.message
     notes = [("note", served.source.note)] if served.source.note else []
-    facts = [*notes, *await _facts(service, served.description)]
-    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
+    facts, can = [*notes, *await _facts(service, served.description)], served.source.capabilities
+    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts, can))
     supervisor.ready()
     return ""
 
@@ -157,6 +158,13 @@ def _config_fact() -> str:
 QUESTION = "My cat is called Miso. What is my cat called?"
 """A question that the embedded model can answer from its prompt."""
 
+EXAMPLES: Mapping[Capability, tuple[str, Mapping[str, object]]] = {
+    Capability.GENERATE: ("chat/completions", {"messages": [{"role": "user", "content": QUESTION}]}),
+    Capability.EMBED: ("embeddings", {"input": QUESTION}),
+    Capability.SCORE: ("rerank", {"query": QUESTION, "documents": ["Miso is a cat.", "Miso is a soup."]}),
+}
+"""A request for each capability: its route and its body."""
+
 
 def banner(
     settings: Settings,
@@ -164,21 +172,28 @@ def banner(
     model: ModelDescription,
     tokenizer: Tokenizer,
     facts: Sequence[tuple[str, str]],
+    can: frozenset[Capability] = GENERATES,
 ) -> str:
     """The text that is printed when the server is ready. `base_url`: without a path. `facts`: further lines, as (name,
-    text)."""
-    template = describe_template(tokenizer.template_features)
-    rows = [("model", describe_model(model)), ("template", template), ("answers", tokenizer.output_format)]
+    text). `can`: what the model can do."""
+    rows = [("model", describe_model(model))]
+    if Capability.GENERATE in can:
+        template = describe_template(tokenizer.template_features)
+        rows += [("template", template), ("answers", tokenizer.output_format)]
     rows += [("pages", f"{base_url}/chat to talk to it, {base_url}/admin to watch it"), *facts]
-    lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id), ""]
+    first = next(one for one in Capability if one in can)
+    lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id, first), ""]
     return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
 
 
-def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
+def curl_lines(
+    settings: Settings, base_url: str, model: str, capability: Capability = Capability.GENERATE
+) -> list[str]:
+    path, fields = EXAMPLES[capability]
+    body = json.dumps({"model": model, **fields})
     key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.needs_key else ""
     return [
-        f"  curl {base_url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
+        f"  curl {base_url}/v1/{path} -H 'content-type: application/json'{key} \\",
         f"    -d {shlex.quote(body)}",
     ]
 

@@ -92,6 +92,21 @@ def test_a_refusal_belongs_to_its_http_request_and_names_its_reason_and_no_more(
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "operation"), [(RequestKind.EMBEDDINGS, "embeddings"), (RequestKind.SCORES, "rerank")]
+)
+def test_vectors_and_scores_have_a_span_of_their_own_without_sampling(
+    recorder: SpanRecorder, kind: RequestKind, operation: str
+) -> None:
+    recorder.play([replace(SCRIPT.queued(), kind=kind), SCRIPT.admitted(), SCRIPT.ended(3.0)])
+    root = next(span for span in recorder.spans() if span.parent is None)
+    attributes = dict(root.attributes or {})
+    assert root.name == f"{operation} demo"
+    assert attributes["gen_ai.operation.name"] == operation
+    assert attributes["gen_ai.usage.input_tokens"] == 1025
+    assert not {"gen_ai.request.temperature", "gen_ai.output.type"} & attributes.keys()
+
+
 def test_the_decode_span_has_its_rate_and_batch_sizes(recorder: SpanRecorder) -> None:
     others = [RequestId(f"other-{n}") for n in range(9)]
     recorder.play(

@@ -13,6 +13,7 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.model_card import DecodeMode, ModelDescription
 from domain.models.state_layout import StateLayout
 from interfaces.cli.server.server_process import banner
@@ -55,6 +56,18 @@ def test_the_banner_of_a_real_model_names_its_parsers_and_template(id: ModelId):
     text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
     assert "  template tools, reasoning, late system messages\n" in text
     assert "  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>\n" in text
+
+
+@pytest.mark.parametrize(
+    ("can", "path", "field"),
+    [(Capability.EMBED, "embeddings", "input"), (Capability.SCORE, "rerank", "documents")],
+)
+def test_the_banner_of_a_model_that_does_not_chat_shows_what_it_does(can: Capability, path: str, field: str):
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [], frozenset({can}))
+    words = shlex.split(text[text.index("curl") : text.index("  model")])
+    assert words[1] == f"http://127.0.0.1:9/v1/{path}"
+    assert field in json.loads(words[words.index("-d") + 1])
+    assert "template" not in text
 
 
 @pytest.mark.parametrize("key", [None, "secret"])
