@@ -109,10 +109,10 @@ class Embed:
 
     async def _check_memory(self, request: GenerationRequest, groups: Sequence[TextGroup], answer: Answer) -> None:
         """Raises as `MemoryCheck.answer_length` does, for the group that needs most."""
-        largest = max(groups, key=lambda group: len(group.prompt) + max(map(len, group.rows)))
+        largest = max(groups, key=lambda group: 2 * len(group.prompt) + max(map(len, group.rows)))
         longest = max(largest.rows, key=len)
         prompt = EncodedPrompt(largest.prompt).followed_by(longest)
-        await self._memory.answer_length(request, prompt, answer.model.description, 0)
+        await self._memory.answer_length(request, prompt, answer.model.description, 0, len(longest))
 
     def _submit(self, request: GenerationRequest, groups: Sequence[TextGroup], number: int, answer: Answer) -> None:
         prompt, group, served = request.prompt, groups[number], answer.model

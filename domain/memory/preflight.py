@@ -2,6 +2,7 @@
 
     hard mark |-- weights and other fixed bytes --|-------------- available --------------|
     prefill                                        |- state at the prompt's end -|-copy-|-chunk-|
+    rows                                           |- the same -|- state behind one row -|-pass-|
     decode                                         |- state of every choice at its end --|-step-|
 
 The copy is made by the prefix cache. A request that does not fit by this sum never will, however long it waits; one
@@ -18,12 +19,14 @@ from domain.memory.shape import MemoryShape
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
-    logits of every token are computed."""
+    logits of every token are computed. `num_row`: the last tokens of the prompt are a row of a pooled request, which is
+    computed alone where memory is short."""
 
     num_prompt: int
     num_new: int
     num_choices: int = 1
     is_scored: bool = False
+    num_row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,15 @@ class Preflight:
     def needed_bytes(self, demand: Demand) -> int:
         """Returns the peak memory of a request; it never falls with more tokens or choices."""
         shape, end = self.shape, demand.num_prompt + demand.num_new
-        chunk = min(self.max_chunk, max(demand.num_prompt, 1))
+        width = min(demand.num_row, demand.num_prompt)
+        start = demand.num_prompt - width
+        chunk = min(self.max_chunk, max(start, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
-        prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.state_bytes(chunk)
-        prefill += shape.peak_bytes(chunk, demand.num_prompt, **logits)
+        prefill = shape.state_bytes(start, chunk) + shape.state_bytes(chunk)
+        prefill += shape.peak_bytes(chunk, start, **logits)
+        if width:
+            rows = shape.rows_bytes(1, start, width) + shape.pass_bytes(1, start, width)
+            return max(prefill, shape.state_bytes(start, chunk) + rows)
         decode = demand.num_choices * shape.state_bytes(end) + shape.decode_bytes(demand.num_choices, end)
         return max(prefill, decode)
 

@@ -98,18 +98,12 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
 
 
 def _widest(prompts: Sequence[Pair], chunk: int) -> int:
-    """Returns the peak of the widest chunk or pass over rows."""
+    """Returns the peak of the widest chunk."""
     peaks = [0]
     for view, shape in prompts:
         length = min(chunk, view.prompt_end - view.num_held)
         peaks.append(_peak(view, shape, length, view.num_held + length))
-        peaks.append(_rows_of_turn(view, chunk).pass_bytes)
     return max(peaks)
-
-
-def _rows_of_turn(view: SequenceView, chunk: int) -> RowBatches:
-    """Returns the rows if the next turn may compute some of them."""
-    return view.rows if view.rows is not None and view.num_computed + chunk > view.rows.start else NO_ROWS
 
 
 def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
@@ -117,25 +111,33 @@ def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
-    """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes."""
-    growths: list[tuple[int, int]] = []
+    """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes with what
+    the cache copies of them; or a batch of rows behind the states."""
+    growths, copies, batches = list[tuple[int, int]](), list[tuple[int, int]](), [0]
     for view, shape in prompts:
         start = view.num_held
         length = max(0, min(chunk, view.prompt_end - start))
         end = start + length
-        grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
+        grown = max(0, shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start)))
         copied = shape.state_bytes(end) - shape.state_bytes(start)
         if start and length:  # the first chunk's states have their fixed part in what they grow by
             copied += sum(state.fixed_bytes for state in shape.states)
-        turn = min(chunk, view.num_prompt - view.num_computed)
-        growths.append((turn, max(0, grown) + max(0, copied) + _rows_of_turn(view, chunk).state_bytes))
-    widest = _widest(prompts, chunk)
+        growths.append((length, grown))
+        copies.append((length, grown + max(0, copied)))
+        if view.rows is not None and view.num_computed + chunk > view.rows.start:
+            batches.append(view.rows.state_bytes + view.rows.pass_bytes)
+    chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)
+    return max(chunks, _of_one_turn(growths, chunk) + max(batches))
+
+
+def _of_one_turn(sizes: Sequence[tuple[int, int]], chunk: int) -> int:
+    """Returns the bytes of the prompts that share a turn, or of the largest one. `sizes`: tokens and bytes of each."""
     together, left = 0, chunk
-    for length, grown in sorted(growths):  # the shortest first: more of them fit in
+    for length, size_bytes in sorted(sizes):  # the shortest first: more of them fit in
         if left <= 0:
             break
-        together, left = together + grown, left - length
-    return widest + max(together, max((grown for _, grown in growths), default=0))
+        together, left = together + size_bytes, left - length
+    return max(together, max((size_bytes for _, size_bytes in sizes), default=0))
 
 
 def _decode_bytes(rows: Sequence[Pair]) -> int:

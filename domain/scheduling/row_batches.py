@@ -31,8 +31,8 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class RowBatches:
-    """The batches behind a prompt of `start` tokens. `ends`: the positions at which they end. `state_bytes`: the states
-    of the batch that holds most; `pass_bytes`: the largest peak of a pass beyond them."""
+    """The batches behind a prompt of `start` tokens. `ends`: the positions at which they end. `state_bytes`: the most
+    that a batch's states hold; `pass_bytes`: what the batch that needs most memory takes beyond that."""
 
     start: int
     batches: tuple[RowBatch, ...] = ()
@@ -79,10 +79,12 @@ def pack_rows(
     if begun:
         batches.append(RowBatch(tuple(begun), lengths[begun[0]]))
     sizes = [(len(batch.rows), start, batch.width) for batch in batches]
+    state_bytes = max((shape.rows_bytes(*size) for size in sizes), default=0)
+    whole_bytes = max((shape.rows_bytes(*size) + shape.pass_bytes(*size) for size in sizes), default=0)
     return RowBatches(
         start,
         tuple(batches),
         tuple(accumulate((batch.num_padded for batch in batches), initial=start))[1:],
-        max((shape.rows_bytes(*size) for size in sizes), default=0),
-        max((shape.pass_bytes(*size) for size in sizes), default=0),
+        state_bytes,
+        whole_bytes - state_bytes,
     )

@@ -118,10 +118,11 @@ class MemoryGuard:
 
     def pack(self, shape: MemoryShape, num_prompt: int, lengths: Sequence[int], rows: Iterable[int]) -> RowBatches:
         """Returns the batches of the rows of a pooled request, see `pack_rows`. Called as `charge_bytes`. One pass may
-        hold a part of the memory that models leave."""
+        take a part of the memory that models leave, and no more than the prompt leaves of it."""
         room = None
         if self.limits is not None:
-            room = max(0, self.limits.hard_bytes - self.ledger.fixed_bytes) // ROWS_SHARE
+            free = self.limits.hard_bytes - self.ledger.fixed_bytes
+            room = min(free // ROWS_SHARE, free - charge_bytes(shape, num_prompt, 0, self._chunk))
         return pack_rows(lengths, rows, num_prompt, budget=self._chunk, shape=shape, room_bytes=room)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:

@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape
 from domain.priority import Priority
 from domain.scheduling.plan_step import next_prompt_chunk, plan_step
+from domain.scheduling.row_batches import pack_rows
 from domain.scheduling.sequence import WAITING, Phase
 from domain.scheduling.step_values import (
     PrefillChunk,
     SequenceView,
     StepBudget,
+    StepClock,
     StepLimits,
     StepPace,
     StepPlan,
@@ -35,6 +38,10 @@ class Life:
     num_to_restore: int = 0
 
 
+def by_arrival(drawn: tuple[Any, ...]) -> int:
+    return int(drawn[0])
+
+
 lives = st.lists(
     st.tuples(
         st.integers(0, 30),
@@ -42,6 +49,7 @@ lives = st.lists(
         st.integers(1, 8),
         st.lists(st.integers(1, 99), max_size=3).map(lambda stops: tuple(sorted(stops))),
         st.sampled_from(Priority),
+        st.none() | st.lists(st.integers(1, GRID), min_size=1, max_size=6),
     ),
     min_size=1,
     max_size=12,
@@ -57,12 +65,15 @@ limits = st.builds(
 )
 
 
+Drawn = list[tuple[int, int, int, tuple[int, ...], Priority, list[int] | None]]
+
+
 class Run:
-    """Plays lives with budgets and times that luck draws, and checks every plan."""
+    """Plays lives with budgets and times that luck draws, and checks every plan. Some have rows behind their prompt."""
 
     def __init__(
         self,
-        drawn: list[tuple[int, int, int, tuple[int, ...], Priority]],
+        drawn: Drawn,
         limits: StepLimits,
         seed: int,
         *,
@@ -76,8 +87,13 @@ class Run:
                 arrival,
                 num_to_decode,
             )
-            for index, (arrival, end, num_to_decode, stops, priority) in enumerate(sorted(drawn, key=lambda it: it[0]))
+            for index, (arrival, end, num_to_decode, stops, priority, _) in enumerate(sorted(drawn, key=by_arrival))
         ]
+        for life, (*_, lengths) in zip(self.waiting, sorted(drawn, key=by_arrival), strict=True):
+            if lengths is not None:
+                budget, start = limits.prefill_budget, life.view.num_prompt
+                rows = pack_rows(lengths, range(len(lengths)), start, budget=budget, shape=MemoryShape())
+                life.view = replace(life.view, num_prompt=rows.end, rows=rows)
         self.num_turns = self.num_held = 0
         self._random = Random(seed)
         self._is_tight = is_tight
@@ -122,6 +138,8 @@ class Run:
             life = by_id[chunk.id]
             phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
             life.view = replace(life.view, num_computed=chunk.end, phase=phase)
+            if phase is Phase.DECODING and life.view.rows is not None:
+                life.num_to_decode = 0
         for id in plan.preempt:
             view = by_id[id].view
             by_id[id].view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_preempted=view.num_preempted + 1)
@@ -167,15 +185,19 @@ class Run:
             view = views[chunk.id]
             assert view.phase is Phase.PREFILLING
             assert reached[chunk.id] == chunk.start < chunk.end
-            assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
-            assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
-            is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
+            if view.rows is not None and chunk.start >= view.rows.start:
+                batch = view.rows.batch_before(chunk.end)
+                assert chunk.end - chunk.start == batch.num_padded
+                reached[chunk.id] = chunk.end
+                continue
+            has_rows = view.rows is not None
+            expected = next_prompt_chunk(chunk.start, view.prompt_end, limits, view.stops, gives_token=not has_rows)
+            assert chunk.end == expected
+            assert has_rows or chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
+            is_rest = chunk.start % GRID != 0 and view.prompt_end - chunk.start <= GRID
             assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
             assert not any(chunk.start < stop < chunk.end for stop in view.stops)
             reached[chunk.id] = chunk.end
-
-
-Drawn = list[tuple[int, int, int, tuple[int, ...], Priority]]
 
 
 @given(lives, limits, st.integers(0, 999))
@@ -239,6 +261,25 @@ def test_running_streams_have_their_share_of_the_time_between_two_turns() -> Non
     assert plan_step(views, limits, pace=StepPace(1, 0.9, 0.201, 2, step_s=0.1)).prefill
     assert plan_step(views[1:], limits, pace=StepPace(1, turn_s=0.9)).prefill
     assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, num_decodes=64)).prefill
+
+
+def test_a_stream_keeps_its_share_of_the_time_beside_a_flood_of_rows() -> None:
+    rows = pack_rows([GRID] * 100, range(100), 0, budget=4 * GRID, shape=MemoryShape())
+    pooled = {SequenceId(id): view(id, Phase.PREFILLING, rows.end, rows=rows) for id in range(1, 5)}
+    limits, clock, decode_ns, turns_ns = replace(LIMITS, prefill_budget=4 * GRID), StepClock(), 0, 0
+    for _ in range(300):
+        plan = plan_step([view(0, Phase.DECODING), *pooled.values()], limits, pace=clock.pace)
+        assert plan.decode == (0,)
+        clock.decoded(10)
+        decode_ns += 10
+        if plan.prefill:
+            assert sum(chunk.end - chunk.start for chunk in plan.prefill) <= limits.prefill_budget
+            clock.prefilled(70)
+            turns_ns += 70
+        for chunk in plan.prefill:
+            pooled[chunk.id] = replace(pooled[chunk.id], num_computed=chunk.end)
+    assert any(one.num_computed > 10 * GRID for one in pooled.values())
+    assert limits.decode_share <= decode_ns / (decode_ns + turns_ns) < limits.decode_share + 0.1
 
 
 def test_batch_waits_for_interactive_up_to_the_patience() -> None:

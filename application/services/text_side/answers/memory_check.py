@@ -31,10 +31,15 @@ class MemoryCheck:
         self._pool = pool
 
     async def answer_length(
-        self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
+        self,
+        request: GenerationRequest,
+        prompt: EncodedPrompt,
+        model: ModelDescription,
+        max_new: int,
+        num_row: int = 0,
     ) -> int:
         """Returns the most tokens that the answer may have: `max_new`, or fewer where the client set no length. Unloads
-        idle models to make room. The caller holds a lease on the model.
+        idle models to make room. The caller holds a lease on the model. `num_row`: as in Demand.
 
         Raises PrefillMemoryExceeded for a request that can never fit, and MemoryBusy for one that does not fit at
         present. Reused tokens count like all others: they occupy memory as well."""
@@ -47,6 +52,7 @@ class MemoryCheck:
             num_new=max_new,
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
+            num_row=num_row,
         )
         least = _least(request.stop, max_new)
         pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
