@@ -33,7 +33,7 @@ class EmbeddingRequest(PooledFields, kw_only=True):
         str | None, supported("the name of one of the model's own prompts (`query`, `document`), put before each text")
     ] = None
     truncate_prompt_tokens: Annotated[
-        int | None, mapped("any number, -1 too: a text beyond the model's context is cut at its end, not refused")
+        Literal[-1] | None, mapped("-1: a text beyond the model's context is cut at its end, not refused")
     ] = None
     input_type: Annotated[Any, refused("use `prompt_name`")] = None
 

@@ -1,7 +1,7 @@
 """POST /v1/rerank and /v2/rerank, documents in the order of their relevance to a query, as Jina and Cohere have them;
 and POST /score and /v1/score, the scores of pairs of texts, as vLLM has them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -35,7 +35,7 @@ class ScoreFields(PooledFields, kw_only=True):
         str | None, supported("Cairn's own: what is relevant; without it, the model's own instruction")
     ] = None
     truncate_prompt_tokens: Annotated[
-        int | None, mapped("any number, -1 too: a document beyond the model's context is cut at its end, not refused")
+        Literal[-1] | None, mapped("-1: a document beyond the model's context is cut at its end, not refused")
     ] = None
 
     def scores(

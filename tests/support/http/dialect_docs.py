@@ -14,8 +14,11 @@ from interfaces.http.anthropic.conversation import BLOCKS
 from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.fields.parameters import Parameter, parameters
 from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
+from interfaces.http.ollama.embed import EmbedRequest
 from interfaces.http.openai.chat_request import ChatCompletionRequest, Part
 from interfaces.http.openai.completions import CompletionRequest
+from interfaces.http.openai.embeddings import EmbeddingRequest
+from interfaces.http.rerank.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.conversation import ITEMS, PARTS
 from interfaces.http.responses.request import ResponsesRequest
 
@@ -25,6 +28,10 @@ _OPENAI_PARTS = {str(part.__struct_config__.tag): part for part in get_args(Part
 
 PAGES: Mapping[str, tuple[Mapping[str, type[Struct]], Mapping[str, Any]]] = {
     "anthropic.md": ({"parameters": MessagesRequest}, BLOCKS),
+    "embeddings.md": (
+        {"embeddings": EmbeddingRequest, "rerank": RerankRequest, "score": ScoreRequest, "embed": EmbedRequest},
+        {},
+    ),
     "ollama.md": ({"parameters": ChatRequest, "generate": GenerateRequest, "options": Options}, {}),
     "openai.md": (
         {"chat": ChatCompletionRequest, "completions": CompletionRequest},

@@ -9,8 +9,11 @@ from domain.errors import InvalidRequest
 from interfaces.http.anthropic.messages import CountTokensRequest, MessagesRequest
 from interfaces.http.fields.parameters import ignored, parameters, refuse_unsupported, refused, supported
 from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
+from interfaces.http.ollama.embed import EmbeddingsRequest, EmbedRequest
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completions import CompletionRequest
+from interfaces.http.openai.embeddings import EmbeddingRequest
+from interfaces.http.rerank.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.dialect_docs import FOLDER, PAGES, page
 
@@ -23,6 +26,11 @@ BODIES = [
     ChatRequest,
     GenerateRequest,
     Options,
+    EmbeddingRequest,
+    EmbedRequest,
+    EmbeddingsRequest,
+    RerankRequest,
+    ScoreRequest,
 ]
 
 
