@@ -23,7 +23,7 @@ def test_a_prompt_is_answered_and_so_is_piped_input(tmp_path: Path):
     argument = run_cairn(tmp_path, "run", "fake-attention", "Hello", *FAKE)
     assert argument.returncode == 0, argument.stderr
     assert argument.stdout.strip()
-    piped = run_cairn(tmp_path, "run", *FAKE, stdin="Hello\n")
+    piped = run_here(tmp_path, "run", *FAKE, stdin="Hello\n")
     assert piped.stdout == argument.stdout, "greedy answers do not change"
     assert piped.stderr == ""
 

@@ -13,7 +13,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
 from tests.support.http.key_argument import key_argument
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.processes.cli_process import run_cairn, run_here
+from tests.support.processes.cli_process import run_here
 
 SYSTEM = {"role": "system", "content": "Be brief.\n" * 40}
 MONDAY = {"messages": [SYSTEM, {"role": "user", "content": "Is it Monday?"}]}
@@ -42,7 +42,7 @@ def write(folder: Path, request: Any) -> str:
 
 def test_explain_shows_both_sides(service: FakeService, tmp_path: Path) -> None:
     arguments = ("cache", "explain", write(tmp_path, SUNDAY), "--url", service.base_url, *key_argument("hunter2"))
-    result = run_cairn(tmp_path, *arguments)
+    result = run_here(tmp_path, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "fake-attention: 447 prompt tokens, 410 reused (410 from memory, 0 from the store), 37 to compute",

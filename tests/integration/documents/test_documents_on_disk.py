@@ -34,17 +34,6 @@ def is_in_files(folder: Path) -> bool:
     return any(SECRET in path.read_bytes() for path in folder.iterdir())
 
 
-def test_a_restart_finds_what_was_put(tmp_path: Path) -> None:
-    store = open_documents(tmp_path)
-    assert store.put([numbered(1), numbered(2)])
-    store.close()
-    events = EventList()
-    again = open_documents(tmp_path, events)
-    assert again.get([numbered(1).key, numbered(2).key]) == [numbered(1), numbered(2)]
-    again.close()
-    assert faults(events) == []
-
-
 def test_acknowledged_documents_survive_every_kill(tmp_path: Path) -> None:
     for kill in range(NUM_KILLS):
         process = start("-m", "tests.support.stores.kill_documents", str(tmp_path / "documents"))

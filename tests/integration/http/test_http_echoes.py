@@ -9,7 +9,6 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.system.event_log import EventLog
 from application.services.request_timelines import RequestTimelines
-from application.settings import ServerSettings
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -47,12 +46,6 @@ def test_no_answer_repeats_two_megabytes(service: FakeService, fields: dict[str,
     assert all(len(value) < 500 for value in response.headers.values())
 
 
-def test_an_unknown_model_still_names_those_served(service: FakeService) -> None:
-    message = service.client.post(COMPLETIONS, json={"prompt": "x", "model": LONG}).json()["error"]["message"]
-    assert len(message) < 1_000
-    assert "fake-attention, fake-hybrid" in message
-
-
 def test_paths_are_cut(service: FakeService) -> None:
     for path in ("/" + "y" * 4_000, "/v1/models/" + "y" * 4_000):
         response = service.client.get(path)
@@ -75,19 +68,3 @@ def test_refused_names_are_short_in_events_and_logs(service: FakeService, caplog
         assert len(record.getMessage()) < 1_000
         assert record.getMessage().isprintable()
     assert all(len(event.model) <= 200 for event in service.events.of("RequestRefused"))  # type: ignore[attr-defined]
-
-
-class TestReady:
-    def test_names_no_models_to_somebody_without_the_key(self) -> None:
-        with fake_service(FakeOptions(reply=reply_with("ok")), settings=ServerSettings(port=0, api_key="k")) as service:
-            service.client.post(COMPLETIONS, json={"prompt": "x"}, headers={"x-api-key": "k"})
-            for headers in ({}, {"x-api-key": "wrong"}, {"authorization": "Bearer"}):
-                answer = service.client.get("/health/ready", headers=headers)
-                assert (answer.status_code, answer.json()["status"], answer.json()["models"]) == (200, "ready", None)
-                assert "fake-attention" not in answer.text
-            for headers in ({"x-api-key": "k"}, {"authorization": "Bearer k"}):
-                assert service.client.get("/health/ready", headers=headers).json()["models"] == ["fake-attention"]
-
-    def test_names_them_where_there_is_no_key(self, service: FakeService) -> None:
-        service.client.post(COMPLETIONS, json={"prompt": "x"})
-        assert service.client.get("/health/ready").json()["models"] == ["fake-attention"]

