@@ -138,7 +138,8 @@ def test_an_absent_store_is_an_error(tmp_path: Path) -> None:
 
 def test_the_cache_folder_is_writable_by_its_owner_only(tmp_path: Path) -> None:
     """The umask of the process makes no difference."""
-    program = "import os, sys; os.umask(0); from interfaces.cli.main import main; sys.argv[1:] = ['doctor', '--backend', 'fake']; main()"
+    command = "sys.argv[1:] = ['doctor', '--backend', 'fake']"
+    program = f"import os, sys; os.umask(0); from interfaces.cli.main import main; {command}; main()"
     process = start("-c", program, environment={"XDG_CACHE_HOME": str(tmp_path / "new")})
     process.communicate(timeout=60)
     folders = [tmp_path / "new", *(folder for folder in (tmp_path / "new").rglob("*") if folder.is_dir())]

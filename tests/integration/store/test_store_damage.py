@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 
 import lmdb
 import pytest
@@ -13,7 +14,9 @@ from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenErro
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder, finish, start
 from tests.support.stores.bit_flips import make, sample
+from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.stores.lmdb_store import faults, open_store
+from tests.support.stores.power_cuts import cut_often
 from tests.support.stores.store_records import EventList, chain, held, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
@@ -185,3 +188,77 @@ def test_the_sample_of_the_trial_survives_when_nothing_is_flipped(tmp_path: Path
     records = sample()
     assert all(map(same, store.get(keys_of(records)), records))
     store.close()
+
+
+@pytest.fixture
+def kill_scratch(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cairn-crash-", dir=fast_folder(tmp_path)))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_many_kills(kill_scratch: Path) -> None:
+    num_kills = max(12, scaled(40))
+    run = start("-m", "tests.support.stores.kill_writer", str(kill_scratch), str(num_kills), "11")
+    summary = json.loads(finish(run, 280))
+    assert summary["kills"] == num_kills
+    assert summary["acknowledged"] > 2 * num_kills
+
+
+def test_many_kills_while_what_is_computed_is_stored_behind(kill_scratch: Path) -> None:
+    num_kills = max(6, scaled(20))
+    run = start("-m", "tests.support.stores.kill_behind", str(kill_scratch), str(num_kills), "13")
+    summary = json.loads(finish(run, 280))
+    assert (summary["kills"], summary["stored"] >= 3) == (num_kills, True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cairn-power-", dir=fast_folder(tmp_path)))
+    yield folder
+    rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("life", "num_cuts"),
+    [("roomy", 35), ("tight", 40)],
+)
+def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
+    outcomes = cut_often(life, folder, num_cuts, seed=1)
+    assert outcomes.total() == num_cuts
+    assert set(outcomes) == {"some groups"}
+
+
+def test_the_first_start_makes_format_durable_before_the_database(folder: Path) -> None:
+    library, root, log = build_recorder(folder), folder / "root", folder / "log"
+    root.mkdir()
+    program = (
+        f"from tests.integration.store.test_store_damage import *\nopen_store(Path({str(root)!r}) / 'store').close()"
+    )
+    finish(start("-c", program, environment=recording_environment(library, root, log)), 60)
+    names: dict[int, str] = {}
+    steps: list[str] = []
+    for record in read_log(log):
+        if record.op in {Op.OPEN, Op.MKDIR}:
+            names[record.inode] = Path(record.path).name
+        if record.op is Op.SYNC:
+            steps.append(f"sync {names.get(record.inode, 'parent')}")
+        elif record.op is Op.RENAME or (record.op is Op.OPEN and record.is_created):
+            steps.append(f"{record.op.name} {Path(record.other or record.path).name}".lower())
+    format_steps = ["open format.new", "sync format.new", "rename format", "sync store"]
+    database = steps.index("open data.mdb")
+    assert steps[:1] == ["sync parent"]
+    assert [step for step in steps[:database] if step in format_steps] == format_steps
+    assert "sync store" in steps[database:]
+
+
+@pytest.mark.parametrize("content", [b"x" * 9000, bytes(8192), b"short"])
+def test_a_database_without_a_format_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store"
+    path.mkdir(mode=0o700)
+    (path / "data.mdb").write_bytes(content)
+    with pytest.raises(StoreOpenError) as refused:
+        open_store(path)
+    assert refused.value.failure is OpenFailure.FOREIGN
+    assert [file.name for file in path.iterdir()] == ["writer.lock", "data.mdb"]
+    assert (path / "data.mdb").read_bytes() == content

@@ -1,4 +1,4 @@
-"""POST /v1/cache/clear, and `cairn cache clear` through a running server."""
+"""Removing and not storing: POST /v1/cache/clear, `cairn cache clear` through a running server, and `store: false`."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from adapters.fake.environment import FakeClock
-from adapters.fake.options import FakeOptions
+from adapters.fake.options import HYBRID, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.settings import CacheSettings
-from tests.support.http.cache_requests import PROMPT, complete
+from tests.support.http.cache_requests import CHAT, COMPLETIONS, PROMPT, WARM, complete
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.cli_process import run_cairn
 from tests.support.stores.store_records import EventList
@@ -116,3 +116,51 @@ def test_the_command_asks_the_server_that_has_the_store(tmp_path: Path) -> None:
         # A folder that somebody else has is not guessed to be that server's.
         other = run_cairn(tmp_path, "cache", "clear", "--yes", "--store", str(path), **environment)
         assert (other.returncode, "--url" in other.stderr) == (1, True)
+
+
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": MESSAGES, "max_tokens": 2},
+    COMPLETIONS: {"prompt": [PROMPT, PROMPT[:300]], "n": 2, "max_tokens": 2},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 2},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 2}},
+    "/api/generate": {"prompt": PROMPT, "options": {"num_predict": 2}},
+}
+
+
+def stored(service: FakeService) -> int:
+    stats = service.client.get("/v1/cache/stats").json()
+    models = stats["store"]["models"]
+    return sum(model["blocks"] + model["snapshots"] for model in models) + stats["queue"]["enqueued"]
+
+
+def ask(service: FakeService, path: str, **fields: Any) -> None:
+    response = service.client.post(path, json={**BODIES[path], **fields})
+    assert response.status_code == 200, response.text
+    service.wait_until_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+def test_false_keeps_it_out_of_the_store(path: str, stream: bool) -> None:
+    with fake_service(FakeOptions(eos_every=0, layout=HYBRID), reuses=True, store=MemoryBlockStore()) as service:
+        ask(service, path, store=False, stream=stream)
+        assert stored(service) == 0
+        assert service.client.get("/v1/cache/stats").json()["hot"]["blocks"] > 0
+        ask(service, path, stream=stream)
+        assert stored(service) > 0
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_is_neither_is_refused_by_name(path: str) -> None:
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
+        response = service.client.post(path, json={**BODIES[path], "store": "no"})
+        assert response.status_code == 400
+        assert "store" in response.text
+
+
+def test_warming_without_storing_is_refused_by_name() -> None:
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
+        response = service.client.post(WARM, json={"prompt": PROMPT, "store": False})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "store")
+        assert stored(service) == 0

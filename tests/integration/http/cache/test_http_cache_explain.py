@@ -21,7 +21,7 @@ from tests.support.processes.gate import Gate
 
 
 class TestReasons:
-    """In the words of the API; every reason and its sentence: test_prefix_explainer, test_explanation."""
+    """In the words of the API; every reason and its sentence: test_prefix_cache, test_explanation."""
 
     def test_nothing_like_it(self) -> None:
         with fake_service(reuses=True) as service:
