@@ -1,4 +1,4 @@
-"""Requests apart: those that compute their whole prompt and restore nothing, and those whose state must not be stored."""
+"""Requests that compute their whole prompt and restore nothing, and those whose state must not be stored."""
 
 from collections.abc import Sequence
 from dataclasses import replace
