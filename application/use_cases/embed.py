@@ -18,7 +18,6 @@ from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.answers.text_groups import EncodedTexts, TextGroup
 from application.services.text_side.models.model_pool import ModelPool
-from domain.ids import ModelId
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.pooling import PooledPrompt
 from domain.request.request import GenerationRequest, choice_id
@@ -35,7 +34,6 @@ class PooledTexts:
     score. `num_tokens`: of all texts; `num_cached`: those of them that were not computed for it, because they were
     kept, or are the beginning or the whole of another of its texts."""
 
-    model: ModelId
     values: tuple[bytes, ...]
     num_tokens: int
     num_cached: int
@@ -91,9 +89,7 @@ class Embed:
                 num_computed += item.usage.computed_tokens
                 self._submit_more(request, texts.groups, num_ended, answer)
         assert all(values), "the engine reports every row before the end of its submission"
-        return PooledTexts(
-            answer.model.source.id, tuple(values), texts.num_tokens, max(0, texts.num_tokens - num_computed)
-        )
+        return PooledTexts(tuple(values), texts.num_tokens, max(0, texts.num_tokens - num_computed))
 
     def _submit_more(
         self, request: GenerationRequest, groups: Sequence[TextGroup], num_ended: int, answer: Answer

@@ -27,7 +27,6 @@ from interfaces.http.answering.dialect import (
     Operation,
     PooledBodyT,
     PooledOperation,
-    PooledStarted,
     Started,
 )
 from interfaces.http.answering.documented import cache_headers, documented, errors
@@ -148,13 +147,10 @@ def pooled_route(operation: PooledOperation[PooledBodyT], error_type: type[Struc
     body_type = operation.body_type
 
     async def answer(body: PooledBodyT, context: RequestContext) -> Response[bytes]:
-        services, clock = context.services, context.services.clock
         named = await context.run(operation.convert, body, context)
         (request,) = await context.admit([replace(named, operation=operation.operation_id)])
-        pooled = await services.embed.pooled(request)
-        duration_ns = clock.now_ns() - context.arrived_ns
-        started = PooledStarted(named.id, named.model, clock.unix_ns() // 1_000_000_000, duration_ns)
-        data = await asyncio.to_thread(lambda: msgspec.json.encode(operation.answer(body, started, pooled)))
+        pooled = await context.services.embed.pooled(request)
+        data = await asyncio.to_thread(lambda: msgspec.json.encode(operation.answer(body, named, pooled)))
         return Response(data, media_type="application/json")
 
     answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)

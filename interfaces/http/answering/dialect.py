@@ -155,26 +155,16 @@ PooledBodyT = TypeVar("PooledBodyT", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class PooledStarted:
-    """A request for vectors or scores that was computed. `created_s`: Unix time; `duration_ns`: since it arrived."""
-
-    id: RequestId
-    model: ModelId
-    created_s: int
-    duration_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class PooledOperation(Generic[PooledBodyT]):
     """A route on which a dialect's clients request vectors or scores. `convert` raises any DomainError; `answer` runs
-    in any thread. The other fields are those of Operation."""
+    in any thread, and gets the request with the model as the client named it. The other fields are Operation's."""
 
     path: str
     operation_id: str
     body_type: type[PooledBodyT]
     answer_type: type[Struct]
     convert: Callable[[PooledBodyT, RequestContext], GenerationRequest]
-    answer: Callable[[PooledBodyT, PooledStarted, PooledTexts], Struct]
+    answer: Callable[[PooledBodyT, GenerationRequest, PooledTexts], Struct]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,11 @@ def numbers(value: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(value) // 4}f", value)
 
 
-def as_json(value: bytes) -> Raw:
-    """Returns a vector as a JSON array of numbers."""
+def as_json(value: bytes) -> Any:
+    """Returns a vector as a JSON array of numbers, encoded already: a list of them would be many times as large."""
     return Raw(msgspec.json.encode(numbers(value)))
 
 
-def as_base64(value: bytes) -> Raw:
-    """Returns a vector as a JSON string: its bytes in base64."""
-    return Raw(b'"%b"' % b64encode(value))
+def as_base64(value: bytes) -> Any:
+    """Returns a vector as a string: its bytes in base64."""
+    return b64encode(value).decode()

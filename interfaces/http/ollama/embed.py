@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from application.use_cases.embed import PooledTexts
 from domain.models.capability import Capability
 from domain.request.pooling import PooledPrompt, Pooling
 from domain.request.request import GenerationRequest
-from interfaces.http.answering.dialect import PooledOperation, PooledStarted
+from interfaces.http.answering.dialect import PooledOperation
 from interfaces.http.fields.parameters import ignored, mapped, supported
 from interfaces.http.fields.pooled_fields import PooledFields, as_json
 from interfaces.http.incoming.request_context import RequestContext
@@ -45,17 +45,13 @@ class EmbeddingsRequest(EmbedFields, kw_only=True):
 
 
 class EmbedAnswer(Struct):
-    """`total_duration`: nanoseconds from the request's arrival."""
-
     model: str
-    embeddings: list[list[float] | Raw]
-    total_duration: int
-    load_duration: int
+    embeddings: list[list[float]]
     prompt_eval_count: int
 
 
 class EmbeddingsAnswer(Struct):
-    embedding: list[float] | Raw
+    embedding: list[float]
 
 
 def _embed(body: EmbedRequest, context: RequestContext) -> GenerationRequest:
@@ -64,9 +60,9 @@ def _embed(body: EmbedRequest, context: RequestContext) -> GenerationRequest:
     return body.named(context, PooledPrompt(texts, pooling, truncates=body.truncate is not False))
 
 
-def _embed_answer(body: EmbedRequest, started: PooledStarted, pooled: PooledTexts) -> EmbedAnswer:
-    vectors: list[list[float] | Raw] = [as_json(value) for value in pooled.values]
-    return EmbedAnswer(body.model or started.model, vectors, started.duration_ns, 0, pooled.num_tokens)
+def _embed_answer(body: EmbedRequest, request: GenerationRequest, pooled: PooledTexts) -> EmbedAnswer:
+    vectors: list[list[float]] = [as_json(value) for value in pooled.values]
+    return EmbedAnswer(body.model or request.model, vectors, pooled.num_tokens)
 
 
 EMBED = PooledOperation("/api/embed", "ollamaEmbed", EmbedRequest, EmbedAnswer, convert=_embed, answer=_embed_answer)
@@ -78,5 +74,5 @@ EMBEDDINGS = PooledOperation(
     convert=lambda body, context: body.named(
         context, PooledPrompt((body.prompt,), Pooling(Capability.EMBED), truncates=True, field="prompt")
     ),
-    answer=lambda _body, _started, pooled: EmbeddingsAnswer(as_json(pooled.values[0])),
+    answer=lambda _body, _request, pooled: EmbeddingsAnswer(as_json(pooled.values[0])),
 )

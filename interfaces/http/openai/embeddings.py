@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from application.use_cases.embed import PooledTexts
 from domain.errors import InvalidRequest
@@ -10,7 +10,7 @@ from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.models.capability import Capability
 from domain.request.pooling import PooledPrompt, Pooling
 from domain.request.request import GenerationRequest
-from interfaces.http.answering.dialect import PooledOperation, PooledStarted
+from interfaces.http.answering.dialect import PooledOperation
 from interfaces.http.fields.parameters import mapped, refused, supported
 from interfaces.http.fields.pooled_fields import PooledFields, PooledUsage, as_base64, as_json
 from interfaces.http.incoming.request_context import RequestContext
@@ -42,12 +42,11 @@ class Embedding(Struct, tag_field="object", tag="embedding"):
     """The vector of one text: numbers, or base64."""
 
     index: int
-    embedding: list[float] | str | Raw
+    embedding: list[float] | str
 
 
 class EmbeddingList(Struct, tag_field="object", tag="list"):
     id: str
-    created: int
     model: str
     data: list[Embedding]
     usage: PooledUsage
@@ -74,10 +73,10 @@ def _text(given: object, field: str) -> str | IdRow:
         raise InvalidRequest(message, param=field) from None
 
 
-def _answer(body: EmbeddingRequest, started: PooledStarted, pooled: PooledTexts) -> EmbeddingList:
+def _answer(body: EmbeddingRequest, request: GenerationRequest, pooled: PooledTexts) -> EmbeddingList:
     encoded = as_base64 if body.encoding_format == "base64" else as_json
     data = [Embedding(index, encoded(value)) for index, value in enumerate(pooled.values)]
-    return EmbeddingList(started.id, started.created_s, started.model, data, PooledUsage.of(pooled))
+    return EmbeddingList(request.id, request.model, data, PooledUsage.of(pooled))
 
 
 EMBEDDINGS = PooledOperation(

@@ -10,7 +10,7 @@ from domain.errors import InvalidRequest, require
 from domain.models.capability import Capability
 from domain.request.pooling import PooledPrompt, Pooling
 from domain.request.request import GenerationRequest
-from interfaces.http.answering.dialect import PooledOperation, PooledStarted
+from interfaces.http.answering.dialect import PooledOperation
 from interfaces.http.errors import ErrorBody, Problem, openai_error
 from interfaces.http.fields.parameters import mapped, refused, supported
 from interfaces.http.fields.pooled_fields import PooledFields, PooledUsage, numbers
@@ -90,14 +90,14 @@ def _rerank(body: RerankRequest, context: RequestContext) -> GenerationRequest:
     return body.scores(context, (body.query,), body.texts, "documents")
 
 
-def _ranking(body: RerankRequest, started: PooledStarted, pooled: PooledTexts) -> Ranking:
+def _ranking(body: RerankRequest, request: GenerationRequest, pooled: PooledTexts) -> Ranking:
     has_documents = body.return_documents is not False
     ranked = [
         RankedDocument(index, numbers(value)[0], DocumentText(text) if has_documents else UNSET)
         for index, (value, text) in enumerate(zip(pooled.values, body.texts, strict=True))
     ]
     ranked.sort(key=lambda one: -one.relevance_score)
-    return Ranking(started.id, started.model, ranked[: body.top_n], PooledUsage.of(pooled))
+    return Ranking(request.id, request.model, ranked[: body.top_n], PooledUsage.of(pooled))
 
 
 class ScoreRequest(ScoreFields, kw_only=True):
@@ -114,7 +114,6 @@ class Score(Struct, tag_field="object", tag="score"):
 
 class ScoreList(Struct, tag_field="object", tag="list"):
     id: str
-    created: int
     model: str
     data: list[Score]
     usage: PooledUsage
@@ -130,9 +129,9 @@ def _score(body: ScoreRequest, context: RequestContext) -> GenerationRequest:
     return body.scores(context, queries, documents, "text_2")
 
 
-def _scores(_body: ScoreRequest, started: PooledStarted, pooled: PooledTexts) -> ScoreList:
+def _scores(_body: ScoreRequest, request: GenerationRequest, pooled: PooledTexts) -> ScoreList:
     data = [Score(index, numbers(value)[0]) for index, value in enumerate(pooled.values)]
-    return ScoreList(started.id, started.created_s, started.model, data, PooledUsage.of(pooled))
+    return ScoreList(request.id, request.model, data, PooledUsage.of(pooled))
 
 
 RERANKING = (
