@@ -16,17 +16,8 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.store_records import (
-    BLOCK_TOKENS,
-    EventList,
-    chain,
-    empty,
-    held,
-    keys_of,
-    namespace_of,
-    same,
-    snapshot,
-)
+from tests.support.stores.store_records import BLOCK_TOKENS, chain, empty, held, keys_of, namespace_of, same, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 QUOTA_BYTES = 2 << 20
 ONE = namespace_of("one")
@@ -34,7 +25,7 @@ TWO = namespace_of("two")
 
 
 def open_lmdb(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock())
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), RecordingEvents(), FakeClock())
 
 
 def open_faulty(path: Path) -> FaultInjectingBlockStore:

@@ -12,7 +12,7 @@ from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 QUOTA_BYTES = 4 << 20
 AGE_S = 3600
@@ -30,7 +30,7 @@ def opens(request: pytest.FixtureRequest, store_path: Path, clock: FakeClock) ->
     path = store_path / "documents.sqlite" if request.param == "disk" else None
     memory_bytes = QUOTA_BYTES if path is None else 1 << 20
     return lambda: SqliteDocumentStore(
-        path, QUOTA_BYTES, EventList(), clock, max_age_s=AGE_S, memory_bytes=memory_bytes
+        path, QUOTA_BYTES, RecordingEvents(), clock, max_age_s=AGE_S, memory_bytes=memory_bytes
     )
 
 

@@ -21,7 +21,8 @@ from domain.prefix.index import PERSISTED, QUEUED, STORED
 from domain.prefix.record import Record, RecordKey
 from tests.support.stores.gated_store import PATIENCE_S, GatedStore
 from tests.support.stores.stepped_writer import SteppedWriter
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 ONE, TWO = namespace_of("one"), namespace_of("two")
 
@@ -48,7 +49,7 @@ class Setup:
 
     def __init__(self, *, max_bytes: int = 1 << 20) -> None:
         self.store = GatedStore()
-        self.events = EventList()
+        self.events = RecordingEvents()
         self.writer = WriteBehind(self.store, self.events, FakeClock(), max_bytes=max_bytes)
         self.view = View(self.writer)
 
@@ -203,7 +204,7 @@ def test_after_close_nothing_is_read(setup: Setup) -> None:
 def test_readers_never_miss_what_was_accepted() -> None:
     """Readers run while the writer does; whatever was accepted before a read began is found by it."""
     store = MemoryBlockStore()
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
+    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
     indexes = View(writer).indexes
     blocks = chain(ONE, 150, size_bytes=64)
     accepted = 0

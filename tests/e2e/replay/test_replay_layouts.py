@@ -120,7 +120,7 @@ def test_an_unknown_cache_class_is_served_without_reuse_and_named(
     monkeypatch.setattr(model_class, "make_cache", lambda model: [NewCache() for _ in model.layers], raising=False)
     with caching_server(store, ENGINE, folder) as server:
         given = play(Replay(server.client, UNKNOWN, **WANTED))
-        notes = [event.note for event in server.events.events if isinstance(event, ModelLoaded)]
+        notes = [event.note for event in server.events.of(ModelLoaded)]
     assert [answer.output_ids for answer in given] == [answer.output_ids for answer in expected[UNKNOWN]]
     assert [answer.num_cached for answer in given] == [0] * 4
     assert any("NewCache" in note for note in notes), notes

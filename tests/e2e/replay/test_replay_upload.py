@@ -39,7 +39,7 @@ def test_a_conversation_goes_on_from_landed_state(
     with caching_server(tmp_path / "store", model_dir=demos, upload=upload_and_note) as server:
         again = Replay(server.client, model, max_tokens=8)
         repeated = [again.chat(messages) for messages in reversed(turns())]
-        assert not [event for event in server.events.events if isinstance(event, FaultObserved)]
+        assert not server.events.of(FaultObserved)
     assert [answer.output_ids for answer in reversed(repeated)] == [answer.output_ids for answer in answers]
     assert repeated[0].num_computed == 1
     assert uploaded

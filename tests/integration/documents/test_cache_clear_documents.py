@@ -19,7 +19,7 @@ from tests.support.http.servers.fake_service import fake_service
 from tests.support.processes.cache_cli import isolate, make_store
 from tests.support.processes.gate import Gate
 from tests.support.stores.kill_documents import open_documents
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 SALT = "the server's own"
 
@@ -86,7 +86,7 @@ def test_the_command_asks_where_there_are_only_documents(path: Path) -> None:
 
 
 def test_a_live_server_clears_them_too() -> None:
-    store = SqliteDocumentStore(None, 0, EventList(), SystemClock(), memory_bytes=1 << 20)
+    store = SqliteDocumentStore(None, 0, RecordingEvents(), SystemClock(), memory_bytes=1 << 20)
     with fake_service(cache_settings=CacheSettings(salt=SALT), documents=store) as service:
         assert store.put(DOCUMENTS)
         stats = service.client.get("/v1/cache/stats").json()["documents"]

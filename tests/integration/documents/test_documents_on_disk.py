@@ -18,8 +18,8 @@ from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
 from tests.support.stores.kill_documents import numbered, open_documents
 from tests.support.stores.lmdb_store import faults
-from tests.support.stores.store_records import EventList
 from tests.support.stores.volumes import leave_free, small_volume
+from tests.support.telemetry.recording import RecordingEvents
 
 SECRET = b"the answer to the question about the treasure"
 BEGAN_NS = 1_700_000_000 * 10**9
@@ -42,7 +42,7 @@ def test_acknowledged_documents_survive_every_kill(tmp_path: Path) -> None:
         process.kill()
         rest, _ = process.communicate()
         told += [int(line) for line in rest.splitlines() if line]
-        events = EventList()
+        events = RecordingEvents()
         store = open_documents(tmp_path / "documents", events)
         for number in told[-3:]:
             pair = [numbered(number), numbered(number + 1_000_000)]
@@ -54,7 +54,7 @@ def test_acknowledged_documents_survive_every_kill(tmp_path: Path) -> None:
 
 
 def test_in_a_rolling_restart_both_servers_keep_and_find_and_nothing_is_lost(tmp_path: Path) -> None:
-    events = EventList()
+    events = RecordingEvents()
     old, new = open_documents(tmp_path, events), open_documents(tmp_path, events)
     assert old.put([numbered(1)])
     assert new.put([numbered(2)])
@@ -117,7 +117,7 @@ def test_a_link_in_the_file_s_place_is_refused_and_memory_takes_its_place(tmp_pa
     elsewhere.write_text("somebody's")
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "documents.sqlite").symlink_to(elsewhere)
-    events = EventList()
+    events = RecordingEvents()
     store = open_documents(tmp_path / "documents", events)
     assert store.put([secret()])
     assert store.get([secret().key]) == [secret()]
@@ -140,7 +140,7 @@ def test_erased_documents_are_in_no_file(tmp_path: Path, choice: NamespaceChoice
 
 
 def test_a_flipped_bit_is_a_miss_that_is_counted(tmp_path: Path) -> None:
-    events = EventList()
+    events = RecordingEvents()
     store = open_documents(tmp_path, events)
     assert store.put([secret(), numbered(2)])
     store.close()
@@ -174,7 +174,7 @@ def test_a_damaged_database_is_replaced(tmp_path: Path, damage: str) -> None:
     data = tmp_path / "documents.sqlite"
     content = data.read_bytes()
     data.write_bytes(content[:8192] if damage == "cut" else b"\xff" * len(content))
-    events = EventList()
+    events = RecordingEvents()
     store = open_documents(tmp_path, events)
     assert store.get([numbered(1).key]) == [None]
     assert faults(events) == ["damaged"]
@@ -189,7 +189,7 @@ def test_a_database_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "documents.sqlite") as sql:
         sql.execute("PRAGMA user_version = 2")
     sql.close()
-    events = EventList()
+    events = RecordingEvents()
     store = open_documents(tmp_path, events)
     assert store.get([secret().key]) == [None]
     assert store.put([numbered(1)])
@@ -201,7 +201,7 @@ def test_a_database_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_on_a_full_volume_documents_are_kept_in_memory_and_everything_can_be_cleared(tmp_path: Path) -> None:
     with small_volume(tmp_path / "volume", 6 << 20) as volume:
-        events = EventList()
+        events = RecordingEvents()
         store = open_documents(volume / "documents", events, memory_bytes=1 << 20)
         assert store.put([secret()])
         leave_free(volume, 100_000)
@@ -224,7 +224,7 @@ def test_on_a_full_volume_documents_are_kept_in_memory_and_everything_can_be_cle
 
 
 def test_a_folder_that_is_deleted_is_a_miss_and_then_made_anew(tmp_path: Path) -> None:
-    events = EventList()
+    events = RecordingEvents()
     store = open_documents(tmp_path / "documents", events)
     assert store.put([secret()])
     rmtree(tmp_path / "documents")
@@ -237,7 +237,7 @@ def test_a_folder_that_is_deleted_is_a_miss_and_then_made_anew(tmp_path: Path) -
 
 
 def test_an_unreadable_sector_costs_the_documents_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, whole = EventList(), Database.get
+    events, whole = RecordingEvents(), Database.get
     store = open_documents(tmp_path, events)
     assert store.put([numbered(number) for number in range(5)])
 
@@ -257,7 +257,7 @@ def test_an_unreadable_sector_costs_the_documents_in_it(tmp_path: Path, monkeypa
 
 
 def test_a_volume_that_failed_is_tried_again(tmp_path: Path) -> None:
-    events, clock = EventList(), FakeClock()
+    events, clock = RecordingEvents(), FakeClock()
     (tmp_path / "documents").write_text("no folder")
     store = open_documents(tmp_path / "documents", events, clock=clock)
     assert store.put([secret()])

@@ -17,7 +17,7 @@ from domain.request.document import Document, DocumentKey
 from interfaces.http.incoming import json_body, request_context
 from interfaces.http.responses import stored
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 PATH = "/v1/responses"
 LARGE = {"type": "web_search_call", "action": "x" * 10_000}
@@ -28,7 +28,7 @@ class CountingStore(SqliteDocumentStore):
     """Counts what is read. `num_bytes`: of bodies."""
 
     def __init__(self) -> None:
-        super().__init__(None, 0, EventList(), FakeClock())
+        super().__init__(None, 0, RecordingEvents(), FakeClock())
         self.num_bytes = 0
         self.kinds: list[str] = []
 

@@ -37,7 +37,7 @@ def wait_for_relief(live: LiveService, events: RecordingEvents, number: int) -> 
 
     def is_told() -> bool:
         live.service.container.engine().wake()
-        told = [event.kind for event in events.events if isinstance(event, PressureRelieved)]
+        told = [event.kind for event in events.of(PressureRelieved)]
         return told.count("clear_cache") >= number
 
     wait_until(is_told, f"relief {number}")

@@ -129,7 +129,7 @@ class Bench:
         return await self.generate.start([request])
 
     def loads(self) -> list[ModelId]:
-        return [event.id for event in self.events.of("ModelLoaded")]  # type: ignore[union-attr]
+        return [event.id for event in self.events.of("ModelLoaded")]
 
     def loaded(self) -> set[ModelId]:
         return {model.description.id for model in self.engine.loaded}

@@ -67,4 +67,4 @@ def test_refused_names_are_short_in_events_and_logs(service: FakeService, caplog
     for record in caplog.records:
         assert len(record.getMessage()) < 1_000
         assert record.getMessage().isprintable()
-    assert all(len(event.model) <= 200 for event in service.events.of("RequestRefused"))  # type: ignore[attr-defined]
+    assert all(len(event.model) <= 200 for event in service.events.of("RequestRefused"))

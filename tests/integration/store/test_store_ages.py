@@ -15,7 +15,8 @@ from domain.duration import Duration
 from domain.errors import InvalidRequest
 from domain.prefix.record import BlockKey, Record
 from interfaces.composition.store import open_lmdb_store
-from tests.support.stores.store_records import EventList, chain, held, keys_of, namespace_of, snapshot
+from tests.support.stores.store_records import chain, held, keys_of, namespace_of, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("aged")
 DAY_S, HOUR_S = 86_400, 3_600
@@ -27,7 +28,7 @@ class Tried:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = FakeClock()
-        self.events = EventList()
+        self.events = RecordingEvents()
         self.store = self.open()
 
     def open(self, max_age_s: int | None = 30 * DAY_S) -> LmdbBlockStore:
@@ -78,7 +79,7 @@ def test_unused_records_expire_and_used_ones_stay(tried: Tried) -> None:
     tried.days(31)
     assert tried.present(used) == 0
     assert tried.store.usage().evicted == 10
-    gone = [event for event in tried.events.of(RecordsEvicted) if isinstance(event, RecordsEvicted)]
+    gone = tried.events.of(RecordsEvicted)
     assert (sum(event.num_records for event in gone), {event.reason for event in gone}) == (10, {"age"})
     assert tried.store.check_integrity(payloads=True).problems == ()
     assert dict(tried.store.usage().faults) == {}
@@ -190,7 +191,7 @@ def test_the_setting_reaches_the_store(tmp_path: Path) -> None:
         dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=8 << 20), max_age=Duration.parse("2d")
     )
     clock = FakeClock()
-    store = open_lmdb_store(settings, EventList(), clock)
+    store = open_lmdb_store(settings, RecordingEvents(), clock)
     store.flush()
     records = chain(INFO, 2)
     assert store.put(records) is PutOutcome.STORED

@@ -17,7 +17,8 @@ from tests.support.stores.bit_flips import make, sample
 from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.stores.lmdb_store import faults, open_store
 from tests.support.stores.power_cuts import cut_often
-from tests.support.stores.store_records import EventList, chain, held, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, held, keys_of, namespace_of, same
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 
@@ -69,7 +70,7 @@ def test_a_file_cut_while_it_is_open(scratch: Path) -> None:
     program = f"""
 from pathlib import Path
 from tests.integration.store.test_store_damage import *
-path, events = Path({str(scratch)!r}) / "store", EventList()
+path, events = Path({str(scratch)!r}) / "store", RecordingEvents()
 store = open_store(path, events)
 blocks = chain(INFO, 4, size_bytes=50_000)
 assert store.put(blocks) is PutOutcome.STORED
@@ -91,7 +92,7 @@ store.close()
 def test_an_unusable_database_is_emptied(tmp_path: Path, content: bytes) -> None:
     filled(tmp_path / "store")
     (tmp_path / "store" / "data.mdb").write_bytes(content)
-    events = EventList()
+    events = RecordingEvents()
     store = open_store(tmp_path / "store", events)
     assert faults(events) == (["damaged"] if content else [])
     blocks = chain(INFO, 2)
@@ -134,7 +135,7 @@ def test_a_store_of_an_earlier_version_is_emptied_and_used(tmp_path: Path) -> No
     with pytest.raises(StoreOpenError, match="format 1, of an earlier version") as refused:
         open_store(path, read_only=True)
     assert refused.value.failure is OpenFailure.FOREIGN
-    store = open_store(path, events := EventList())
+    store = open_store(path, events := RecordingEvents())
     assert faults(events) == ["older"]
     assert store.get(keys_of(chain(INFO, 4, size_bytes=50_000))) == [None] * 4
     assert store.put(chain(INFO, 2)) is PutOutcome.STORED
@@ -169,7 +170,7 @@ def test_a_bad_payload_is_quarantined_with_following_records(tmp_path: Path) -> 
     )
     data[at + 50] ^= 4
     (path / "data.mdb").write_bytes(data)
-    events = EventList()
+    events = RecordingEvents()
     store = open_store(path, events)
     assert store.check_integrity().problems == ()
     assert len(store.check_integrity(payloads=True).problems) == 1

@@ -24,7 +24,8 @@ from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, HostPayload, Namespace, NamespaceInfo, Record, RecordKey, TensorSpec
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder
-from tests.support.stores.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.stores.store_records import chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 KEPT = namespace_of("kept")
 QUOTA_BYTES = 16 << 20
@@ -41,7 +42,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def open_store(path: Path, quota_bytes: int = QUOTA_BYTES) -> LmdbBlockStore:
     options = LmdbOptions(quota_bytes, num_threads=1)
-    return LmdbBlockStore(path, options, ZstdStateCodec(compress=False), EventList(), FakeClock())
+    return LmdbBlockStore(path, options, ZstdStateCodec(compress=False), RecordingEvents(), FakeClock())
 
 
 def tenant(number: int) -> NamespaceInfo:
@@ -117,7 +118,7 @@ def test_a_namespace_emptied_by_the_eviction_for_its_own_record_stays(path: Path
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LmdbBlockStore]:
-    store = LmdbBlockStore(tmp_path / "store", LmdbOptions(2 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    store = LmdbBlockStore(tmp_path / "store", LmdbOptions(2 << 20), ZstdStateCodec(), RecordingEvents(), FakeClock())
     yield store
     assert store.check_integrity(payloads=True).problems == ()
     store.close()
@@ -212,7 +213,7 @@ def record(number: int, parent: BlockHash, size_bytes: int) -> Record:
 
 @pytest.mark.slow
 def test_many_records_at_a_full_quota(folder: Path) -> None:
-    random, events = Random(1), EventList()
+    random, events = Random(1), RecordingEvents()
     store = LmdbBlockStore(
         folder / "store",
         LmdbOptions(CHURN_QUOTA_BYTES, num_threads=1),

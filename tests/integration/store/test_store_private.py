@@ -13,7 +13,8 @@ from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenErro
 from application.settings import StoreSettings
 from interfaces.composition.store import open_lmdb_store, quota_bytes
 from tests.support.stores.lmdb_store import open_store
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 FILES = ("format", "data.mdb", "lock.mdb", "writer.lock", "quota", "notes")
@@ -27,8 +28,8 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-def faults(events: EventList) -> list[tuple[str, str]]:
-    return [(event.kind, event.message) for event in events.of(StoreFault) if isinstance(event, StoreFault)]
+def faults(events: RecordingEvents) -> list[tuple[str, str]]:
+    return [(event.kind, event.message) for event in events.of(StoreFault)]
 
 
 def modes(path: Path) -> dict[str, int]:
@@ -45,9 +46,9 @@ def refused(path: Path, **options: object) -> str:
 def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "new" / "store"
     settings = StoreSettings(dir=str(path))
-    open_lmdb_store(settings, EventList(), FakeClock()).close()
+    open_lmdb_store(settings, RecordingEvents(), FakeClock()).close()
     (path / "data.mdb").write_bytes(b"x" * 10_000)
-    store = open_lmdb_store(settings, EventList(), FakeClock())
+    store = open_lmdb_store(settings, RecordingEvents(), FakeClock())
     assert store.put(chain(INFO, 2)) is PutOutcome.STORED
     store.flush()
     assert S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -60,7 +61,7 @@ def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
 
 
 def test_an_open_folder_of_ours_is_closed_and_reported(tmp_path: Path) -> None:
-    path, events, blocks = tmp_path / "store", EventList(), chain(INFO, 2)
+    path, events, blocks = tmp_path / "store", RecordingEvents(), chain(INFO, 2)
     store = open_store(path)
     assert store.put(blocks) is PutOutcome.STORED
     store.close()
@@ -87,7 +88,7 @@ def test_an_empty_folder_is_made_a_store_and_one_in_use_is_left_alone(tmp_path: 
     used.chmod(0o755)
     (used / "letter.txt").write_text("dear")
     with pytest.raises(StoreOpenError) as refusal:
-        open_lmdb_store(StoreSettings(dir=str(used)), EventList(), FakeClock())
+        open_lmdb_store(StoreSettings(dir=str(used)), RecordingEvents(), FakeClock())
     assert refusal.value.failure is OpenFailure.FOREIGN
     assert [file.name for file in used.iterdir()] == ["letter.txt"]
     assert modes(used)["used"] == 0o755
@@ -128,7 +129,7 @@ def test_a_pipe_in_place_of_a_file_blocks_no_call(tmp_path: Path) -> None:
     settings = StoreSettings(dir=str(path))
     assert quota_bytes(settings, path) > 0
     with pytest.raises(StoreOpenError, match="not a regular file"):
-        open_lmdb_store(settings, EventList(), FakeClock())
+        open_lmdb_store(settings, RecordingEvents(), FakeClock())
 
 
 @needs_root

@@ -15,8 +15,9 @@ from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store, quota_bytes
 from tests.support.stores.lmdb_store import faults, open_store
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same
 from tests.support.stores.volumes import leave_free, small_volume
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 MIB = 1 << 20
@@ -29,9 +30,9 @@ def volume(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def open_default(path: Path, events: EventList | None = None, quota: ByteSize | None = None) -> LmdbBlockStore:
+def open_default(path: Path, events: RecordingEvents | None = None, quota: ByteSize | None = None) -> LmdbBlockStore:
     settings = StoreSettings(dir=str(path), quota=quota)
-    return open_lmdb_store(settings, events or EventList(), FakeClock())
+    return open_lmdb_store(settings, events or RecordingEvents(), FakeClock())
 
 
 def quota_of(path: Path, quota: ByteSize | None = None) -> int:
@@ -109,7 +110,7 @@ def test_a_quota_need_not_be_whole_pages(tmp_path: Path) -> None:
 
 
 def test_shrinking_needs_room_for_what_stays(volume: Path) -> None:
-    path, events = volume / "store", EventList()
+    path, events = volume / "store", RecordingEvents()
     records = fill(path, LARGE_BYTES)
     leave_free(volume, SMALL_BYTES + 2 * MIB)
     store = open_store(path, events, quota_bytes=SMALL_BYTES)
@@ -122,7 +123,7 @@ def test_shrinking_needs_room_for_what_stays(volume: Path) -> None:
 
 @pytest.mark.parametrize("free_bytes", [MIB, 0], ids=["little room", "no room"])
 def test_without_room_for_a_copy_the_old_file_stays_in_use(volume: Path, free_bytes: int) -> None:
-    path, events = volume / "store", EventList()
+    path, events = volume / "store", RecordingEvents()
     records = fill(path, LARGE_BYTES)
     before_bytes = file_bytes(path)
     leave_free(volume, free_bytes)
@@ -153,7 +154,7 @@ def test_without_room_for_a_copy_the_old_file_stays_in_use(volume: Path, free_by
 
 
 def test_the_next_start_with_room_shrinks(volume: Path) -> None:
-    path, events = volume / "store", EventList()
+    path, events = volume / "store", RecordingEvents()
     records = fill(path, LARGE_BYTES)
     leave_free(volume, 0)
     open_store(path, quota_bytes=SMALL_BYTES).close()
@@ -167,7 +168,7 @@ def test_the_next_start_with_room_shrinks(volume: Path) -> None:
 
 
 def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) -> None:
-    path, events = tmp_path / "store", EventList()
+    path, events = tmp_path / "store", RecordingEvents()
     store = open_store(path, quota_bytes=SMALL_BYTES)
     for seed in range(20):
         assert store.put(chain(INFO, 3, seed=seed, size_bytes=20_000)) is PutOutcome.STORED
@@ -190,7 +191,7 @@ def test_an_unfinished_compaction_is_removed(tmp_path: Path) -> None:
 
 
 def test_damage_found_while_shrinking_empties(tmp_path: Path) -> None:
-    path, events = tmp_path / "store", EventList()
+    path, events = tmp_path / "store", RecordingEvents()
     fill(path, LARGE_BYTES)
     data = bytearray((path / "data.mdb").read_bytes())
     # The bound of the free space in leaves with many nodes: not those that opening reads.

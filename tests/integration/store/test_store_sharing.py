@@ -34,7 +34,8 @@ import fcntl, os, sys
 from time import sleep
 from application.events import StoreFault
 from tests.integration.store.test_store_sharing import *
-from tests.support.stores.store_records import EventList, chain, keys_of, same
+from tests.support.stores.store_records import chain, keys_of, same
+from tests.support.telemetry.recording import RecordingEvents
 path = Path(sys.argv[1])
 """
 

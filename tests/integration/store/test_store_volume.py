@@ -23,8 +23,9 @@ from tests.support.engines.two_models import ONE
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
 from tests.support.stores.lmdb_store import PAUSE_S, faults, open_store
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same
 from tests.support.stores.volumes import leave_free, small_volume
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 
@@ -52,7 +53,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_volume_refuses_writes_until_space_returns(small_volume: Path) -> None:
     ballast = small_volume / "ballast"
     ballast.write_bytes(bytes(3 << 20))
-    events, clock = EventList(), FakeClock()
+    events, clock = RecordingEvents(), FakeClock()
     store = open_store(small_volume / "store", events, clock)
     stored = put_until_refused(store)
     assert faults(events) == ["disk_full"]
@@ -105,7 +106,7 @@ def test_a_full_volume_opens_is_read_and_is_cleared(small_volume: Path) -> None:
     assert store.put(stored) is PutOutcome.STORED
     store.close()
     leave_free(small_volume, 0)
-    clock, events = FakeClock(), EventList()
+    clock, events = FakeClock(), RecordingEvents()
     store = open_store(small_volume / "store", events, clock)
     assert all_there(store, stored)
     assert store.put(chain(INFO, 3, seed=99, size_bytes=100_000)) is PutOutcome.UNAVAILABLE
@@ -134,7 +135,7 @@ def test_a_store_that_cannot_be_opened_can_be_cleared(small_volume: Path, monkey
 
 def test_a_server_retries_a_failed_volume(small_volume: Path) -> None:
     leave_free(small_volume, 0)
-    clock, events = FakeClock(), EventList()
+    clock, events = FakeClock(), RecordingEvents()
     settings = StoreSettings(dir=str(small_volume / "store"), quota=ByteSize(num_bytes=4 << 20))
     store = build_store(settings, events, clock)
     assert store is not None
@@ -167,7 +168,7 @@ def test_a_read_only_volume_can_be_read(small_volume: Path) -> None:
 def limited_process() -> None:
     """The body of the next test, in a process of its own because the limit is the process's."""
     path = Path(sys.argv[1])
-    events, clock = EventList(), FakeClock()
+    events, clock = RecordingEvents(), FakeClock()
     store = open_store(path, events, clock)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, hard))
@@ -189,7 +190,7 @@ def test_a_limit_on_file_size_is_survived(tmp_path: Path) -> None:
 
 
 def test_a_store_that_moves_away_and_comes_back(tmp_path: Path) -> None:
-    events, clock, blocks = EventList(), FakeClock(), chain(INFO, 3)
+    events, clock, blocks = RecordingEvents(), FakeClock(), chain(INFO, 3)
     store = open_store(tmp_path / "store", events, clock)
     assert store.put(blocks) is PutOutcome.STORED
     (tmp_path / "store").rename(tmp_path / "elsewhere")
@@ -204,7 +205,7 @@ def test_a_store_that_moves_away_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_folder_is_deleted_starts_again(tmp_path: Path) -> None:
-    events, clock, blocks = EventList(), FakeClock(), chain(INFO, 3)
+    events, clock, blocks = RecordingEvents(), FakeClock(), chain(INFO, 3)
     store = open_store(tmp_path / "store", events, clock)
     assert store.put(blocks) is PutOutcome.STORED
     subprocess.run(["rm", "-r", str(tmp_path / "store")], check=True)
@@ -221,7 +222,7 @@ def test_the_free_reserve_of_the_volume_is_left_alone(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     assert store.put(blocks) is PutOutcome.STORED
     store.close()
-    events = EventList()
+    events = RecordingEvents()
     careful = open_store(tmp_path / "store", events, free_reserve_bytes=1 << 60)
     assert careful.put(chain(INFO, 1, seed=7)) is PutOutcome.UNAVAILABLE
     assert careful.put(chain(INFO, 1, seed=8)) is PutOutcome.UNAVAILABLE
@@ -299,7 +300,7 @@ with reader._environment.reading():
 
 def test_a_lagging_reader_costs_writes_only(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    events = EventList()
+    events = RecordingEvents()
     writer = open_store(path, events, quota_bytes=4 << 20)
     first = chain(INFO, 1)
     assert writer.put(first) is PutOutcome.STORED
@@ -314,7 +315,7 @@ def test_a_lagging_reader_costs_writes_only(tmp_path: Path) -> None:
 
 
 def test_a_full_map_pauses_no_later_write(tmp_path: Path) -> None:
-    events = EventList()
+    events = RecordingEvents()
     store = open_store(tmp_path / "store", events)
 
     def fill() -> None:

@@ -23,7 +23,8 @@ from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder
-from tests.support.stores.store_records import EventList, chain, empty, held, keys_of, namespace_of, same, snapshot
+from tests.support.stores.store_records import chain, empty, held, keys_of, namespace_of, same, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 SPACES = [namespace_of("one"), namespace_of("two")]
 SIZES = [0, 100, 1500, 110_000, 110_000, 110_000, 110_000]
@@ -64,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def open(self) -> BlockStore:
         options = LmdbOptions(self.quota_bytes, num_threads=1)
-        return LmdbBlockStore(self.folder / "store", options, ZstdStateCodec(), EventList(), FakeClock())
+        return LmdbBlockStore(self.folder / "store", options, ZstdStateCodec(), RecordingEvents(), FakeClock())
 
     @initialize()
     def announce(self) -> None:

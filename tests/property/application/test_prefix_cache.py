@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.fake import LAYOUTS, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from tests.support.effort import scaled
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, memory_store, plain_answer
+from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 LAYOUT_NAMES = [name for name in LAYOUTS if name != "unsupported"]
@@ -48,7 +49,7 @@ def test_answers_are_those_of_a_run_without_a_cache(
 ) -> None:
     """Exact mode is held to more: there even the partition into chunks enters the state."""
     options = options_of(name, chunk_sensitive=is_exact, runs_ahead=runs_ahead)
-    store = memory_store() if has_store else None
+    store = MemoryBlockStore() if has_store else None
     driver = CacheDriver(options, store=store, hot_bytes=hot_bytes, is_exact=is_exact)
     for prompt, forks, num_output in work:
         job = driver.run(prompt, num_output, forks)
@@ -66,7 +67,9 @@ def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
     name: str, work: list[tuple[list[int], tuple[ForkPoint, ...], int]], data: st.DataObject
 ) -> None:
     options = options_of(name)
-    driver = CacheDriver(options, store=memory_store(60_000), hot_bytes=data.draw(st.sampled_from([0, 9_000, 1 << 30])))
+    driver = CacheDriver(
+        options, store=MemoryBlockStore(60_000), hot_bytes=data.draw(st.sampled_from([0, 9_000, 1 << 30]))
+    )
     jobs: list[tuple[Job, list[int], int]] = []
     for prompt, forks, num_output in work:
         jobs.append((driver.begin(prompt, num_output, forks), prompt, num_output))
@@ -88,7 +91,7 @@ def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
 @settings(max_examples=scaled(25), deadline=None)
 @given(st.integers(2, 150), st.integers(1, 60), st.integers(1, 30))
 def test_repeats_and_next_turns_compute_next_to_nothing(name: str, length: int, num_output: int, fresh: int) -> None:
-    driver = CacheDriver(options_of(name), store=memory_store())
+    driver = CacheDriver(options_of(name), store=MemoryBlockStore())
     prompt = list(range(length))
     first = driver.run(prompt, num_output)
     assert driver.run(prompt, num_output).computed == 0

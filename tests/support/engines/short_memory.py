@@ -1,13 +1,10 @@
 """An engine that says what memory it may hold, and keeps what was submitted: the rest of it is another engine's."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from application.ports.engine import Engine, EngineCache, EngineModel, EngineStatus, StepBatch, Submission
-from domain.ids import ModelId, RequestId
+from application.ports.engine import Engine, EngineStatus, Submission
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.request import FinishReason
 
 
 class ShortMemory:
@@ -21,15 +18,8 @@ class ShortMemory:
         self._fixed_bytes = fixed_bytes
         self.submissions: list[Submission] = []
 
-    @property
-    def cache(self) -> EngineCache:
-        return self._engine.cache
-
-    def start(self, receive: Callable[[StepBatch], None]) -> None:
-        self._engine.start(receive)
-
-    async def stop(self, timeout_s: float) -> bool:
-        return await self._engine.stop(timeout_s)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     def status(self) -> EngineStatus:
         status = self._engine.status()
@@ -43,19 +33,3 @@ class ShortMemory:
     def submit(self, submission: Submission) -> None:
         self.submissions.append(submission)
         self._engine.submit(submission)
-
-    def cancel(
-        self,
-        id: RequestId,
-        choice: int | None = None,
-        *,
-        reason: FinishReason = FinishReason.CANCELLED,
-        num_tokens: int | None = None,
-    ) -> None:
-        self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
-
-    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        return await self._engine.load(source, options)
-
-    async def unload(self, id: ModelId) -> None:
-        await self._engine.unload(id)

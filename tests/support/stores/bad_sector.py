@@ -9,7 +9,8 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from domain.prefix.record import Record
-from tests.support.stores.store_records import EventList, chain, namespace_of, snapshot
+from tests.support.stores.store_records import chain, namespace_of, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 SIZE_BYTES = 60_000
@@ -25,11 +26,11 @@ def content() -> list[Record]:
     ]
 
 
-def opened(path: Path) -> tuple[LmdbBlockStore, EventList]:
-    events = EventList()
+def opened(path: Path) -> tuple[LmdbBlockStore, RecordingEvents]:
+    events = RecordingEvents()
     return LmdbBlockStore(path, LmdbOptions(8 << 20), ZstdStateCodec(compress=False), events, FakeClock()), events
 
 
-def say(found: list[bool], events: EventList) -> None:
-    faults = [[one.kind, one.message] for one in events.of(StoreFault) if isinstance(one, StoreFault)]
+def say(found: list[bool], events: RecordingEvents) -> None:
+    faults = [[one.kind, one.message] for one in events.of(StoreFault)]
     sys.stdout.write(json.dumps({"found": found, "faults": faults}))

@@ -20,7 +20,8 @@ from random import Random
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from tests.support.stores.lmdb_store import open_store
-from tests.support.stores.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.stores.store_records import chain, empty, keys_of, namespace_of, same, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 QUOTA_BYTES = 4 << 20
 INFO = namespace_of("flipped")
@@ -50,7 +51,7 @@ def make(path: Path) -> None:
 
 def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
     """Read, write, delete; returns the worst that happened. Raises AssertionError for a wrong byte."""
-    events = EventList()
+    events = RecordingEvents()
     store = open_store(path, events, quota_bytes=QUOTA_BYTES)
     try:
         missing = 0

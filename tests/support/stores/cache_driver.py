@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.fake import FakeClock, FakeModel, FakeOptions
-from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
 from application.ports.compute import DecodeStart
 from application.services.lane import Lane
@@ -215,7 +214,3 @@ def plain_answer(options: FakeOptions, prompt: Sequence[int], num_output: int = 
     """What the model says without any cache."""
     driver = CacheDriver(options, is_enabled=False)
     return driver.run(prompt, num_output).output
-
-
-def memory_store(quota_bytes: int | None = None) -> MemoryBlockStore:
-    return MemoryBlockStore(quota_bytes)

@@ -26,7 +26,8 @@ from domain.ids import RequestId
 from domain.prefix.record import Record
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.lmdb_store import open_store
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("killed")
 QUOTA_BYTES, QUEUE_BYTES, BATCH_BYTES = 512 << 20, 1 << 20, 100_000
@@ -41,7 +42,7 @@ def prompt(number: int) -> list[Record]:
     return chain(INFO, random.randint(2, 24), seed=number, size_bytes=random.choice([300, 20_000, 90_000]))
 
 
-class Acknowledging(EventList):
+class Acknowledging(RecordingEvents):
     """Tells the pipe what is stored: so many more records of a prompt."""
 
     def __init__(self, pipe: int) -> None:
@@ -100,7 +101,7 @@ def kill_once(path: Path, first: int, random: Random) -> tuple[dict[int, int], d
 
 def check(path: Path, computed: dict[int, int], stored: dict[int, int]) -> int:
     """Returns how many blocks are there that nobody was told of."""
-    events = EventList()
+    events = RecordingEvents()
     store = open_store(path, events, quota_bytes=QUOTA_BYTES)
     try:
         report = store.check_integrity(payloads=True)

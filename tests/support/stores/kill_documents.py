@@ -7,7 +7,7 @@ from random import Random
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from domain.request.document import Document, DocumentKey, Owner
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 QUOTA_BYTES = 8 << 20
 
@@ -18,11 +18,11 @@ def numbered(number: int) -> Document:
     return Document(DocumentKey(Owner("alice"), "response", str(number)), body, "demo", 1_700_000_000 * 10**9)
 
 
-def open_documents(path: Path, events: EventList | None = None, **options: object) -> SqliteDocumentStore:
+def open_documents(path: Path, events: RecordingEvents | None = None, **options: object) -> SqliteDocumentStore:
     """In the folder `path`."""
     quota_bytes = options.pop("quota_bytes", QUOTA_BYTES)
     clock = options.pop("clock", None) or FakeClock()
-    return SqliteDocumentStore(path / "documents.sqlite", quota_bytes, events or EventList(), clock, **options)  # type: ignore[arg-type]
+    return SqliteDocumentStore(path / "documents.sqlite", quota_bytes, events or RecordingEvents(), clock, **options)  # type: ignore[arg-type]
 
 
 def main(path: Path) -> None:

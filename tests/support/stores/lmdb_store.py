@@ -6,19 +6,19 @@ from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 PAUSE_S = 60.0
 
 
 def open_store(
-    path: Path, events: EventList | None = None, clock: FakeClock | None = None, **options: object
+    path: Path, events: RecordingEvents | None = None, clock: FakeClock | None = None, **options: object
 ) -> LmdbBlockStore:
     """`options`: of LmdbOptions; the quota is 32 MiB without one."""
     chosen = LmdbOptions(**{"quota_bytes": 32 << 20, "pause_s": PAUSE_S, **options})  # type: ignore[arg-type]
-    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), clock or FakeClock())
+    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or RecordingEvents(), clock or FakeClock())
 
 
-def faults(events: EventList) -> list[str]:
+def faults(events: RecordingEvents) -> list[str]:
     """Returns the kinds of the faults, in order."""
-    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
+    return [event.kind for event in events.of(StoreFault)]

@@ -27,8 +27,9 @@ from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store
 from tests.support.processes.processes import finish, start
 from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 from tests.support.stores.volatile_disk import VolatileDisk
+from tests.support.telemetry.recording import RecordingEvents
 
 TIGHT_BYTES, ROOMY_BYTES = 1 << 20, 64 << 20
 # Never evicted by those after them: together they stay far below the tight quota.
@@ -59,7 +60,7 @@ class Life:
 
     def open(self, quota: ByteSize | None = None) -> None:
         settings = StoreSettings(dir=str(self._path), quota=quota)
-        self._store = open_lmdb_store(settings, EventList(), self._clock)
+        self._store = open_lmdb_store(settings, RecordingEvents(), self._clock)
         self._say("open", 0)
 
     @property
@@ -138,7 +139,7 @@ class Promise:
 
 def check(folder: Path, promise: Promise, life: str) -> str:
     """What became of the store; AssertionError when that breaks a promise."""
-    path, events = folder / "store", EventList()
+    path, events = folder / "store", RecordingEvents()
     options = LmdbOptions(TIGHT_BYTES if is_tight(life) else ROOMY_BYTES, num_threads=1)
     quota = path / "quota"
     assert not quota.exists() or json.loads(quota.read_text())["quota_bytes"] > 0

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from random import Random
-from threading import Lock
 
-from application.events import Event
 from application.ports.block_store import BlockStore
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -23,22 +21,6 @@ from domain.prefix.record import (
 )
 
 BLOCK_TOKENS = 16
-
-
-class EventList:
-    """An EventSink that remembers."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        with self._lock:
-            self.events.append(event)
-
-    def of(self, kind: type) -> list[Event]:
-        with self._lock:
-            return [event for event in self.events if isinstance(event, kind)]
 
 
 def namespace_of(name: str) -> NamespaceInfo:

@@ -78,7 +78,7 @@ class FaultBench:
         return self.loop.tokens(id, WAIT_S)
 
     def fault_names(self) -> set[str]:
-        return {event.where for event in self.inbox.events.of("FaultObserved")}  # type: ignore[union-attr]
+        return {event.where for event in self.inbox.events.of("FaultObserved")}
 
     def check_idle(self) -> None:
         """Nothing is left of any request. Only when all have ended."""

@@ -1,6 +1,7 @@
 """A sink that remembers everything it was given."""
 
 import threading
+from typing import Any
 
 from application.events import Event
 
@@ -16,7 +17,7 @@ class RecordingEvents:
         with self._lock:
             self.events.append(event)
 
-    def of(self, name: str) -> list[Event]:
-        """Events of one class, by its name."""
+    def of(self, kind: type | str) -> list[Any]:
+        """Events of one class, or of the class of this name."""
         with self._lock:
-            return [event for event in self.events if type(event).__name__ == name]
+            return [event for event in self.events if kind in (type(event), type(event).__name__)]

@@ -16,7 +16,8 @@ from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.memory.ledger import MemoryReading
 from interfaces.composition.store import build_store, open_lmdb_store, quota_bytes, store_dir
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of
+from tests.support.stores.store_records import chain, keys_of, namespace_of
+from tests.support.telemetry.recording import RecordingEvents
 
 QUOTA = ByteSize(num_bytes=8 << 20)
 
@@ -36,7 +37,7 @@ def test_the_default_quota_is_a_share_of_what_is_free(tmp_path: Path) -> None:
 
 
 def test_each_kind_builds_its_store(tmp_path: Path) -> None:
-    events = EventList()
+    events = RecordingEvents()
     assert build_store(StoreSettings(kind="off"), events, FakeClock()) is None
     assert isinstance(build_store(StoreSettings(kind="memory", quota=QUOTA), events, FakeClock()), MemoryBlockStore)
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA)
@@ -51,7 +52,7 @@ def test_a_server_goes_on_without_a_store_it_cannot_open(tmp_path: Path) -> None
     (tmp_path / "store").mkdir(mode=0o700)
     (tmp_path / "store" / "letter.txt").write_text("mine")
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA)
-    events = EventList()
+    events = RecordingEvents()
     assert build_store(settings, events, FakeClock()) is None
     (fault,) = events.of(StoreFault)
     assert isinstance(fault, StoreFault)
@@ -61,7 +62,7 @@ def test_a_server_goes_on_without_a_store_it_cannot_open(tmp_path: Path) -> None
 
 def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path) -> None:
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA)
-    first, clock, events = open_lmdb_store(settings, EventList(), FakeClock()), FakeClock(), EventList()
+    first, clock, events = open_lmdb_store(settings, RecordingEvents(), FakeClock()), FakeClock(), RecordingEvents()
     store, one = build_store(settings, events, clock), namespace_of("one")
     assert store is not None
     store.open_namespace(one)
@@ -79,25 +80,25 @@ def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path
     assert store.usage().quota_bytes == 8 << 20
     assert store.prepare(records)() is PutOutcome.STORED
     assert [space.info.model for space in store.usage().namespaces] == ["one"]
-    assert [(event.kind) for event in events.of(StoreFault) if isinstance(event, StoreFault)] == ["open_busy"]
+    assert [(event.kind) for event in events.of(StoreFault)] == ["open_busy"]
     assert events.of(StoreOpened) == [StoreOpened(int(5 * MAX_RETRY_S * 1e9), clock.now_ns())]
     store.close()
 
 
 def test_a_store_that_was_closed_is_not_tried_again(tmp_path: Path) -> None:
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA)
-    first, clock = open_lmdb_store(settings, EventList(), FakeClock()), FakeClock()
-    store = build_store(settings, EventList(), clock)
+    first, clock = open_lmdb_store(settings, RecordingEvents(), FakeClock()), FakeClock()
+    store = build_store(settings, RecordingEvents(), clock)
     assert store is not None
     store.close()
     first.close()
     clock.advance(MAX_RETRY_S)
     assert store.usage().quota_bytes == 0
-    open_lmdb_store(settings, EventList(), FakeClock()).close()
+    open_lmdb_store(settings, RecordingEvents(), FakeClock()).close()
 
 
 def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemMemory, "read", lambda _self: MemoryReading(1000, 900, 100))
-    store = build_store(StoreSettings(kind="memory", quota=ByteSize(share=0.25)), EventList(), FakeClock())
+    store = build_store(StoreSettings(kind="memory", quota=ByteSize(share=0.25)), RecordingEvents(), FakeClock())
     assert store is not None
     assert store.usage().quota_bytes == 250

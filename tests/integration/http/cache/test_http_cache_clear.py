@@ -15,7 +15,7 @@ from application.settings import CacheSettings
 from tests.support.http.cache_requests import CHAT, COMPLETIONS, PROMPT, WARM, complete
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.cli_process import run_cairn
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 CLEAR = "/v1/cache/clear"
 OPTIONS = FakeOptions(eos_every=0)
@@ -97,7 +97,7 @@ def test_what_is_not_understood_clears_nothing(body: Any) -> None:
 
 def test_the_command_asks_the_server_that_has_the_store(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    store = LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    store = LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), RecordingEvents(), FakeClock())
     with fake_service(OPTIONS, reuses=True, store=store) as service:
         reused(service)
         service.client.post("/v1/cache/warm", json={"prompt": PROMPT})

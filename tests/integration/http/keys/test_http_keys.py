@@ -126,7 +126,7 @@ class TestModels:
         error = response.json()["error"]
         assert (error["code"], error["param"]) == ("not_allowed", "model")
         assert error["message"] == f"the key 'bob' may not use the model '{DEFAULT_MODEL if model is None else model}'"
-        assert service.events.of("HttpRefused")[-1].reason == "not_allowed"  # type: ignore[attr-defined]
+        assert service.events.of("HttpRefused")[-1].reason == "not_allowed"
 
     @pytest.mark.parametrize(
         ("path", "body", "told"),

@@ -170,7 +170,7 @@ class TestBytes:
                 assert rest_of(second).startswith(b"HTTP/1.1 200 ")
             service.wait_until(lambda: bodies.held_bytes == 0, "nothing to be held")
             bodies.max_bytes = whole
-            assert [event.reason for event in service.events.of("HttpRefused")] == ["bodies_full"] * 2  # type: ignore[attr-defined]
+            assert [event.reason for event in service.events.of("HttpRefused")] == ["bodies_full"] * 2
 
     def test_who_leaves_in_the_middle_of_a_body_holds_nothing(self, patient: FakeService) -> None:
         with connected(patient) as client:
@@ -190,7 +190,7 @@ class TestBytes:
             answers = rest_of(client)
             assert answers.startswith(b"HTTP/1.1 200 OK\r\n")
             assert answers.count(b"HTTP/1.1") == 1
-            assert [event.reason for event in service.events.of("HttpRefused")] == ["pipelined"]  # type: ignore[attr-defined]
+            assert [event.reason for event in service.events.of("HttpRefused")] == ["pipelined"]
 
 
 def test_a_client_that_leaves_with_requests_still_unread_cancels_the_one_that_runs(
@@ -205,7 +205,7 @@ def test_a_client_that_leaves_with_requests_still_unread_cancels_the_one_that_ru
         service.wait_until(lambda: num_connections(service) == 0, "the connection to be gone")
         gate.open()
         service.wait_until_idle()
-        assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]  # type: ignore[attr-defined]
+        assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]
     assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -260,7 +260,7 @@ def num_connections(service: FakeService) -> int:
 def await_cut(service: FakeService) -> None:
     """Of the one client who does not read. By what is told of it: a busy machine may see no connection before."""
     service.wait_until(lambda: bool(service.events.of("HttpRefused")), "the client to be given up")
-    assert [event.reason for event in service.events.of("HttpRefused")] == ["write_timeout"]  # type: ignore[attr-defined]
+    assert [event.reason for event in service.events.of("HttpRefused")] == ["write_timeout"]
     service.wait_until(lambda: num_connections(service) == 0, "the connection to be cut")
 
 

@@ -128,7 +128,7 @@ def test_nothing_of_it_was_submitted(service: FakeService) -> None:
     num_queued = len(service.events.of("RequestQueued"))
     refused(service, "/v1/completions")
     assert len(service.events.of("RequestQueued")) == num_queued
-    assert service.events.of("RequestRefused")[-1].error_code == "prefill_memory_exceeded"  # type: ignore[attr-defined]
+    assert service.events.of("RequestRefused")[-1].error_code == "prefill_memory_exceeded"
 
 
 @pytest.mark.parametrize("case", _bodies(""))

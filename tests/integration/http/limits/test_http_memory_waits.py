@@ -51,14 +51,14 @@ def test_after_a_stated_time_it_fails_and_says_when_to_come_back(path: str) -> N
         assert b"\r\nretry-after: 10" in head
         guard.is_open = True
         assert service.client.post(path, json=BODIES[path]).status_code == 200
-        assert [event.error_code for event in service.events.of("RequestEnded")] == ["memory_busy", None]  # type: ignore[attr-defined]
+        assert [event.error_code for event in service.events.of("RequestEnded")] == ["memory_busy", None]
 
 
 def test_it_is_seen_what_is_waited_for() -> None:
     with waiting("/v1/chat/completions") as (service, guard, client):
         ready = service.client.get("/health/ready").json()
         assert (ready["status"], ready["waiting"], ready["waiting_for"]) == ("ready", 1, {"memory": 1})
-        assert [event.reason for event in service.events.of("RequestWaits")] == ["memory"]  # type: ignore[attr-defined]
+        assert [event.reason for event in service.events.of("RequestWaits")] == ["memory"]
         guard.is_open = True
         service.loop.wake()
         client.read_until(b'"finish_reason":"stop"')

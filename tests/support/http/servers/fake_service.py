@@ -1,7 +1,5 @@
 """A whole server on the toy engine, listening on a real socket, with every part within a test's reach."""
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -48,7 +46,6 @@ from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.engine_entry import new_event_loop
 from interfaces.http.answering import event_stream
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -58,11 +55,10 @@ from interfaces.http.services import Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.servers.lent_app import lent_app
-from tests.support.http.servers.quick_uvicorn import stop_quickly
+from tests.support.http.servers.live_service import running
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
 
-stop_quickly()
 DEFAULT_MODEL = "fake-attention"
 
 # What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.
@@ -240,33 +236,25 @@ def fake_service(
         keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)
     server = HttpServer(settings, connections)
     with lent_app(services, settings, dialects, keys) as app:
-        started = threading.Event()
 
-        async def serve() -> None:
+        async def serve(started: Callable[[str], None]) -> None:
             loop.start(requests.receive)
             try:
-                await server.serve(app, lambda _url: started.set(), requests.cut_off)
+                await server.serve(app, started, requests.cut_off)
             finally:
                 assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 
-        def run() -> None:
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(serve())
-
-        thread = threading.Thread(target=run, name="http")
-        thread.start()
         try:
-            assert started.wait(PATIENCE_S), "the server did not start"
             # No https, so no certificates are read: that takes as long as many a test.
-            with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client:
+            with (
+                running(server, serve),
+                httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client,
+            ):
                 service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
                 yield service
                 service.wait_until_idle()
         finally:
-            server.stop()
-            thread.join(PATIENCE_S)
             encoder.close()
             kept.close(PATIENCE_S)
             pool.close()
-            assert not thread.is_alive(), "the server did not stop"
-            assert not loop.status().is_alive, "the compute thread did not end"
+        assert not loop.status().is_alive, "the compute thread did not end"

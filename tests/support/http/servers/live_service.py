@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from application.settings import Settings
 from interfaces.composition.engine_entry import new_event_loop
@@ -23,29 +24,22 @@ class LiveService:
 
 
 @contextmanager
-def live_service(settings: Settings, **overrides: object) -> Iterator[LiveService]:
-    """Serve until the block ends; the default model is loaded when it begins. `overrides`: as for build_service."""
-    server = HttpServer(settings.server)
-    service = build_service(settings, **overrides)
-    started = threading.Event()
-    problems: list[BaseException] = []
+def running(server: HttpServer, serve: Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """`serve` on an event loop of its own thread, from when it has called what it is given until the block ends.
 
-    async def serve() -> None:
+    Raises what `serve` raised before that.
+    """
+    started, problems = threading.Event(), list[BaseException]()
+
+    def run() -> None:
         try:
-            await service.start()
-            await service.ready()
-            await server.serve(service.app, lambda _url: started.set(), service.container.requests().cut_off)
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(serve(lambda _url: started.set()))
         except BaseException as error:
             problems.append(error)
             raise
         finally:
-            server.close()
             started.set()
-            assert await service.stop(PATIENCE_S), "the compute thread did not end"
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve())
 
     thread = threading.Thread(target=run, name="http")
     thread.start()
@@ -53,8 +47,27 @@ def live_service(settings: Settings, **overrides: object) -> Iterator[LiveServic
         assert started.wait(PATIENCE_S), "the server did not start"
         if problems:
             raise AssertionError("the server did not start") from problems[0]
-        yield LiveService(service, server.base_url)
+        yield
     finally:
         server.stop()
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@contextmanager
+def live_service(settings: Settings, **overrides: object) -> Iterator[LiveService]:
+    """Serve until the block ends; the default model is loaded when it begins. `overrides`: as for build_service."""
+    server = HttpServer(settings.server)
+    service = build_service(settings, **overrides)
+
+    async def serve(started: Callable[[str], None]) -> None:
+        try:
+            await service.start()
+            await service.ready()
+            await server.serve(service.app, started, service.container.requests().cut_off)
+        finally:
+            server.close()
+            assert await service.stop(PATIENCE_S), "the compute thread did not end"
+
+    with running(server, serve):
+        yield LiveService(service, server.base_url)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake import LAYOUTS, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
 from application.ports.state_access import LeftState
 from application.services.prefix.live_tier import LiveState
 from domain.id_row import IdRow
@@ -14,7 +15,7 @@ from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid, ForkKind, ForkPoint
 from domain.prefix.record import Namespace
-from tests.support.stores.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
+from tests.support.stores.cache_driver import GRID, VOCAB, CacheDriver, plain_answer
 
 TOY = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 HYBRID = replace(TOY, layout=LAYOUTS["hybrid"])
@@ -46,7 +47,7 @@ def test_the_next_turn_goes_on_where_the_answer_ended(layout: str) -> None:
 
 
 def test_nothing_is_fetched_for_it() -> None:
-    driver = driver_of(store=memory_store())
+    driver = driver_of(store=MemoryBlockStore())
     driver.run(next_turn(driver))
     assert not driver.events.of("StateRestored")
 
@@ -229,7 +230,7 @@ def test_it_ends_with_its_model() -> None:
 def test_a_store_that_lacks_its_blocks_gets_them() -> None:
     """Computed for a request that must not be stored, and gone on from by one that may."""
     for hot_bytes in (0, ALL):
-        store = memory_store()
+        store = MemoryBlockStore()
         driver = driver_of(store=store, hot_bytes=hot_bytes)
         prompt = next_turn(driver, persist=False)
         assert not store.usage().stored_bytes

@@ -17,7 +17,8 @@ from domain.prefix.record import HostPayload, Record, RecordKey, StatePayload
 from tests.support.processes.lanes import HeldLane, InlineLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
 from tests.support.stores.stepped_writer import SteppedWriter
-from tests.support.stores.store_records import EventList, chain, keys_of, namespace_of
+from tests.support.stores.store_records import chain, keys_of, namespace_of
+from tests.support.telemetry.recording import RecordingEvents
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 NUM_READS = 5
@@ -94,7 +95,7 @@ BOTH = frozenset({FIRST, SECOND})
 
 
 def fetched(
-    device: Device, events: EventList, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]] = ()
+    device: Device, events: RecordingEvents, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]] = ()
 ) -> Sequence[Record | None]:
     store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
@@ -106,7 +107,7 @@ def fetched(
 
 
 def test_every_payload_is_uploaded_and_nothing_else_changes() -> None:
-    events = EventList()
+    events = RecordingEvents()
     found = fetched(Device(), events, [*keys_of(BLOCKS[:2]), keys_of(chain(INFO, 4))[3]])
     assert found[2] is None
     for record, block in zip(found[:2], BLOCKS, strict=False):
@@ -121,18 +122,18 @@ def test_every_payload_is_uploaded_and_nothing_else_changes() -> None:
 
 def test_only_the_groups_asked_for_are_uploaded() -> None:
     device = Device()
-    (found,) = fetched(device, EventList(), keys_of(BLOCKS[:1]), [frozenset({SECOND})])
+    (found,) = fetched(device, RecordingEvents(), keys_of(BLOCKS[:1]), [frozenset({SECOND})])
     assert found is not None
     assert set(found.groups) == {SECOND}
     assert device.num_uploaded == 1
 
 
 def test_a_read_that_cannot_be_uploaded_is_given_as_it_is_and_that_is_counted() -> None:
-    events = EventList()
+    events = RecordingEvents()
     found = fetched(Device(room=3), events, keys_of(BLOCKS))
     uploaded = [
         [isinstance(one.groups[index], Uploaded) for index in (FIRST, SECOND)] for one in found if one is not None
     ]
     assert uploaded == [[False, False]] * 3
-    faults = [event for event in events.of(FaultObserved) if isinstance(event, FaultObserved)]
+    faults = events.of(FaultObserved)
     assert [(fault.where, fault.message) for fault in faults] == [("prefix.land", "MemoryError: no room on the device")]

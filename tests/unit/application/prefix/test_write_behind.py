@@ -14,7 +14,8 @@ from domain.ids import RequestId
 from domain.prefix.record import NamespaceInfo, Record
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.gated_store import GatedStore
-from tests.support.stores.store_records import EventList, chain, held, keys_of, namespace_of, snapshot
+from tests.support.stores.store_records import chain, held, keys_of, namespace_of, snapshot
+from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
 WAIT_S = PATIENCE_S
@@ -34,7 +35,7 @@ def balance(writer: WriteBehind) -> None:
 
 
 def test_what_is_offered_is_stored_in_order_and_reported() -> None:
-    store, events = MemoryBlockStore(), EventList()
+    store, events = MemoryBlockStore(), RecordingEvents()
     writer = WriteBehind(store, events, FakeClock(), max_bytes=1 << 20)
     blocks = chain(INFO, 6)
     assert all(writer.offer(INFO, [record]) for record in blocks)
@@ -48,7 +49,7 @@ def test_what_is_offered_is_stored_in_order_and_reported() -> None:
 
 
 def test_a_full_queue_drops_the_rest_of_a_chain_and_nothing_else(gated: GatedStore) -> None:
-    events = EventList()
+    events = RecordingEvents()
     blocks, other = chain(INFO, 6), chain(namespace_of("two"), 1, size_bytes=64)
     size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
     writer = WriteBehind(gated, events, FakeClock(), max_bytes=3 * size_bytes + 500)
@@ -73,7 +74,7 @@ def test_a_full_queue_drops_the_rest_of_a_chain_and_nothing_else(gated: GatedSto
 
 
 def test_waiting_offers_are_written_together(gated: GatedStore) -> None:
-    writer = WriteBehind(gated, EventList(), FakeClock(), max_bytes=1 << 20)
+    writer = WriteBehind(gated, RecordingEvents(), FakeClock(), max_bytes=1 << 20)
     blocks = chain(INFO, 9)
     assert writer.offer(INFO, blocks[:1])
     assert gated.entered.wait(WAIT_S)
@@ -85,7 +86,7 @@ def test_waiting_offers_are_written_together(gated: GatedStore) -> None:
 
 
 def test_one_bad_offer_does_not_take_the_others_with_it(gated: GatedStore) -> None:
-    events = EventList()
+    events = RecordingEvents()
     writer = WriteBehind(gated, events, FakeClock(), max_bytes=1 << 20)
     good, orphans = chain(INFO, 3), chain(INFO, 3, seed=9)[1:]
     assert writer.offer(INFO, good[:1])
@@ -102,7 +103,7 @@ def test_one_bad_offer_does_not_take_the_others_with_it(gated: GatedStore) -> No
 
 
 def test_shutdown_says_what_it_could_not_write(gated: GatedStore) -> None:
-    events = EventList()
+    events = RecordingEvents()
     writer = WriteBehind(gated, events, FakeClock(), max_bytes=1 << 20)
     blocks = chain(INFO, 5)
     assert writer.offer(INFO, blocks[:1])
@@ -132,19 +133,19 @@ def test_a_store_that_raises_is_reported_and_does_not_end_the_thread() -> None:
             self.flushed.set()
             raise OSError(5, "a bad disk")
 
-    store, events = RaisingStore(), EventList()
+    store, events = RaisingStore(), RecordingEvents()
     writer = WriteBehind(store, events, FakeClock(), max_bytes=1 << 20, idle_s=0.01)
     assert store.flushed.wait(WAIT_S)
     assert writer.offer(INFO, chain(INFO, 1))
     assert writer.offer(INFO, chain(INFO, 1, seed=2))
     assert writer.close(WAIT_S).dropped == {"failed": 2}
-    told = {(event.kind, event.message) for event in events.of(StoreFault) if isinstance(event, StoreFault)}
+    told = {(event.kind, event.message) for event in events.of(StoreFault)}
     expected = {"ValueError: no name", "RuntimeError: a defect", "OSError: [Errno 5] a bad disk"}
     assert told == {("contract", message) for message in expected}
 
 
 def test_more_than_the_whole_queue_is_taken_when_it_is_empty() -> None:
-    writer = WriteBehind(MemoryBlockStore(), EventList(), FakeClock(), max_bytes=10)
+    writer = WriteBehind(MemoryBlockStore(), RecordingEvents(), FakeClock(), max_bytes=10)
     assert writer.offer(INFO, chain(INFO, 3))
     assert writer.close(WAIT_S).persisted == 3
 
@@ -157,13 +158,13 @@ def test_idle_time_writes_out_what_the_store_holds_back() -> None:
             self.flushed.set()
 
     store = CountingStore()
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, idle_s=0.01)
+    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 20, idle_s=0.01)
     assert store.flushed.wait(WAIT_S)
     writer.close(WAIT_S)
 
 
 def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
-    events, clock, asked = EventList(), FakeClock(), RequestId("r")
+    events, clock, asked = RecordingEvents(), FakeClock(), RequestId("r")
     blocks = chain(INFO, 3)
     size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
     writer = WriteBehind(gated, events, clock, max_bytes=2 * size_bytes)
@@ -179,12 +180,12 @@ def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated:
     assert events.of(RecordsDropped) == [
         RecordsDropped(1, size_bytes, "queue_full", offered_ns, asked, was_offered=False)
     ]
-    persisted = [one for one in events.of(RecordsPersisted) if isinstance(one, RecordsPersisted)]
+    persisted = events.of(RecordsPersisted)
     assert [(one.id, one.offered_ns, one.at_ns) for one in persisted] == [(asked, offered_ns, clock.now_ns())] * 2
 
 
 def test_what_is_dropped_after_it_was_offered_says_so() -> None:
-    events = EventList()
+    events = RecordingEvents()
     writer = WriteBehind(MemoryBlockStore(), events, FakeClock(), max_bytes=1 << 20)
     assert writer.offer(INFO, chain(INFO, 2)[1:], RequestId("r"))  # without its parent
     writer.close(WAIT_S)
@@ -237,7 +238,12 @@ def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_
     blocks = chain(INFO, 8)
     size_bytes = blocks[0].raw_bytes
     writer = WriteBehind(
-        store, EventList(), FakeClock(), max_bytes=40 * size_bytes, batch_bytes=size_bytes, ahead_bytes=3 * size_bytes
+        store,
+        RecordingEvents(),
+        FakeClock(),
+        max_bytes=40 * size_bytes,
+        batch_bytes=size_bytes,
+        ahead_bytes=3 * size_bytes,
     )
     assert writer.offer(INFO, blocks[:1])
     store.await_put()
@@ -260,7 +266,7 @@ def test_one_batch_is_prepared_while_another_is_written_however_large_they_are()
     """A chunk's blocks come together, and may be more than what is to be prepared ahead."""
     store = AheadStore()
     blocks = chain(INFO, 4)
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, batch_bytes=1, ahead_bytes=1)
+    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 20, batch_bytes=1, ahead_bytes=1)
     assert all(writer.offer(INFO, [record]) for record in blocks)
     store.offered.set()
     store.gate.set()
@@ -271,7 +277,7 @@ def test_one_batch_is_prepared_while_another_is_written_however_large_they_are()
 def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> None:
     store = AheadStore()
     blocks = chain(INFO, 5)
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, batch_bytes=1)
+    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 20, batch_bytes=1)
     assert all(writer.offer(INFO, [record]) for record in blocks)
     store.offered.set()
     store.await_put()

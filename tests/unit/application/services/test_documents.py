@@ -14,14 +14,14 @@ from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
 from domain.request.document import Document, DocumentKey
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 
 class HangingDocuments(SqliteDocumentStore):
     """Hangs in `get` and `put` while `goes_on` is not set. `is_asked`: `get` was called."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(None, 0, EventList(), clock, memory_bytes=1 << 20)
+        super().__init__(None, 0, RecordingEvents(), clock, memory_bytes=1 << 20)
         self.goes_on, self.is_asked = Event(), Event()
         self.goes_on.set()
         self.is_closed = False
@@ -42,7 +42,7 @@ class HangingDocuments(SqliteDocumentStore):
 
 class Bench:
     def __init__(self, timeout_s: float = PATIENCE_S) -> None:
-        self.clock, self.events = FakeClock(), EventList()
+        self.clock, self.events = FakeClock(), RecordingEvents()
         self.store = HangingDocuments(self.clock)
         self.num_opened = 0
         self.documents = Documents(self._open, self.events, self.clock, salt="own", timeout_s=timeout_s)
@@ -70,7 +70,7 @@ class Bench:
                 await asyncio.sleep(0.005)
 
     def lost(self) -> list[str]:
-        return [event.message for event in self.events.of(FaultObserved) if isinstance(event, FaultObserved)]
+        return [event.message for event in self.events.of(FaultObserved)]
 
 
 @pytest.fixture

@@ -93,10 +93,10 @@ class World:
             self.watch.check()
 
     def stuck(self) -> list[EngineStuck]:
-        return [event for event in self.events.events if isinstance(event, EngineStuck)]
+        return self.events.of(EngineStuck)
 
     def recovered(self) -> list[EngineRecovered]:
-        return [event for event in self.events.events if isinstance(event, EngineRecovered)]
+        return self.events.of(EngineRecovered)
 
 
 def test_a_step_that_does_not_end_is_reported_with_its_stack_within_a_second_of_the_time_set() -> None:

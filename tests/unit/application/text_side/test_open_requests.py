@@ -23,7 +23,7 @@ from tests.support.engines.scripted_engine import ADMITTED, ID, TextSide, text_o
 
 
 def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
-    return [(event.id, event.reason, event.usage) for event in side.recorded.events if isinstance(event, RequestEnded)]
+    return [(event.id, event.reason, event.usage) for event in side.recorded.of(RequestEnded)]
 
 
 def test_items_arrive_in_order_with_their_choice() -> None:
@@ -155,8 +155,8 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     assert text_of(sound.take()) == "y"
     assert names(side) == ["FaultObserved", "RequestEnded"]
     assert side.requests.num_open == 1
-    faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
-    messages = [event.error_message for event in side.recorded.events if isinstance(event, RequestEnded)]
+    faults = [event.message for event in side.recorded.of(FaultObserved)]
+    messages = [event.error_message for event in side.recorded.of(RequestEnded)]
     for told in (*faults, *messages, last[1].error.message):
         assert "UnicodeError" in told
         assert f"{Path(__file__).name}:" in told
@@ -171,7 +171,7 @@ def test_an_error_of_the_engine_is_the_clients_error() -> None:
     ((_, failed),) = answer.take()
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ServerUnavailable)
-    (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
+    (event,) = side.recorded.of(RequestEnded)
     assert (event.reason, event.error_code, event.error_message) == ("error", "server_unavailable", "it was unloaded")
 
 
@@ -193,7 +193,7 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_repo
     assert last.reason is FinishReason.TOOL_CALLS
     kinds = ("schema_mismatch", "unknown_tool")
     assert tuple(problem.kind.value for problem in last.call_problems) == kinds
-    (parsing,) = [event.parsing for event in side.recorded.events if isinstance(event, RequestEnded)]
+    (parsing,) = [event.parsing for event in side.recorded.of(RequestEnded)]
     assert parsing is not None
     assert (parsing.num_calls, parsing.problems, parsing.has_failed) == (2, kinds, False)
     assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]

@@ -22,7 +22,7 @@ from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.stores.sized_state import sized_record
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), step=StepCost(token_bytes=1))
 LIMITS = MemoryLimits(total_bytes=100_000, low_bytes=80_000, high_bytes=90_000, hard_bytes=95_000)
@@ -41,7 +41,7 @@ class Bench:
         *,
         host: FakeMemory | None = None,
     ) -> None:
-        self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), EventList()
+        self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), RecordingEvents()
         self.hot, live = HotTier(hot_bytes), LiveTier()
         self.ledger = live.memory
         self.queued_bytes = self.num_cleared = 0
@@ -74,7 +74,7 @@ class Bench:
         return self.guard.budget(views, {view.id: SHAPE for view in views})
 
     def actions(self) -> list[str]:
-        return [event.kind for event in self.events.of(PressureRelieved) if isinstance(event, PressureRelieved)]
+        return [event.kind for event in self.events.of(PressureRelieved)]
 
 
 def view(id: int, phase: Phase, num_computed: int, num_prompt: int, num_new: int = 100) -> SequenceView:
@@ -383,6 +383,6 @@ def test_a_model_has_what_the_others_leave():
 def test_loads_are_reported():
     bench = Bench()
     bench.load(900)
-    told = [event for event in bench.events.of(MemoryMeasured) if isinstance(event, MemoryMeasured)]
+    told = bench.events.of(MemoryMeasured)
     assert told[-1].ledger.weight_bytes == 900
     assert told[-1].level == 0

@@ -20,7 +20,7 @@ from domain.models.state_layout import StateLayout
 from domain.prefix.hashing import snapshot_key
 from domain.prefix.record import Record, SnapshotKey
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver
-from tests.support.stores.store_records import EventList
+from tests.support.telemetry.recording import RecordingEvents
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 SYSTEM = list(range(100, 100 + 2 * BLOCK))
@@ -41,7 +41,7 @@ def strangers(own: Record, count: int) -> list[Record]:
 
 
 def open_lmdb(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    return LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), RecordingEvents(), FakeClock())
 
 
 PLACES: dict[str, Callable[[Path], BlockStore | None]] = {"hot": lambda _: None, "lmdb": open_lmdb}
