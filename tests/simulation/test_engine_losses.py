@@ -19,7 +19,7 @@ from domain.request.request import FinishReason
 from tests.support.effort import scaled
 from tests.support.engines.engine_client import DRAFTING, EngineClient, hosted_toy, source
 from tests.support.engines.sync_engine import usage_of
-from tests.support.http.replay.eight_streams import (
+from tests.support.http.replay.all_streams import (
     NUM_CHOICES,
     STREAMS,
     check_same,

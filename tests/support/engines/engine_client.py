@@ -42,7 +42,7 @@ MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
 DRAFTING = ModelId("drafting")
 GATED, UNWRITTEN, DEADLY = ModelId("gated"), ModelId("unwritten"), ModelId("deadly")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
-STUCK_AFTER_S = 77.0
+STUCK_AFTER_S, EMBEDDING_SIZE = 77.0, 4
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def kill_the_process(operation: str, id: SequenceId | None, call: int) -> None:
 
 
 OPTIONS: Mapping[ModelId, FakeOptions] = {
-    MODEL: FakeOptions(eos_every=0),
-    DRAFTING: greedy_drafter(FakeOptions(eos_every=0)),
+    MODEL: FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE),
+    DRAFTING: greedy_drafter(FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE)),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
@@ -227,6 +227,7 @@ __all__ = (
     "BROKEN",
     "DEADLY",
     "DRAFTING",
+    "EMBEDDING_SIZE",
     "ENGINES",
     "FAILING",
     "GATED",

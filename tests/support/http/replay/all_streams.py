@@ -1,22 +1,31 @@
-"""Eight streams of every kind over an engine that may be lost: what they ask for, and what they must have been told."""
+"""Streams of every kind over an engine that may be lost: what they ask for, and what they must have been told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+
+import pytest
 
 from adapters.system.clock import SystemClock
 from application.ports.engine import Ended, MakeInstance, Tokens
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
+from domain.id_row import IdRow
+from domain.models.capability import Capability, PoolingProfile
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.pooling import Pooling
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.sampling import SamplingParams
-from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.request.stream import Admitted, Pooled, PrefillProgress, PromptLogprobs
 from tests.support.engines.engine_client import MODEL, EngineClient, source
 from tests.support.patience import PATIENCE_S
 
 DRAWN = SamplingParams(temperature=1.0)
 WORN = SamplingParams(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.6, num_logprobs=2)
+EMBED = Pooling(Capability.EMBED)
+ROWS = tuple(IdRow(range(start, start + 5 + start % 30)) for start in range(7, 200, 11))
 STREAMS: dict[str, dict[str, Any]] = {
+    "rows": {"text": "the beginning, " * 5, "num_tokens": 0, "pooling": EMBED, "rows": ROWS},
     "greedy": {"text": "one prompt, " * 9, "num_tokens": 30},
     "again": {"text": "one prompt, " * 9, "num_tokens": 12},
     "drawn": {"text": "another one", "num_tokens": 25, "sampling": DRAWN, "seed": 3},
@@ -31,7 +40,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     },
 }
 NUM_CHOICES = {id: asked.get("num_choices", 1) for id, asked in STREAMS.items()}
-ORDER = [Admitted, PromptLogprobs | PrefillProgress, Tokens, Ended]
+ORDER = [Admitted, PromptLogprobs | PrefillProgress, Tokens | Pooled, Ended]
 
 
 async def at_once(seconds: float) -> None:
@@ -59,7 +68,7 @@ def play(
         kept.append(client)
         engine.start(client.receive)
         try:
-            found = await engine.load(model or source(MODEL), LoadOptions())
+            found = await engine.load(model or source(MODEL), LoadOptions(pooling=PoolingProfile()))
             for id, asked in STREAMS.items():
                 client.submit(id, **asked, model=found.description.id, cache_salt=salt)
             await during(client)
@@ -82,6 +91,24 @@ def scores(client: EngineClient, id: str) -> list[Any]:
     return [score for item in client.items(id) if isinstance(item, PromptLogprobs) for score in item.scores]
 
 
+def values(client: EngineClient, id: str) -> dict[int, bytes]:
+    """Returns the values by row; no row was reported twice."""
+    found = dict[int, bytes]()
+    for item in client.items(id):
+        if isinstance(item, Pooled):
+            assert found.keys().isdisjoint(item.rows)
+            found |= dict(zip(item.rows, item.values, strict=True))
+    return found
+
+
+def assert_near(found: Mapping[int, bytes], expected: Mapping[int, bytes]) -> None:
+    """Asserts that the values of all rows are equal but for rounding: rows that were left have other batches."""
+    assert found.keys() == expected.keys()
+    for row, value in expected.items():
+        numbers = struct.unpack(f"<{len(value) // 4}f", value)
+        assert struct.unpack(f"<{len(numbers)}f", found[row]) == pytest.approx(numbers, abs=1e-5)
+
+
 def end_of(client: EngineClient, id: str, choice: int) -> Ended:
     (end,) = [item for item in client.items(id, choice) if isinstance(item, Ended)]
     return end
@@ -98,13 +125,16 @@ def check_told(client: EngineClient) -> None:
             places = [next(at for at, kind in enumerate(ORDER) if isinstance(item, kind)) for item in items]
             assert places == sorted(places)
             assert isinstance(items[-1], Ended)
+        values(client, id)
     assert client.num_left_queue == sum(NUM_CHOICES.values())
 
 
 def check_same(disturbed: EngineClient, calm: EngineClient) -> None:
     """Each choice has come to the same end by the same tokens."""
     check_told(disturbed)
+    assert len(values(calm, "rows")) == len(ROWS)
     for id, number in NUM_CHOICES.items():
+        assert_near(values(disturbed, id), values(calm, id))
         for choice in range(number):
             assert tokens(disturbed, id, choice) == tokens(calm, id, choice), (id, choice)
             end, expected = end_of(disturbed, id, choice), end_of(calm, id, choice)

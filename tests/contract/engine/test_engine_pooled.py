@@ -1,0 +1,88 @@
+"""The engine port's contract on vectors and scores: a prompt like any other, and one value a row."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from adapters.fake.model import FakeModel
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from application.ports.engine import Ended, Engine
+from domain.id_row import IdRow
+from domain.ids import ModelId, SequenceId
+from domain.models.capability import Capability
+from domain.models.model_card import ModelSource
+from domain.request.pooling import Pooling
+from domain.request.request import FinishReason
+from domain.request.stream import Admitted, Pooled, PrefillProgress
+from tests.support.engines.engine_client import EMBEDDING_SIZE, ENGINES, GATED, MODEL, EngineClient, with_engine
+from tests.support.http.replay.all_streams import EMBED, values
+
+Run: TypeAlias = Callable[..., None]
+PROMPT = "the question that all documents are to answer, "
+ROWS = tuple(FakeTokenizer().encode(text).token_ids for text in ("a bird", "a " * 30, "x", "the whole of it"))
+NUM_TOKENS = len(PROMPT) + sum(map(len, ROWS))
+
+
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES)
+def run(request: pytest.FixtureRequest) -> Run:
+    make: Callable[[], Engine] = request.param
+    return lambda work, *models: with_engine(make, work, *models)
+
+
+def expected(rows: tuple[IdRow, ...], pooling: Pooling, prompt: str = PROMPT) -> dict[int, bytes]:
+    """Returns the values of each whole text by itself."""
+    model = FakeModel(ModelSource(MODEL, "nowhere"), FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE))
+    model.open(SequenceId(0))
+    texts = [[*FakeTokenizer().encode(prompt).token_ids, *row] for row in rows]
+    return {number: model.pool(SequenceId(0), [text], pooling)[0] for number, text in enumerate(texts)}
+
+
+@pytest.mark.parametrize("pooling", [EMBED, Pooling(Capability.EMBED, dimensions=2), Pooling(Capability.SCORE)])
+def test_each_row_has_the_value_of_its_whole_text(run: Run, pooling: Pooling) -> None:
+    async def work(client: EngineClient) -> None:
+        client.submit("a", PROMPT, 0, pooling=pooling, rows=ROWS)
+        end = await client.end("a")
+        kinds = list(dict.fromkeys(type(item) for item in client.items("a")))
+        assert kinds == [Admitted, PrefillProgress, Pooled, Ended]
+        assert values(client, "a") == expected(ROWS, pooling)
+        assert (end.reason, end.usage.prompt_tokens, end.usage.completion_tokens) == (FinishReason.STOP, NUM_TOKENS, 0)
+
+    run(work)
+
+
+def test_a_prompt_that_was_computed_is_reused_whole(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        for id in ("first", "again"):
+            client.submit(id, PROMPT, 0, pooling=EMBED, rows=ROWS)
+            await client.end(id)
+        client.submit("chat", PROMPT + "and so on", 2)
+        reused = [(await client.end(id)).usage.reused_tokens for id in ("first", "again", "chat")]
+        assert reused == [0, len(PROMPT), len(PROMPT)]
+        assert values(client, "again") == values(client, "first")
+
+    run(work)
+
+
+def test_texts_without_a_common_beginning_have_no_prompt(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        client.submit("a", "", 0, pooling=EMBED, rows=ROWS)
+        end = await client.end("a")
+        assert isinstance(client.items("a")[0], Admitted)
+        assert values(client, "a") == expected(ROWS, EMBED, "")
+        assert end.usage.prompt_tokens == NUM_TOKENS - len(PROMPT)
+
+    run(work)
+
+
+def test_a_model_that_does_not_pool_ends_the_request_with_an_error(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        client.submit("a", "", 0, pooling=EMBED, rows=ROWS, model=GATED)
+        client.submit("chat", "x", 2, model=GATED)
+        error = (await client.end("a")).error
+        assert error is not None
+        assert error.message == "this model cannot embed"
+        assert len(await client.tokens("chat")) == 2
+
+    run(work, ModelId(GATED))
