@@ -4,13 +4,14 @@ Bytes are tokens. It never asks for more than can be: what is alone is preempted
 enough for any one sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
+from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import WAITING
-from domain.scheduling.step_values import SequenceView, StepBudget
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.guards import UnboundedGuard
 
 MAX_LONELY = 2
@@ -19,8 +20,8 @@ MAX_LONELY = 2
 class ScriptedGuard(UnboundedGuard):
     """`num_preempting`: budgets that wanted bytes back. `is_pausing`: nobody is admitted just now."""
 
-    def __init__(self, random: Random, total_bytes: int) -> None:
-        super().__init__()
+    def __init__(self, random: Random, total_bytes: int, steps: StepLimits) -> None:
+        super().__init__(steps)
         self._random = random
         self._total_bytes = total_bytes
         self._pause = 0
@@ -33,6 +34,10 @@ class ScriptedGuard(UnboundedGuard):
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         return num_prompt + num_new
+
+    def pack(self, shape: MemoryShape, num_prompt: int, lengths: Sequence[int], rows: Iterable[int]) -> RowBatches:
+        """Rows take no memory here: beside a prompt they might need more than there is."""
+        return super().pack(MemoryShape(), num_prompt, lengths, rows)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         assert shapes.keys() == {view.id for view in views}

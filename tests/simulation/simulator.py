@@ -1,6 +1,7 @@
 """Plays a random workload against a simulated server and checks every answer. One seed, one run, always the same."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,19 +14,23 @@ from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
+from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
+from domain.request.pooling import Pooling
 from domain.request.request import FinishReason, choice_id, choice_seed
 from domain.request.sampling import SamplingParams
-from domain.request.stream import Admitted
+from domain.request.stream import Admitted, Pooled
 from domain.scheduling.plan_step import next_prompt_chunk
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import StepLimits
 from tests.simulation.bound import Promise, ReuseBound
-from tests.simulation.workload import SALTS, Conversation, Workload
+from tests.simulation.workload import SALTS, VOCAB, Conversation, Workload
 from tests.simulation.world import World, draw_plan
 from tests.support.engines.drafters import KnowingDrafter
 from tests.support.engines.sync_engine import tokens_of, usage_of
 from tests.support.stores.store_records import empty
+
+EMBED = Pooling(Capability.EMBED)
 
 
 @dataclass
@@ -108,14 +113,27 @@ class Simulation:
             cache_salt=talk.salt,
             num_choices=random.choice((1, 1, 1, 2, 4)),
         )
-        submission = self._predicted(submission)
-        promise = self._bound.promise(submission)
+        submission = self._pooled(submission) if random.random() < 0.2 else self._predicted(submission)
+        promise = self._bound.promise(looked_up(submission))
         for choice in range(submission.num_choices):
             asked = Asked(talk, submission, choice, promise)
             self._asked[asked.id] = asked
-            self._bound.submitted(asked.id, submission)
+            self._bound.submitted(asked.id, looked_up(submission))
         self._world.add(submission)
         self.counts["submitted"] += submission.num_choices
+
+    def _pooled(self, submission: Submission) -> Submission:
+        """Rows behind the prompt instead of an answer, or behind none."""
+        random = self._random
+        lengths = [random.randint(1, 40) for _ in range(random.randint(1, 8))]
+        return replace(
+            submission,
+            prompt=EncodedPrompt(IdRow()) if random.random() < 0.1 else submission.prompt,
+            max_new_tokens=0,
+            num_choices=1,
+            pooling=EMBED,
+            rows=tuple(IdRow(random.randrange(VOCAB) for _ in range(length)) for length in lengths),
+        )
 
     def _predicted(self, submission: Submission) -> Submission:
         """The request, perhaps without drafts, or with a prediction that is right but for a token. Shows the answers to
@@ -244,17 +262,18 @@ class Simulation:
                 self._check_answer(asked, items, is_stopping=is_stopping)
 
     def _check_answer(self, asked: Asked, items: list[EngineItem], *, is_stopping: bool) -> None:
-        submission, last = asked.submission, items[-1]
+        submission, bounded, last = asked.submission, looked_up(asked.submission), items[-1]
         output, expected = tokens_of(items)[: asked.stopped_at], self._plain_answer(asked.submission, asked.choice)
+        values = self._check_values(asked, items)
         assert output == expected[: len(output)], f"{asked.id} got a wrong token"
         assert isinstance(last, Ended)
         if last.error is not None:
             assert is_stopping or self._world.num_injected, last.error
-            self._bound.ended(asked.id, submission, output, is_complete=False, num_reused=0)
+            self._bound.ended(asked.id, bounded, output, is_complete=False, num_reused=0)
             self.counts["failed"] += 1
             return
         usage = usage_of(items)
-        assert usage.prompt_tokens == len(submission.prompt.token_ids)
+        assert usage.prompt_tokens == submission.num_prompt_tokens
         assert usage.completion_tokens == len(output)
         assert usage.num_rejected >= 0
         assert asked.stopped_at is not None or usage.num_accepted < max(1, len(output)), "more drafted than put out"
@@ -266,7 +285,7 @@ class Simulation:
         if told:
             assert told[0].reused == usage.reused
             self._check_accounting(asked, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
-            allowance = self._bound.allowance(asked.id, submission)
+            allowance = self._bound.allowance(asked.id, bounded)
             assert usage.reused_tokens <= allowance, "more was reused than there was to share"
             promise = asked.promise
             if self._bound.holds(promise):
@@ -274,11 +293,13 @@ class Simulation:
                 self.counts["promised tokens"] += promise.tokens
         assert asked.stopped_at is None or last.reason is FinishReason.STOP
         is_complete = last.reason is not FinishReason.CANCELLED and asked.stopped_at is None
-        self._bound.ended(asked.id, submission, output, is_complete=is_complete, num_reused=usage.reused_tokens)
+        self._bound.ended(asked.id, bounded, output, is_complete=is_complete, num_reused=usage.reused_tokens)
         if is_complete:
             assert output == expected
+            assert values == len(submission.rows)
             self._workload.answered(asked.talk, output)
             self.counts["finished"] += 1
+            self.counts["rows"] += values
         self.counts["prompt tokens"] += usage.prompt_tokens
         self.counts["reused tokens"] += usage.reused_tokens
         self.counts["tokens taken over"] += usage.reused.get("live", 0)
@@ -290,7 +311,7 @@ class Simulation:
             if isinstance(event, PrefillChunkComputed) and event.id == asked.id
         ]
         computed = sum(chunk.end - chunk.start for chunk in chunks if not chunk.is_resumed)
-        end = len(asked.submission.prompt.token_ids)
+        end = asked.submission.num_prompt_tokens
         preemptions = [
             event for event in self._world.events.events if isinstance(event, RequestPreempted) and event.id == asked.id
         ]
@@ -298,14 +319,45 @@ class Simulation:
         is_whole = is_whole and not preemptions
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
+    def _check_values(self, asked: Asked, items: list[EngineItem]) -> int:
+        """Returns the number of rows that were reported, each once, with the value of its whole text."""
+        submission, found = asked.submission, dict[int, bytes]()
+        for item in items:
+            if isinstance(item, Pooled):
+                assert found.keys().isdisjoint(item.rows)
+                found |= dict(zip(item.rows, item.values, strict=True))
+        if found:
+            expected = plain_values(self.plan.models[submission.model], submission, self.plan.limits)
+            assert found.items() <= dict(enumerate(expected)).items(), f"{asked.id} got a wrong value"
+        return len(found)
+
     def _plain_answer(self, submission: Submission, choice: int) -> list[int]:
         """Returns the answer of a server without any cache or draft."""
+        if submission.pooling is not None:
+            return []
         seed = choice_seed(submission.seed, choice)
         key = (submission.model, submission.prompt.token_ids, submission.max_new_tokens, submission.sampling, seed)
         if key not in self._plain:
             options = self.plan.models[submission.model]
             self._plain[key] = plain_answer(options, submission, seed, self.plan.limits)
         return self._plain[key]
+
+
+def looked_up(submission: Submission) -> Submission:
+    """Returns the request as its prefix counts: with a token more, so that the whole prompt of a pooled one does."""
+    return replace(submission, prompt=submission.prompt.followed_by(submission.rows[0][:1] if submission.rows else ()))
+
+
+def plain_values(options: FakeOptions, submission: Submission, limits: StepLimits) -> Sequence[bytes]:
+    """The same model alone: the prompt in the canonical chunks, and each row behind it."""
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
+    id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
+    model.open(id)
+    while at < len(tokens):
+        end = next_prompt_chunk(at, len(tokens), limits, gives_token=False)
+        model.prefill(id, tokens[at:end])
+        at = end
+    return [value for row in submission.rows for value in model.pool(id, [row], EMBED)]
 
 
 def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits: StepLimits) -> list[int]:

@@ -82,7 +82,10 @@ def test_a_seed_always_plays_the_same_run() -> None:
 
 
 def test_runs_have_the_lives_that_went_wrong_once() -> None:
-    """Restored and left before computing; preempted while others wait for what they compute; drafts of each kind."""
+    """Restored and left before computing; preempted while others wait for what they compute; drafts of each kind; rows
+    behind a prompt."""
     counts = sum((played(seed) for seed in range(8)), Counter[str]())
     drafted = ("accepted ngram", "accepted mtp", "accepted prediction", "rejected")
-    assert all(counts[kind] for kind in ("left restored", "preempted", "followed", "tokens taken over", *drafted))
+    assert all(
+        counts[kind] for kind in ("left restored", "preempted", "rows", "followed", "tokens taken over", *drafted)
+    )

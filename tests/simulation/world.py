@@ -70,6 +70,7 @@ def draw_plan(random: Random) -> Plan:
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
+    base = replace(base, embedding_size=2)
     base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
     if random.random() < 0.5:  # with few tokens an answer repeats what was said, and lookup finds it
         base = replace(base, alphabet=range(random.choice((2, VOCAB))), width_costs=CHEAP)
@@ -180,12 +181,14 @@ class World:
         self.cache = PrefixCache(self.tiers, BlockGrid(BLOCK, GRID, plan.is_exact))
         self.num_wakes = 0
         self.cache.wake_with(self._wake)
-        self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
+        self.guard = None
+        if plan.guarded_bytes is not None:
+            self.guard = ScriptedGuard(random, plan.guarded_bytes, plan.limits)
         waits = QueueWaits(math.inf)
         self.loop = EngineLoop(
             batcher=batcher,
             prefix_cache=self.cache,
-            guard=self.guard or UnboundedGuard(),
+            guard=self.guard or UnboundedGuard(plan.limits),
             limits=plan.limits,
             waits=waits,
         )

@@ -27,6 +27,7 @@ class CachedSequence(Lookup):
     """A SequenceCache of a model whose state can be captured."""
 
     _capture: StateCapture | None = None
+    _was_taken_over = False
 
     @property
     def chain(self) -> BlockChain | None:
@@ -122,6 +123,7 @@ class CachedSequence(Lookup):
 
     def _continue(self, resume: Resume, live: LiveState) -> int:
         """Continues from the live state that was taken over."""
+        self._was_taken_over = True
         position = resume.live_position
         match = match_with_live(resume.match, position, resume.chain, self._rules.grid)
         self._explain(resume.chain, match, {self._tiers.live.name: position})
@@ -195,8 +197,9 @@ class CachedSequence(Lookup):
         return start
 
     def _leave(self, model: StateAccess, capture: StateCapture) -> bool:
-        """Leaves the state in the live tier. Returns False when the sequence is still open."""
-        if capture.position == capture.start:
+        """Leaves the state in the live tier, unless all of it was copied from records. Returns False when the sequence
+        is still open."""
+        if capture.position == capture.start and not self._was_taken_over:
             return False
         before = {fork.position for fork in self._forks if fork.kind in BEFORE_ANSWER}
         last = capture.chain.num_prompt - 1

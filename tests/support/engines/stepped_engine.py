@@ -14,6 +14,7 @@ from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
@@ -66,6 +67,7 @@ class SteppedEngine:
         reuses: bool = True,
         limits: StepLimits | None = None,
         waits: QueueWaits | None = None,
+        live_bytes: int = 0,
     ) -> None:
         limits = limits or StepLimits(4, GRID, GRID)
         self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(limits), InlineLane()
@@ -73,7 +75,7 @@ class SteppedEngine:
         self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
         batcher = EventBatcher(self.clock)
         batcher.connect(self._receive)
-        tiers = PrefixTiers(HotTier(1 << 28), StoreTier(self.clock, batcher), hashing=lane)
+        tiers = PrefixTiers(HotTier(1 << 28), StoreTier(self.clock, batcher), live=LiveTier(live_bytes), hashing=lane)
         self.cache = PrefixCache(tiers, BlockGrid(BLOCK, GRID), is_enabled=reuses)
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
         self.loop = EngineLoop(

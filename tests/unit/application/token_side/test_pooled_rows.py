@@ -18,17 +18,15 @@ from domain.models.state_layout import StateLayout
 from domain.request.pooling import Pooling
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled
-from domain.scheduling.step_values import StepLimits
-from tests.support.engines.stepped_engine import GRID, SteppedEngine
+from tests.support.engines.stepped_engine import SteppedEngine
 
 EMBED = Pooling(Capability.EMBED)
 PROMPT = range(100, 175)
 ROWS = tuple(IdRow(range(start, start + length)) for start, length in ((1, 9), (50, 3), (90, 20), (200, 1), (30, 9)))
 
 
-def engine(layout: StateLayout = ATTENTION, **options: Any) -> SteppedEngine:
-    limits = StepLimits(4, GRID, GRID)
-    return SteppedEngine(FakeOptions(layout=layout, eos_every=0, embedding_size=4, **options), limits=limits)
+def engine(layout: StateLayout = ATTENTION, live_bytes: int = 0, **options: Any) -> SteppedEngine:
+    return SteppedEngine(FakeOptions(layout=layout, eos_every=0, embedding_size=4, **options), live_bytes=live_bytes)
 
 
 def submit(engine: SteppedEngine, id: str, prompt: Sequence[int] = PROMPT, **changes: Any) -> None:
@@ -91,6 +89,14 @@ def test_a_second_request_with_the_same_prompt_computes_none_of_it(layout: State
         assert values(pooled, id) == alone(layout)
     reused = [pooled.end(id).usage.reused_tokens for id in ("first", "second", "third")]
     assert reused == [0, len(PROMPT), len(PROMPT)]
+
+
+def test_a_state_is_left_for_the_next_request_although_nothing_was_computed_on_it() -> None:
+    pooled = engine(live_bytes=1 << 20)
+    for id in ("first", "second", "third"):
+        submit(pooled, id)
+        pooled.run()
+    assert [pooled.end(id).usage.reused.get("live", 0) for id in ("second", "third")] == [len(PROMPT)] * 2
 
 
 def test_requests_that_arrive_together_compute_their_prompt_once() -> None:
