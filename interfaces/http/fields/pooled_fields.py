@@ -21,7 +21,7 @@ class PooledFields(Struct, kw_only=True):
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     service_tier: Annotated[str | None, mapped("`flex`: others go first")] = None
     store: Annotated[
-        bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
+        bool | None, supported("Cairn's own: true keeps what is computed for this request in the store as well")
     ] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     user: Annotated[Any, ignored("keys distinguish clients")] = None
@@ -34,7 +34,7 @@ class PooledFields(Struct, kw_only=True):
     def request(self, context: RequestContext, prefix: str, prompt: PooledPrompt, **fields: Any) -> GenerationRequest:
         """Returns the request of a body: see `new_request`. Raises InvalidRequest."""
         refuse_unsupported(self)
-        common: dict[str, Any] = {"persist": self.store is not False, "priority": tier_priority(self.service_tier)}
+        common: dict[str, Any] = {"persist": self.store is True, "priority": tier_priority(self.service_tier)}
         return new_request(self, context, prefix, prompt, **common, **fields)
 
 

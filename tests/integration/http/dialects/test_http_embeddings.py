@@ -14,6 +14,7 @@ from adapters.fake.engine import FakeModels
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed
 from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
@@ -226,6 +227,14 @@ class TestReuse:
         for salt in ("one", "two"):
             usage = post(service, "/v1/embeddings", input=document, cache_salt=salt)["usage"]
             assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_what_is_computed_is_stored_only_where_that_is_asked_for() -> None:
+    with fake_service(by_model={MODEL: OPTIONS}, models=MODELS, reuses=True, store=MemoryBlockStore(None)) as service:
+        for store, is_offered in ((None, False), (True, True)):
+            post(service, "/v1/embeddings", input=f"{store} is what it says. " * 40, store=store)
+            service.wait_until_idle()
+            assert bool(service.events.of("RecordsOffered")) is is_offered
 
 
 class TestCapabilities:
