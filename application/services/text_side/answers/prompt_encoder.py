@@ -57,7 +57,7 @@ class PromptEncoder:
         """Returns the texts of a PooledPrompt, grouped. Raises as `text_groups.encode_texts` does."""
         prompt = request.prompt
         assert isinstance(prompt, PooledPrompt)
-        lane = self._lane_of(sum(map(len, prompt.texts)) + MESSAGE_CHARS * len(prompt.texts))
+        lane = self._lane_of(sum(map(len, (*prompt.texts, *prompt.queries))) + MESSAGE_CHARS * len(prompt.texts))
         return await lane.run(encode_texts, prompt, model, request.cache_salt)
 
     async def predicted(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> IdRow:
