@@ -46,6 +46,7 @@ from domain.prefix.prompt_content import EncodedPrompt  # noqa: E402
 from domain.request.sampling import SamplingParams  # noqa: E402
 from domain.scheduling.sequence import Sequence as TokenSequence  # noqa: E402
 from domain.speculation.drafter import Drafter  # noqa: E402
+from domain.speculation.gain import MOST_ROWS, WIDTHS  # noqa: E402
 from domain.speculation.lookup import Proposal  # noqa: E402
 from interfaces.cli.bench.client import Timeline  # noqa: E402
 from tests.support.engines.finish_load import finish_load  # noqa: E402
@@ -53,7 +54,6 @@ from tests.support.engines.sync_engine import submission  # noqa: E402
 
 FILE_TOKENS, NUM_EDITS = 1000, 5
 NOVEL_TOKENS = 256
-WIDTHS = (1, 2, 3, 5, 9)
 RIGHT = 0.7
 CHUNK = 512
 
@@ -204,8 +204,7 @@ class ScriptedDrafts(SequenceDrafts):
         done = len(self._output_ids)
         following = self._answer[done : done + 1 + depth]
         guesses = [token if self._chance.random() < RIGHT else (token + 1) % self._size for token in following[1:]]
-        self._proposal = Proposal((*following[:1], *guesses), Drafter.NGRAM, RIGHT)
-        return self._proposal
+        return Proposal((*following[:1], *guesses), Drafter.NGRAM, RIGHT)
 
 
 class Scripted:
@@ -280,8 +279,8 @@ def scripted(options: argparse.Namespace, results: Results) -> None:
         costs = model.description.width_costs
         if costs is None:
             raise SystemExit("this model verifies no drafts")
-        for num_rows in costs.rows:
-            by_width = {width: round(costs.cost(num_rows, width), 2) for width in costs.widths}
+        for num_rows, pass_ms in zip((1, MOST_ROWS), costs.pass_ms, strict=False):
+            by_width = {width: round(cost, 2) for width, cost in zip(WIDTHS, pass_ms, strict=False)}
             results.add("costs", rows=num_rows, refeeds=costs.refeeds, pass_ms=by_width)
             print(f"{num_rows} rows, ms by width: {by_width}", flush=True)
         bench = Scripted(model, options.context, results)

@@ -70,7 +70,7 @@ class FakeModel:
             decode_mode=options.decode_mode,
             memory=options.memory,
             speculation=speculation,
-            own_drafter=Drafter.HEAD if options.drafter is not None else None,
+            own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,
             width_costs=options.width_costs,
             embedding_size=options.embedding_size,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
@@ -218,7 +218,7 @@ class FakeModel:
             state = self._begin("decode", id)
             if state.start is None:
                 raise RuntimeError(f"sequence {id} has not started to decode")
-            proposal, is_own = self._proposed(state, state.start, draft)
+            proposal, drafter = self._proposed(state, state.start, draft)
             start = state.start
             given = self._verify(state, start, proposal) if proposal else [self._next(state, start)]
         except DomainError as error:
@@ -226,7 +226,7 @@ class FakeModel:
             return DecodeResult(id, error=error)
         tokens, logprobs = zip(*given, strict=True)
         found = tuple(logprob for logprob in logprobs if logprob is not None)
-        return DecodeResult(id, tokens, found, None, len(proposal), is_own and bool(proposal))
+        return DecodeResult(id, tokens, found, None, len(proposal), drafter if proposal else None)
 
     def _next(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         before = state.position
@@ -239,20 +239,19 @@ class FakeModel:
             self._settle(state, state.position - before)
         return given
 
-    def _proposed(self, state: _State, start: DecodeStart, draft: Draft | None) -> tuple[Sequence[int], bool]:
-        """Returns the tokens to verify behind the next one, which is chosen if it was not, and whether the toy's own
-        drafter proposed them."""
+    def _proposed(self, state: _State, start: DecodeStart, draft: Draft | None) -> tuple[Sequence[int], Drafter | None]:
+        """Returns the tokens to verify behind the next one, which is chosen if it was not, and their drafter."""
         if draft is None:
-            return (), False
+            return (), None
         if state.ahead is None:
             state.ahead = self._step(state, start)
         next_id, ends, own = state.ahead[0], start.eos_token_ids, self._options.drafter
         found: Sequence[int] = draft.token_ids[1:] if draft.token_ids[:1] == (next_id,) else ()
-        is_own = not found and bool(draft.depth) and own is not None
-        if is_own and own is not None:
-            found = own([*start.prompt_ids, *state.output_ids, next_id])[: draft.depth]
+        drafter = draft.drafter
+        if not found and draft.depth and own is not None:
+            found, drafter = own([*start.prompt_ids, *state.output_ids, next_id])[: draft.depth], Drafter.HEAD
         size = self._options.vocab_size if next_id not in ends else 0
-        return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, found)), is_own
+        return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, found)), drafter
 
     def _verify(
         self, state: _State, start: DecodeStart, proposal: Sequence[int]

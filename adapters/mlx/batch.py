@@ -112,7 +112,7 @@ class DecodeGroup:
         `drafts`: one a row, of one length, each in the vocabulary and without a token that ends the answer."""
         given = [_waiting_of(self)]
         try:
-            rollback = Rollback(self.caches, self.rows[0].position)
+            rollback = Rollback(self.caches)
             proposed = mx.stack([token_array(draft) for draft in drafts])
             tokens = mx.concatenate([given[0].fed, proposed], axis=1)
             logits = self._pass(tokens)
@@ -134,19 +134,12 @@ class DecodeGroup:
         """Returns `depth` tokens that the model's own drafter expects behind each row's waiting one. Waits for them. An
         error is stored on the rows, and the tokens are none."""
         try:
-            found = propose(_waiting_of(self).fed, self.caches, self.rows[0].position, depth, self._sampler.draft)
+            found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft)
             flat = read_back(mx.flatten(found)).tolist()
             return [flat[start : start + depth] for start in range(0, len(flat), depth)]
         except Exception as error:  # the drafter's state may be ahead of the others
             self._fail(ComputeFailed(f"drafting failed: {error}"))
             return [[] for _ in self.rows]
-
-    def try_width(self, width: int) -> None:
-        """Computes what the verification of an accepted draft computes, on any tokens, and waits for it: to measure."""
-        logits = self._pass(mx.broadcast_to(_waiting_of(self).fed, (len(self.rows), width)))
-        for index in range(width):
-            self._queue_choice(logits[:, index])
-            _waiting_of(self).read()
 
     def finish_step(self) -> None:
         """If a grammar constrains some row: lets it accept the tokens that were fed, and chooses the next ones with the

@@ -15,35 +15,39 @@ from application.ports.compute import DecodeResult, Draft
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.models.model_card import DecodeMode
+from domain.models.model_card import DecodeMode, ModelDescription
 from domain.request.stream import TokenLogprob
+from domain.speculation.drafter import Drafter
 
 
 class _Proposal(NamedTuple):
-    """The tokens to verify behind a row's waiting one. `is_own`: the model's own drafter proposed them."""
+    """The tokens to verify behind a row's waiting one, and their drafter."""
 
-    token_ids: Sequence[int]
-    is_own: bool = False
+    token_ids: Sequence[int] = ()
+    drafter: Drafter | None = None
 
 
-_NO_PROPOSAL = _Proposal(())
+_NO_PROPOSAL = _Proposal()
+
+
+class _Step(NamedTuple):
+    """One group's step. `given`: the tokens of each position that was fed. `proposals`: one a row; empty if the step
+    verified none."""
+
+    rows: tuple[Row, ...]
+    given: Sequence[Sampled]
+    proposals: Sequence[_Proposal] = ()
 
 
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
     def __init__(
-        self,
-        forward: Forward,
-        clear_spare: Callable[[], None],
-        mode: DecodeMode,
-        vocab_size: int,
-        propose: Propose | None = None,
+        self, model: ModelDescription, forward: Forward, propose: Propose, clear_spare: Callable[[], None]
     ) -> None:
-        """`clear_spare`: returns freed memory to the system if there is much of it. `propose`: the model's own drafter;
-        None without one."""
-        self._forward, self._clear_spare, self._mode = forward, clear_spare, mode
-        self._vocab_size, self._propose = vocab_size, propose
+        """`propose`: called if the model has a drafter of its own. `clear_spare`: returns freed memory to the system if
+        there is much of it."""
+        self._model, self._forward, self._propose, self._clear_spare = model, forward, propose, clear_spare
 
     def step(self, rows: Sequence[Row], memory: MemoryShape, drafts: Mapping[SequenceId, Draft]) -> list[DecodeResult]:
         """Returns the next tokens of each row, in order. A row that failed has an error instead, and no group any more;
@@ -59,16 +63,12 @@ class Decoder:
         proposals = {group: found for group in groups if (found := self._proposed(group, drafts))}
         plain = [group for group in groups if group not in proposals and group.waiting is not None]
         # Queue every group's next step before reading any: the device computes while results are delivered.
-        steps = [(tuple(group.rows), [group.advance()]) for group in plain]
+        steps = [_Step(tuple(group.rows), [group.advance()]) for group in plain]
         for group in plain:
             group.finish_step()
-        verified: dict[SequenceId, _Proposal] = {}
         for group, found in proposals.items():
-            verified |= {row.id: one for row, one in zip(group.rows, found, strict=True)}
-            steps.append((tuple(group.rows), group.verify([one.token_ids for one in found])))
-        results: dict[SequenceId, DecodeResult] = {}
-        for members, given in [*steps, *firsts]:
-            results |= _read(members, given, verified)
+            steps.append(_Step(tuple(group.rows), group.verify([one.token_ids for one in found]), found))
+        results = {result.id: result for step in (*steps, *firsts) for result in _read(step)}
         return [results.get(row.id) or DecodeResult(row.id, error=row.failure) for row in rows]
 
     def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[_Proposal]:
@@ -84,23 +84,24 @@ class Decoder:
             return []
         given = [drafts[row.id] for row in group.rows]
         found = [
-            self._valid(row, draft.token_ids[1:]) if draft.token_ids[:1] == (token,) else _NO_PROPOSAL
+            self._valid(row, draft.token_ids[1:], draft.drafter) if draft.token_ids[:1] == (token,) else _NO_PROPOSAL
             for row, draft, token in zip(group.rows, given, waiting, strict=True)
         ]
         depth = min((draft.depth for draft, had in zip(given, found, strict=True) if not had.token_ids), default=0)
-        if depth and self._propose is not None:
+        own_drafter = self._model.own_drafter
+        if depth and own_drafter is not None:
             own = group.propose(self._propose, depth)
             found = [
-                had if had.token_ids else self._valid(row, ids, is_own=True)
+                had if had.token_ids else self._valid(row, ids, own_drafter)
                 for row, had, ids in zip(group.rows, found, own, strict=True)
             ]
         width = min((len(one.token_ids) for one in found), default=0)
-        return [_Proposal(one.token_ids[:width], one.is_own) for one in found] if width else []
+        return [_Proposal(one.token_ids[:width], one.drafter) for one in found] if width else []
 
-    def _valid(self, row: Row, token_ids: Sequence[int], *, is_own: bool = False) -> _Proposal:
+    def _valid(self, row: Row, token_ids: Sequence[int], drafter: Drafter) -> _Proposal:
         """The tokens up to one that is invalid or ends the answer."""
-        ends = _ends_of(row)
-        return _Proposal(tuple(takewhile(lambda id: 0 <= id < self._vocab_size and id not in ends, token_ids)), is_own)
+        size, ends = self._model.vocab_size, _ends_of(row)
+        return _Proposal(tuple(takewhile(lambda id: 0 <= id < size and id not in ends, token_ids)), drafter)
 
     def _started(self, rows: Sequence[Row]) -> list[Row]:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
@@ -123,7 +124,8 @@ class Decoder:
             unnamed = [row for row in group.rows if row.id not in named]
             if unnamed and group.waiting is not None:  # a lost group has no rows to split
                 group.split(unnamed)
-        return join_groups(groups, memory) if len(groups) > 1 and self._mode is DecodeMode.BATCHED else groups
+        may_join = len(groups) > 1 and self._model.decode_mode is DecodeMode.BATCHED
+        return join_groups(groups, memory) if may_join else groups
 
 
 def groups_of(rows: Iterable[Row]) -> list[DecodeGroup]:
@@ -147,27 +149,25 @@ def _ends_of(row: Row) -> frozenset[int]:
     return row.sampler.end_ids if row.sampler is not None else frozenset()
 
 
-def _take_first(row: Row) -> tuple[tuple[Row, ...], list[Sampled]]:
+def _take_first(row: Row) -> _Step:
     if row.first is None:
         raise RuntimeError(f"sequence {row.id} has not started to decode")
     row.is_first_out = True
-    return (row,), [row.first]
+    return _Step((row,), [row.first])
 
 
-def _read(
-    rows: Sequence[Row], given: Sequence[Sampled], verified: Mapping[SequenceId, _Proposal]
-) -> dict[SequenceId, DecodeResult]:
-    """Returns the results of one group's step. `given`: the tokens of each position that was fed."""
+def _read(step: _Step) -> list[DecodeResult]:
+    """Returns the results of one group's step."""
     try:
-        read = [sampled.read() for sampled in given]
+        tokens, logprobs = zip(*[sampled.read() for sampled in step.given], strict=True)
     except Exception as error:
-        return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
-    results: dict[SequenceId, DecodeResult] = {}
-    for index, (row, *tokens) in enumerate(zip(rows, *(tokens for tokens, _ in read), strict=True)):
+        return [DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in step.rows]
+    results: list[DecodeResult] = []
+    for index, (row, *given) in enumerate(zip(step.rows, *tokens, strict=True)):
         asked: list[TokenLogprob] = []
-        for _, logprobs in read:
-            if index in logprobs:
-                asked.append(logprobs[index])
-        draft = verified.get(row.id, _NO_PROPOSAL)
-        results[row.id] = DecodeResult(row.id, (*tokens,), (*asked,), None, len(draft.token_ids), draft.is_own)
+        for found in logprobs:  # a comprehension is a call a row
+            if index in found:
+                asked += (found[index],)
+        proposed, drafter = step.proposals[index] if step.proposals else _NO_PROPOSAL
+        results.append(DecodeResult(row.id, (*given,), (*asked,), None, len(proposed), drafter))
     return results

@@ -65,10 +65,7 @@ class MlxModel:
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
-        propose = None if description.own_drafter is None else self._propose
-        self._decoder = Decoder(
-            self._forward, self._clear_spare, description.decode_mode, description.vocab_size, propose
-        )
+        self._decoder = Decoder(description, self._forward, self._propose, self._clear_spare)
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -150,22 +147,8 @@ class MlxModel:
         self._meter.loaded(chunk, peaks)
         self._description = replace(self._description, memory=self._meter.shape)
 
-    def try_pass(self, ids: Sequence[SequenceId], width: int) -> bool:
-        """Computes a pass of `width` tokens of sequences that decode together, and waits for it; False if they do not.
-        For measuring: the sequences are of no other use."""
-        (group, *others) = groups_of([self._rows[id] for id in ids])
-        if others or len(group.rows) != len(ids):
-            return False
-        group.try_width(width)
-        return True
-
-    def try_drafting(self, id: SequenceId, depth: int) -> None:
-        """Lets the model's own drafter propose, and drops the tokens: for measuring."""
-        (group,) = groups_of([self._rows[id]])
-        group.propose(self._propose, depth)
-
-    def set_costs(self, costs: WidthCosts) -> None:
-        """Describes the model with the costs of its passes, which were measured."""
+    def set_costs(self, costs: WidthCosts | None) -> None:
+        """Describes the model with the costs of its passes, which were measured; without them it does not draft."""
         self._description = replace(self._description, width_costs=costs)
 
     def start_decode(
@@ -304,8 +287,8 @@ class MlxModel:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
 
-    def _propose(self, tokens: mx.array, caches: Caches, position: int, depth: int, choose: Choose) -> mx.array:
-        return cast(DraftingNetwork, self._network).propose(tokens, caches, position, depth, choose)
+    def _propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose) -> mx.array:
+        return cast(DraftingNetwork, self._network).propose(tokens, caches, depth, choose)
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
         return cast(mx.array, self._network(tokens, cache=caches))

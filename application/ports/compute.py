@@ -43,6 +43,7 @@ from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.request.pooling import Pooling
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
+from domain.speculation.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,13 @@ class Draft:
 
     `token_ids`: the first of them are compared with tokens that the adapter has chosen already and did not give yet;
     if one differs, the draft is void. Ids outside the vocabulary and tokens that end the answer cut it short.
-    `depth`: most tokens that the model's own drafter proposes if `token_ids` is empty or void; 0 for none.
+    `drafter`: proposed them. `depth`: most tokens that the model's own drafter proposes if `token_ids` is empty or
+    void; 0 for none.
     """
 
     token_ids: tuple[int, ...] = ()
     depth: int = 0
+    drafter: Drafter = Drafter.NGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class DecodeResult:
     """One sequence's outcome of one decode step: one token or several, or the error that ended it.
 
     `logprobs`: one for each token where `num_logprobs` asked for them, else empty. `num_proposed`: draft tokens that
-    were verified, of which `num_accepted` are among `token_ids`. `is_own_draft`: the model's own drafter proposed them.
+    were verified, of which `num_accepted` are among `token_ids`. `drafter`: proposed them; None for a plain step.
     """
 
     id: SequenceId
@@ -93,7 +96,7 @@ class DecodeResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     error: DomainError | None = None
     num_proposed: int = 0
-    is_own_draft: bool = False
+    drafter: Drafter | None = None
 
     @property
     def num_accepted(self) -> int:

@@ -1,220 +1,140 @@
-"""The decision how far to draft: measured costs, expected tokens, and a bound on what wrong drafts may cost.
+"""The decision how far to draft: by measured costs, and by the probability that drafted tokens are accepted.
 
 A pass of width 1+K verifies K drafted tokens of every row. All rows of a group take the acceptance of the worst one, so
 position i is accepted with the product over the rows of p^i. The depth with the most expected tokens per millisecond is
-chosen, if it beats plain decoding by `MARGIN`.
+chosen, if it beats plain decoding by `MARGIN`. Both sides follow what is observed:
 
-Estimates may be wrong for any length of time, so a *credit* bounds their cost, whatever is accepted: a draft is only
-verified if the credit covers its complete rejection. Plain decoding earns `ALLOWANCE` of a step for each step, accepted
-drafts earn what they save, and no more than `MOST_CREDIT` is kept. What is above `PROBE_CREDIT` pays for probes of one
-token where the estimate advises against drafting: a success earns credit, so the next step probes again and drafting
-turns on within a few steps; after failures a probe's cost has to be earned first.
+    acceptance    a moving average; that of the model's own drafter rises while it is not used, so it is tried again
+    costs         measured at load on short sequences, corrected by the durations of steps
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import accumulate, pairwise
-from math import inf, isfinite, prod
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf, isfinite
 
 MOST_ROWS = 4
 """The most sequences that draft together: more of them seldom have drafts at the same time, and all take the acceptance
 of the worst."""
 
+WIDTHS = (1, 2, 3, 5, 9, 17)
+"""The widths (tokens a row) whose passes are measured. Another one costs what the next larger one does."""
+
 MARGIN = 1.05
-ALLOWANCE = 0.01
-MOST_CREDIT = 4.0
-"""In plain steps. With ALLOWANCE it bounds the cost of drafts that are all wrong to 2 % of 400 tokens."""
+OWN_PRIOR = 0.75
+"""The first estimate for a multi-token-prediction head or a draft model."""
 
-PROBE_CREDIT = MOST_CREDIT / 2
+WEIGHT, RISE = 1 / 16, 1 / 1024
+"""The share of one observation in an estimate of acceptance, and by which an unused one rises towards 1. A larger
+weight ends drafting by chance where it pays. Trying again costs 16 / 1024 of the time at most."""
 
-MOST_FACTOR, LEARNT_STEPS, FORGOTTEN_STEPS = 8.0, 8, 256
-"""A step with a draft counts as at most so many times the table's cost, a plain one as twice what it was lately, since
-it may wait for other work; an average over so many steps corrects the table; and after so many plain steps the
-correction is mostly forgotten."""
+LEARNT_STEPS, FORGOTTEN_STEPS, MOST_OVER = 8, 512, 4.0
+"""A correction of the costs is an average over so many steps, and is mostly forgotten after so many without a draft.
+One step counts as at most so many times its cost, since it may have waited for other work."""
+
+
+def observed(probability: float, num_proposed: int, num_accepted: int) -> float:
+    """Returns the estimated probability that a position is accepted, given that all before it were, after a draft:
+    moved by its accepted positions, and by the first rejected one if there is one."""
+    for _ in range(num_accepted):
+        probability += WEIGHT * (1 - probability)
+    return probability if num_accepted >= num_proposed else probability * (1 - WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class WidthCosts:
-    """The milliseconds of a forward pass by number of rows and width (tokens a row), as measured while the model was
-    loaded. Build it by `measured`.
+    """The milliseconds of a forward pass by number of rows and width. Build it by `measured`.
 
-    `rows`, `widths`: ascending, both from 1. `pass_ms`: for each of `rows` the cost at each of `widths`. `draft_ms`:
+    `pass_ms`: for one row and, if it was measured, for 2 to MOST_ROWS: the costs of the first of WIDTHS. `draft_ms`:
     one token drafted for each row by the model's own drafter (a head or a draft model). `refeeds`: after a rejection
-    the waiting token and the accepted ones are computed once more, in a further pass (models with recurrent or windowed
-    state).
+    the waiting token and the accepted ones are computed once more (models with recurrent or windowed state).
     """
 
-    rows: tuple[int, ...]
-    widths: tuple[int, ...]
     pass_ms: tuple[tuple[float, ...], ...]
     draft_ms: float = 0.0
     refeeds: bool = False
 
     @classmethod
     def measured(
-        cls, pass_ms: Mapping[tuple[int, int], float], *, draft_ms: float = 0.0, refeeds: bool = False
+        cls, pass_ms: Sequence[Sequence[float]], *, draft_ms: float = 0.0, refeeds: bool = False
     ) -> "WidthCosts":
-        """Returns the table of measurements by (rows, width), which must be a whole grid that begins at (1, 1).
-
-        Noise is corrected in favour of plain decoding: a plain step costs no more than any wider pass or one of more
-        rows, and another pass no less than any narrower one or one of fewer rows. Raises ValueError for a grid with
-        holes or a cost that is not a positive number.
-        """
-        rows, widths = (tuple(sorted({key[axis] for key in pass_ms})) for axis in (0, 1))
-        if not pass_ms or (rows[0], widths[0]) != (1, 1) or len(pass_ms) != len(rows) * len(widths):
-            raise ValueError("pass_ms must hold every pair of its rows and widths, each from 1")
-        if not all(isfinite(cost) and cost > 0 for cost in pass_ms.values()) or not 0 <= draft_ms < inf:
+        """Returns the table of measurements. Noise is corrected in favour of plain decoding: a plain step costs no more
+        than any wider pass, and another pass no less than any narrower one. Raises ValueError for too few or too many
+        measurements, and for a cost that is not a positive number."""
+        if not 1 <= len(pass_ms) <= 2 or not all(1 <= len(costs) <= len(WIDTHS) for costs in pass_ms):
+            raise ValueError("pass_ms must hold the costs of WIDTHS for one row, and may for several")
+        if not all(isfinite(cost) and cost > 0 for costs in pass_ms for cost in costs) or not 0 <= draft_ms < inf:
             raise ValueError("costs must be positive numbers of milliseconds")
-        grid = [[pass_ms[row, width] for width in widths] for row in rows]
-        plain = list(accumulate((min(costs) for costs in reversed(grid)), min))[::-1]
-        wider = [[0.0] * (len(widths) - 1)]
-        for first, costs in zip(plain, grid, strict=True):
-            rising = accumulate(costs[1:], max, initial=first)
-            wider.append([max(pair) for pair in zip(list(rising)[1:], wider[-1], strict=True)])
-        return cls(
-            rows,
-            widths,
-            tuple((first, *costs) for first, costs in zip(plain, wider[1:], strict=True)),
-            draft_ms,
-            refeeds,
-        )
+        rising = (accumulate((min(costs), *costs[1:]), max) for costs in pass_ms)
+        return cls(tuple(map(tuple, rising)), draft_ms, refeeds)
 
     @property
     def most_depth(self) -> int:
         """The largest depth whose width was measured."""
-        return self.widths[-1] - 1
-
-    def scaled(self, factor: float) -> "WidthCosts":
-        """Returns the costs with every pass of a draft dearer by `factor`."""
-        passes = tuple((first, *(cost * factor for cost in wider)) for first, *wider in self.pass_ms)
-        return replace(self, pass_ms=passes, draft_ms=self.draft_ms * factor)
+        return WIDTHS[len(self.pass_ms[0]) - 1] - 1
 
     def cost(self, rows: int, width: int) -> float:
-        """Returns the milliseconds of a pass, interpolated; infinite beyond the rows and widths that were measured."""
-        if not 1 <= rows <= self.rows[-1] or not 1 <= width <= self.widths[-1]:
+        """Returns the milliseconds of a pass; infinite beyond the rows and widths that were measured."""
+        index = bisect_left(WIDTHS, width)
+        if not 1 <= rows <= (1, MOST_ROWS)[len(self.pass_ms) - 1]:
             return inf
-        return _by_width(self, rows)[width - 1]
-
-
-class Outlook(NamedTuple):
-    """The prospect of a draft of `depth` tokens: expected tokens a row, expected cost, and the largest loss against
-    plain decoding, in milliseconds."""
-
-    depth: int
-    tokens: float
-    cost_ms: float
-    loss_ms: float
-
-
-def outlooks(
-    costs: WidthCosts, probabilities: Sequence[float], most: int, *, is_drafting: bool = False
-) -> Iterator[Outlook]:
-    """Yields the outlook of each depth from 1 to `most`, as far as widths were measured; none beyond the measured rows.
-
-    `probabilities`: of each row of the group, that a position is accepted. `is_drafting`: the model's own drafter
-    proposes the tokens of any row, so they cost `draft_ms` each.
-    """
-    rows, probability = len(probabilities), prod(probabilities)
-    if not 1 <= rows <= costs.rows[-1]:
-        return
-    passes = _by_width(costs, rows)
-    plain, tokens, reach, refed, largest_refeed = passes[0], 1.0, 1.0, 0.0, 0.0
-    for depth in range(1, min(most, costs.most_depth) + 1):
-        if costs.refeeds:  # the rejection after depth-1 accepted tokens, which computes them again
-            refeed = passes[depth - 1]
-            refed += reach * (1 - probability) * refeed
-            largest_refeed = max(largest_refeed, refeed - (depth - 1) * plain)
-        reach *= probability
-        tokens += reach
-        cost = passes[depth] + depth * costs.draft_ms * is_drafting
-        yield Outlook(depth, tokens, cost + refed, cost + largest_refeed - plain)
-
-
-def depth_of(costs: WidthCosts, probabilities: Sequence[float], most: int, *, is_drafting: bool = False) -> int:
-    """Returns the depth with the most expected tokens per millisecond; 0 if none beats plain decoding by MARGIN. The
-    arguments are those of `outlooks`."""
-    return _best(costs, probabilities, outlooks(costs, probabilities, most, is_drafting=is_drafting))
+        costs = self.pass_ms[rows > 1]
+        return costs[index] if index < len(costs) else inf
 
 
 class DepthControl:
-    """The depths of one model's decode steps, bounded by a credit (see the module). Not thread-safe.
+    """The depths of one model's decode steps. Not thread-safe.
 
-    Costs were measured on short sequences. If verification turns out dearer than the table says, in relation to plain
-    steps (on long sequences of some devices), `costs` follows; it comes back slowly while nothing is drafted."""
+    `own_acceptance`: the estimate for the model's own drafter, of all its sequences."""
 
     def __init__(self, costs: WidthCosts) -> None:
-        self.measured = self.costs = costs
-        self.credit = MOST_CREDIT
-        """In plain steps of as many rows as the step that it pays for."""
-        self._plain_over = self._factor = 1.0
+        self.costs = costs
+        self.own_acceptance = OWN_PRIOR
+        self._was_plain = False
+        self._slowness = self._dearness = 1.0
         """The duration of plain steps as a multiple of the table's, and that of steps with drafts as one of both."""
 
-    def depth(self, probabilities: Sequence[float], most: int, *, is_drafting: bool = False) -> int:
+    def depth(self, rows: int, accepted: float, most: int, *, is_own: bool = False) -> int:
         """Returns the number of tokens to draft for every row in the next step, at most `most`; 0 for a plain step.
-        The arguments are those of `outlooks`."""
-        if not probabilities or most <= 0:
-            return 0
-        credit_ms = self.credit * self.costs.cost(len(probabilities), 1)
-        options = list(outlooks(self.costs, probabilities, most, is_drafting=is_drafting))
-        payable = [option for option in options if option.loss_ms <= credit_ms]
-        depth = _best(self.costs, probabilities, payable)
-        if depth or not payable or not is_drafting or self.credit < PROBE_CREDIT:
-            return depth
-        return int(depth_of(self.costs, [1.0] * len(probabilities), 1, is_drafting=True) > 0)
+
+        `accepted`: the probability that a position is accepted in all rows. `is_own`: the model's own drafter proposes
+        the tokens."""
+        costs, dearness = self.costs, max(1.0, self._dearness)
+        best, rate = 0, MARGIN / costs.cost(rows, 1)
+        tokens, reach, refed = 1.0, 1.0, 0.0
+        for depth in range(1, min(most, costs.most_depth) + 1):
+            refed += reach * (1 - accepted) * costs.cost(rows, depth) * costs.refeeds
+            reach *= accepted
+            tokens += reach
+            cost = dearness * (costs.cost(rows, 1 + depth) + depth * costs.draft_ms * is_own + refed)
+            if tokens > rate * cost:
+                best, rate = depth, tokens / cost
+        return best
+
+    def own_depth(self, rows: int, most: int) -> int:
+        """Returns the number of tokens that the model's own drafter should propose for every row, as `depth`."""
+        return self.depth(rows, self.own_acceptance**rows, most, is_own=True)
 
     def record(
-        self, rows: int, num_proposed: int = 0, num_accepted: int = 0, *, is_drafting: bool = False, ms: float = 0.0
+        self, rows: int, ms: float, num_proposed: int = 0, num_accepted: int = 0, *, is_own: bool = False
     ) -> None:
-        """Books a step of `rows` rows. `num_proposed`: tokens verified a row, 0 for a plain step; `num_accepted`: of
-        the worst row, so each has put out one token more. `is_drafting`: the model's own drafter has run. `ms`: the
-        step's duration; 0 if unknown."""
-        plain, earned = self.costs.cost(rows, 1), ALLOWANCE * (1 + num_accepted)
-        if plain < inf:
-            spent = _spent(self.costs, rows, num_proposed, num_accepted, is_drafting=is_drafting)
-            earned += 1 + num_accepted - spent / plain
-            if ms > 0:
-                expected = _spent(self.measured, rows, num_proposed, num_accepted, is_drafting=is_drafting)
-                self._learn(ms / expected, is_plain=not num_proposed)
-        self.credit = min(MOST_CREDIT, self.credit + earned)
-
-    def _learn(self, over: float, *, is_plain: bool) -> None:
-        if is_plain:
-            self._plain_over += (min(over, 2 * self._plain_over) - self._plain_over) / LEARNT_STEPS
-            self._factor += (1 - self._factor) / FORGOTTEN_STEPS
-        else:
-            self._factor += (min(over / self._plain_over, MOST_FACTOR) - self._factor) / LEARNT_STEPS
-        factor = max(1.0, round(self._factor, 1))
-        self.costs = self.measured if factor == 1.0 else self.measured.scaled(factor)
-
-
-def _spent(costs: WidthCosts, rows: int, num_proposed: int, num_accepted: int, *, is_drafting: bool) -> float:
-    """Returns the milliseconds of a step by the table."""
-    spent = costs.cost(rows, 1 + num_proposed) + num_proposed * costs.draft_ms * is_drafting
-    if costs.refeeds and num_accepted < num_proposed:
-        spent += costs.cost(rows, 1 + num_accepted)
-    return spent
-
-
-def _best(costs: WidthCosts, probabilities: Sequence[float], options: "Iterator[Outlook] | Sequence[Outlook]") -> int:
-    best, rate = 0, MARGIN / costs.cost(len(probabilities), 1)
-    for option in options:
-        if option.tokens > rate * option.cost_ms:
-            best, rate = option.depth, option.tokens / option.cost_ms
-    return best
-
-
-@lru_cache(maxsize=256)
-def _by_width(costs: WidthCosts, rows: int) -> tuple[float, ...]:
-    """Returns the costs of widths from 1 to the largest, at a number of rows that is not above the most measured."""
-    by_rows = [_interpolated(costs.rows, column, rows) for column in zip(*costs.pass_ms, strict=True)]
-    return tuple(_interpolated(costs.widths, by_rows, width) for width in range(1, costs.widths[-1] + 1))
-
-
-def _interpolated(places: Sequence[int], values: Sequence[float], place: int) -> float:
-    """Returns the value at a place between the first and the last of `places`, linear between two of them."""
-    for (low, high), (below, above) in zip(pairwise(places), pairwise(values), strict=True):
-        if low <= place <= high:
-            return below + (above - below) * (place - low) / (high - low)
-    return values[0]
+        """Takes a step of `rows` rows into account, which took `ms` milliseconds. `num_proposed`: tokens verified a
+        row, 0 for a plain step; `num_accepted`: of the worst row. `is_own`: the model's own drafter proposed them."""
+        if is_own:  # one row had a wrong token where the draft ended, the others mostly a right one
+            num_right = min(rows * (num_accepted + 1) - 1, rows * num_proposed)
+            self.own_acceptance = observed(self.own_acceptance, rows * num_proposed, num_right)
+        elif not num_proposed:
+            self.own_acceptance += RISE * (1 - self.own_acceptance)
+        table_ms = self.costs.cost(rows, 1 + num_proposed) + num_proposed * self.costs.draft_ms * is_own
+        if self.costs.refeeds and num_accepted < num_proposed:
+            table_ms += self.costs.cost(rows, 1 + num_accepted)
+        if num_proposed and self._was_plain:  # it waits for the pass that the plain step has queued
+            table_ms += self.costs.cost(rows, 1)
+        over = min(ms / table_ms / self._slowness, MOST_OVER)
+        if num_proposed:
+            self._dearness += (over - self._dearness) / LEARNT_STEPS
+        elif self._was_plain and over > 0:
+            self._slowness *= 1 + (over - 1) / LEARNT_STEPS
+            self._dearness += (1 - self._dearness) / FORGOTTEN_STEPS
+        self._was_plain = not num_proposed

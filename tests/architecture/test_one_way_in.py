@@ -42,7 +42,7 @@ def test_decoding_has_one_path() -> None:
     ]
     assert list(callers("_network", "adapters/mlx")) == ["MlxModel._forward"]
     assert list(callers("_forward", "adapters/mlx")) == ["DecodeGroup._pass", "MlxModel._feed"]
-    passes = {f"DecodeGroup.{name}" for name in ("verify", "_feed", "_undo", "try_width")}
+    passes = {f"DecodeGroup.{name}" for name in ("verify", "_feed", "_undo")}
     assert set(callers("_pass", "adapters/mlx")) == passes
     for step in ("verify", "advance", "finish_step"):
         assert set(callers(step, "adapters/mlx")) <= {"Decoder.step", "DecodeGroup.start"}

@@ -11,51 +11,41 @@ from typing import Any
 from adapters.mlx.caches.classes import known_traits
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import Caches, leaves
-from domain.models.state_layout import StateKind
 
 
 def refeeds(caches: Caches) -> bool:
     """True if some leaf cannot be trimmed, so that a rejection feeds the accepted tokens once more."""
-    return not all(_can_trim(cache) for cache in leaves(caches))
+    return not all(map(_can_trim, leaves(caches)))
 
 
 class Rollback:
-    """The state of a group's caches before a forward pass, which must not change membership meanwhile."""
+    """The state of plain or batch caches before a forward pass. Rows must neither join nor leave meanwhile."""
 
-    def __init__(self, caches: Caches, num_tokens: int) -> None:
-        """`caches`: plain caches of one row at `num_tokens`, or batch caches, for which `num_tokens` is not used."""
-        self._caches, self._num_tokens = caches, num_tokens
+    def __init__(self, caches: Caches) -> None:
+        self._trimmed = [cache for cache in leaves(caches) if _can_trim(cache)]
         self._kept = [(cache, deepcopy(cache)) for cache in leaves(caches) if not _can_trim(cache)]
 
     def undo(self, num_fed: int, num_kept: int) -> int:
         """Undoes a pass of `num_fed` tokens but for the first `num_kept`. Returns how many of these the caller has to
         feed again: all or none."""
-        num_again = num_kept if self._kept and num_kept < num_fed else 0
-        num_trimmed = num_fed - num_kept + num_again
-        position = self._num_tokens + num_fed - num_trimmed
-        for cache in leaves(self._caches):
-            if _can_trim(cache):
-                _trim(cache, num_trimmed, position)
-        if num_trimmed:
-            for cache, kept in self._kept:
-                cache.__dict__.clear()
-                cache.__dict__.update(kept.__dict__)
+        if num_kept == num_fed:
+            return 0
+        num_again = num_kept if self._kept else 0
+        for cache in self._trimmed:
+            _trim(cache, num_fed - num_kept + num_again)
+        for cache, kept in self._kept:
+            cache.__dict__.clear()
+            cache.__dict__.update(kept.__dict__)
         return num_again
 
 
 def _can_trim(cache: Any) -> bool:
+    return type(cache) is KVRows or known_traits(cache).cut is not None
+
+
+def _trim(cache: Any, num_tokens: int) -> None:
     traits = known_traits(cache)
-    return type(cache) is KVRows or traits.cut is not None
-
-
-def _trim(cache: Any, num_tokens: int, position: int) -> None:
-    if not num_tokens:
-        return
-    if type(cache) is KVRows:
+    if traits.cut is None:
         cache.trim(num_tokens)
-        return
-    traits = known_traits(cache)
-    assert traits.kind is StateKind.SLICED
-    assert traits.cut is not None
-    if traits.tensors(cache)[0] is not None:  # else the model never used it
-        traits.cut(cache, position)
+    elif traits.tensors(cache)[0] is not None:  # else the model never used it
+        traits.cut(cache, cache.offset - num_tokens)

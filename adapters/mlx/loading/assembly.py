@@ -20,7 +20,7 @@ from adapters.mlx.caches.rollback import refeeds
 from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import check_hidden, probe
-from adapters.mlx.loading.width_costs import find_costs
+from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakFile, PeakMeter, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
@@ -85,10 +85,10 @@ def assemble(
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
+    content = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
     if peaks is not None and description.weights_digest:  # a model without a digest cannot be recognised
-        key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
-        known = yield from peaks.recall(key)
-        meter = PeakMeter(memory, known, partial(peaks.remember, key), runs_ahead=runs_ahead)
+        known = yield from peaks.recall(content)
+        meter = PeakMeter(memory, known, partial(peaks.remember, content), runs_ahead=runs_ahead)
     description = replace(description, memory=meter.shape)
     model = MlxModel(
         network,
@@ -105,8 +105,10 @@ def assemble(
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
         if measured := (yield from measure_chunks(model, chunk, room_bytes)):
             model.correct(chunk, measured)
-    if costs is not None and not found.draft_note and facts.speculation is not SpeculationMode.OFF:
-        yield from find_costs(model, costs, does_refeed=refeeds(new_caches(network)), room_bytes=room_bytes)
+    is_off = found.draft_note or facts.speculation is SpeculationMode.OFF or description.weight_bytes < LEAST_BYTES
+    if costs is not None and not is_off:
+        again = refeeds(new_caches(network))
+        model.set_costs((yield from find_costs(model, costs, content, does_refeed=again, room_bytes=room_bytes)))
     return model
 
 

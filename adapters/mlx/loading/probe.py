@@ -105,21 +105,21 @@ def _notes(
         return f"mlx-lm cannot batch {classes}", f"a {', '.join(layout.unsupported)} cannot be put back"
     single = WRONG_WHEN_BATCHED.get(family) or (f"mlx-lm cannot batch {classes}" if classes else "")
     undrafted, batch, both = WRONG_WITH_DRAFTS.get(family, ""), new_caches(network), list[mx.array]()
-    expected = yield from _decoded(network, long, _LONG, 1, vocab_size)
+    expected = yield from _decoded(network, long, 1, vocab_size)
     if not single:
         try:
             short = prefilled(network, _SHORT, vocab_size)[0]
-            alone = yield from _decoded(network, short, _SHORT, 1, vocab_size)
+            alone = yield from _decoded(network, short, 1, vocab_size)
             both = [mx.concatenate(list(logits)) for logits in zip(alone, expected, strict=True)]
             batch = merge([short, long])
-            found = yield from _decoded(network, batch, 0, 2, vocab_size)
+            found = yield from _decoded(network, batch, 2, vocab_size)
             single = _note("batched decode differs from single decode", found, both)
         except Exception as error:
             single = f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
     if not undrafted:
-        undrafted = yield from _why_undrafted(network, long, _LONG, expected, vocab_size)
+        undrafted = yield from _why_undrafted(network, long, expected, vocab_size)
     if not undrafted and not single:
-        undrafted = yield from _why_undrafted(network, batch, 0, both, vocab_size)
+        undrafted = yield from _why_undrafted(network, batch, both, vocab_size)
     return single, undrafted
 
 
@@ -135,11 +135,9 @@ def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches
     return caches, logits
 
 
-def _decoded(
-    network: Any, caches: Caches, num_tokens: int, num_rows: int, vocab_size: int | None
-) -> Generator[None, None, _Steps]:
-    """The logits of a few decode steps, after which the caches are back at `num_tokens`."""
-    rollback, found = Rollback(caches, num_tokens), list[mx.array]()
+def _decoded(network: Any, caches: Caches, num_rows: int, vocab_size: int | None) -> Generator[None, None, _Steps]:
+    """The logits of a few decode steps, after which the caches are where they were."""
+    rollback, found = Rollback(caches), list[mx.array]()
     for token in _toy_tokens(_NUM_STEPS, vocab_size):
         make_room(caches, 1)
         found.append(network(mx.full((num_rows, 1), token, dtype=mx.uint32), cache=caches)[:, -1])
@@ -150,13 +148,13 @@ def _decoded(
 
 
 def _why_undrafted(
-    network: Any, caches: Caches, num_tokens: int, expected: _Steps, vocab_size: int | None
+    network: Any, caches: Caches, expected: _Steps, vocab_size: int | None
 ) -> Generator[None, None, str]:
     """Empty if a draft of two tokens, of which the second is rejected, and the step behind it have the logits of
     decode steps; otherwise the reason."""
     first, second, third, wrong = _toy_tokens(_NUM_STEPS, vocab_size)
     try:
-        rollback, num_rows = Rollback(caches, num_tokens), expected[0].shape[0]
+        rollback, num_rows = Rollback(caches), expected[0].shape[0]
         make_room(caches, 3)
         fed = mx.array([[first, second, wrong]] * num_rows, dtype=mx.uint32)
         logits = network(fed, cache=caches)

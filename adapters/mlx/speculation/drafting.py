@@ -23,7 +23,7 @@ nn: Any = mlx_lm_module("utils").nn
 Choose = Callable[[mx.array, int], mx.array]
 """Maps logits [rows, vocab] and a number of positions behind the next one to tokens uint32 [rows]; records nothing."""
 
-Propose = Callable[[mx.array, Caches, int, int, Choose], mx.array]
+Propose = Callable[[mx.array, Caches, int, Choose], mx.array]
 """`DraftingNetwork.propose`."""
 
 
@@ -51,11 +51,11 @@ class DraftingNetwork(nn.Module):  # type: ignore[misc]
         logits = self._feed(tokens, cache[:at], cache[at:])
         return computed_after(logits, live_arrays(cache[at:]))
 
-    def propose(self, tokens: mx.array, caches: Caches, position: int, depth: int, choose: Choose) -> mx.array:
+    def propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose) -> mx.array:
         """Returns the tokens uint32 [rows, depth] that the drafter expects behind `tokens` [rows, 1], which are not fed
-        yet; lazy. The caches are at `position` before and after; in a batch that is not used."""
+        yet; lazy. The caches are as before afterwards."""
         fed, hidden = self._begin(caches[self._num_trunk_caches :])
-        rollback = Rollback(fed, position)
+        rollback = Rollback(fed)
         make_room(fed, depth)
         found: list[mx.array] = []
         for ahead in range(depth):

@@ -239,9 +239,8 @@ class SequenceRun:
             if (reason := self._end_after(token_id, len(output_ids))) is not None:
                 break
         taken = slice(len(output_ids) - start)
-        drafter = self.drafts.drafter_of(result) if self.drafts is not None else None
-        has_eos, num_proposed = reason is FinishReason.STOP, result.num_proposed
-        self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos, drafter, num_proposed))
+        logprobs, has_eos = result.logprobs[taken], reason is FinishReason.STOP
+        self._send(Tokens(result.token_ids[taken], logprobs, has_eos, result.drafter, result.num_proposed))
         if reason is not None:
             return Ended(self.usage(), reason)
         self.cache.decoded(self._loaded(), self._new_ids())

@@ -96,7 +96,7 @@ def verified(
 ) -> list[tuple[int, int]]:
     """The rows, each with its length, after a pass of several tokens that was undone but for the right ones."""
     sequences, starts = [one for one, _ in rows], [length for _, length in rows]
-    rollback = Rollback(batch, 0)
+    rollback = Rollback(batch)
     make_room(batch, width)
     seen = feed(batch, sequences, starts, width, num_right)
     for index, (one, length) in enumerate(rows):

@@ -59,7 +59,7 @@ def test_a_rejection_leaves_no_trace(name: str, length: int, width: int, num_kep
     undone, plain = CLASSES[name](), CLASSES[name]()
     for cache in (undone, plain):
         feed(cache, 0, length)
-    rollback = Rollback([undone], length)
+    rollback = Rollback([undone])
     make_room([undone], width)
     feed(undone, length, num_kept)
     if width > num_kept:

@@ -18,14 +18,14 @@ from domain.request.request import Usage
 from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import StepLimits
 from domain.speculation.drafter import SpeculationMode
-from domain.speculation.gain import WidthCosts
+from domain.speculation.gain import WIDTHS, WidthCosts
+from tests.support.engines.drafters import CHEAP
 from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission, usage_of
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
 
 MODEL = ModelId("fake-attention")
-CHEAP = WidthCosts.measured({(rows, width): 10 + 0.1 * width for rows in (1, 2, 4) for width in (1, 2, 3, 5, 9)})
-DEAR = WidthCosts.measured({(rows, width): 10.0 * width for rows in (1, 2, 4) for width in (1, 2, 3, 5, 9)})
+DEAR = WidthCosts.measured([[10.0 * width for width in WIDTHS[:5]]] * 2)
 REPEATING = "the cat sat on the mat. " * 6
 """A scripted answer that lookup drafts from."""
 

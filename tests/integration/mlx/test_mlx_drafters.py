@@ -63,7 +63,7 @@ def answers(model: LoadedModel, ids: list[SequenceId], depth: int = DEPTH) -> li
     while any(len(one.token_ids) < NUM_NEW for one in found.values()):
         for result in model.decode(ids, {id: Draft((), depth) for id in ids} if depth else {}):
             assert result.error is None, result.error
-            assert result.is_own_draft == (result.num_proposed > 0)
+            assert result.drafter is (model.description.own_drafter if result.num_proposed else None)
             before, proposed, accepted = found[result.id]
             found[result.id] = Answer(
                 before + list(result.token_ids), proposed + result.num_proposed, accepted + result.num_accepted
@@ -242,7 +242,7 @@ def test_a_lookup_comes_before_the_drafter(model: MlxModel) -> None:
     for _ in range(2):
         model.decode(ids)
     results = model.decode(ids, {ids[0]: Draft(tuple(expected[2:5]), DEPTH), ids[1]: Draft((), DEPTH)})
-    assert [result.is_own_draft for result in results] == [False, True]
+    assert [result.drafter for result in results] == [Drafter.NGRAM, Drafter.HEAD]
     assert [list(result.token_ids) for result in results] == [expected[2 : 2 + len(results[0].token_ids)]] * 2
     model.close(ids)
 

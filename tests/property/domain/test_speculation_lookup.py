@@ -1,4 +1,4 @@
-"""Lookup finds what a comparison of all places finds, and never costs more than the credit allows."""
+"""Lookup finds what a comparison of all places finds; copied text gains, and other text does not lose."""
 
 import random
 from collections.abc import Sequence
@@ -8,21 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.id_row import IdRow
-from domain.speculation.gain import ALLOWANCE, MOST_CREDIT, DepthControl, WidthCosts
-from domain.speculation.lookup import LONGEST, SHORTEST, NgramLookup
+from domain.speculation.gain import DepthControl, WidthCosts
+from domain.speculation.lookup import LENGTHS, NgramLookup
 
 ids = st.lists(st.integers(0, 3), max_size=40)
 
 
 def matches(searched: Sequence[int], end: Sequence[int]) -> dict[int, int]:
-    """Returns the length of the match before each place of a text that has one, by comparing all places."""
+    """Returns the length (of LENGTHS) of the match before each place of a text that has one, by comparing all."""
     lengths: dict[int, int] = {}
     for place in range(1, len(searched)):
-        length = 0
-        while length < min(place, len(end), LONGEST) and searched[place - 1 - length] == end[-1 - length]:
-            length += 1
-        if length >= SHORTEST:
-            lengths[place] = length
+        for length in LENGTHS:
+            if length <= min(place, len(end)) and searched[place - length : place] == end[-length:]:
+                lengths[place] = length
     return lengths
 
 
@@ -30,11 +28,14 @@ def matches(searched: Sequence[int], end: Sequence[int]) -> dict[int, int]:
 def test_the_proposal_follows_the_longest_match_the_most_recent_of_equal_ones(
     prompt: list[int], output: list[int], prediction: list[int]
 ):
-    own, expected, best, is_own = prompt + output, None, 0, False
-    for searched in (prediction, own):
-        for place, length in matches(searched, own).items():
-            if length > best or (length == best and (searched is own) is is_own):
-                expected, best, is_own = (searched[place],), length, searched is own
+    own, expected, best = prompt + output, None, 0
+    begin = max(0, len(prompt) - LENGTHS[-1])
+    for searched in (own[begin:], prediction, prompt):
+        found = matches(searched, own[-LENGTHS[-1] :] if searched is prediction else own[begin:])
+        longest = max(found.values(), default=0)
+        if longest > best:
+            best, place = longest, max(place for place, length in found.items() if length == longest)
+            expected = (searched[place],)
     proposal = NgramLookup(IdRow(prompt), output_ids=output, prediction=prediction).propose(1)
     assert (proposal.token_ids if proposal else None) == expected
 
@@ -48,7 +49,8 @@ def test_a_followed_proposal_is_what_the_text_repeats(prompt: list[int], output:
         if proposal:
             assert 1 <= len(proposal.token_ids) <= most
             assert 0 <= proposal.probability <= 1
-            assert tuple(before[-SHORTEST:]) in set(zip(*(before[start:-1] for start in range(SHORTEST)), strict=False))
+            shortest = LENGTHS[0]
+            assert tuple(before[-shortest:]) in set(zip(*(before[start:-1] for start in range(shortest)), strict=False))
         lookup.extend(output[position : position + 1])
 
 
@@ -63,7 +65,7 @@ def test_tokens_may_come_one_by_one_or_together(prompt: list[int], output: list[
     assert one_by_one.propose(5) == together.propose(5)
 
 
-CPU = {(1, 1): 9.4, (1, 2): 12.1, (1, 3): 14.0, (1, 5): 14.5, (1, 8): 17.8, (1, 16): 22.3}
+ONE = (9.4, 12.1, 14.0, 14.5, 17.8, 22.3)
 
 
 def speed(prompt: list[int], output: list[int], costs: WidthCosts) -> float:
@@ -76,13 +78,14 @@ def speed(prompt: list[int], output: list[int], costs: WidthCosts) -> float:
         proposal = lookup.propose(costs.most_depth + 1)
         depth = accepted = 0
         if proposal and proposal.token_ids[0] == rest[0]:
-            depth = control.depth([proposal.probability], min(len(proposal.token_ids), len(rest)) - 1)
+            depth = control.depth(1, proposal.probability, min(len(proposal.token_ids), len(rest)) - 1)
         while accepted < depth and proposal and proposal.token_ids[1 + accepted] == rest[1 + accepted]:
             accepted += 1
-        spent += costs.cost(1, 1 + depth)
+        ms = costs.cost(1, 1 + depth)
         if costs.refeeds and accepted < depth:
-            spent += costs.cost(1, 1 + accepted)
-        control.record(1, depth, accepted)
+            ms += costs.cost(1, 1 + accepted)
+        control.record(1, ms, depth, accepted)
+        spent += ms
         lookup.extend(rest[: 1 + accepted])
         position += 1 + accepted
     return len(output) * costs.cost(1, 1) / spent
@@ -108,12 +111,12 @@ ALTERNATING = [token for at in range(0, 1000, 100) for token in (*SOURCE[at : at
     ids=["five edits", "fifty edits", "alternating", "novel"],
 )
 def test_copied_text_is_faster_and_novel_text_is_not_slower(output: list[int], at_least: float, refeeds: bool):
-    assert speed(SOURCE, output, WidthCosts.measured(CPU, refeeds=refeeds)) >= at_least
+    assert speed(SOURCE, output, WidthCosts.measured([ONE], refeeds=refeeds)) >= at_least
 
 
-@given(st.integers(2, 30), st.integers(0, 1000), st.integers(0, 3000), st.booleans())
-def test_coincidences_cost_no_more_than_the_credit(num_ids: int, seed: int, length: int, refeeds: bool):
-    costs = WidthCosts.measured(CPU, refeeds=refeeds)
-    output = text(length + 1, num_ids, seed)
-    most_steps = len(output) * (1 + ALLOWANCE) + MOST_CREDIT
-    assert speed(text(300, num_ids, seed + 1), output, costs) >= len(output) / most_steps * 0.999
+@pytest.mark.parametrize("refeeds", [False, True])
+@pytest.mark.parametrize("num_ids", [2, 5, 12, 30])
+def test_coincidences_cost_little(num_ids: int, refeeds: bool):
+    """Random text of few different tokens, in which every end occurred before."""
+    costs = WidthCosts.measured([ONE], refeeds=refeeds)
+    assert speed(text(300, num_ids, 1), text(2000, num_ids, 2), costs) >= 0.98

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from domain.speculation.gain import WidthCosts
+from tests.support.engines.drafters import CHEAP
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 REPEATING = "the cat sat on the mat. " * 6
 """An answer that lookup drafts from."""
 NOVEL = "Sphinx of black quartz, judge my vow; pack five dozen jugs."
 """An answer that repeats nothing."""
-CHEAP = WidthCosts.measured({(rows, width): 10 + 0.1 * width for rows in (1, 2, 4) for width in (1, 2, 3, 5, 9)})
 ASKED = [{"role": "user", "content": "Hi"}]
 CHAT = "/v1/chat/completions"
 MOST = 200

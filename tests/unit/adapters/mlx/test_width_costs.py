@@ -1,19 +1,20 @@
 """The costs of passes by rows and width: measured once, remembered by the model's content."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
-from adapters.mlx.loading.width_costs import COSTS_NAME, MOST_S, WIDTHS, find_costs, measure_costs
+from adapters.mlx.loading.width_costs import COSTS_NAME, MOST_S, find_costs
 from adapters.mlx.memory import MeasuredFile
 from adapters.mlx.model import MlxModel
+from application.ports.compute import NO_DRAFTS, DecodeResult, Draft
 from application.services.lane import Lane
-from domain.ids import ModelId
-from domain.speculation.gain import MOST_ROWS, WidthCosts
+from domain.ids import ModelId, SequenceId
+from domain.speculation.gain import WIDTHS, WidthCosts
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_heads import head_folder, load_head
 from tests.support.mlx.tiny_models import build, config_of, tiny_model
@@ -44,78 +45,85 @@ def found_costs(
     folder: Path,
     lane: Lane,
     *,
+    content: str = "content",
     step_s: float = 1e-3,
-    num_bytes: int = 0,
     room_bytes: int | None = None,
 ) -> WidthCosts | None:
-    file = MeasuredFile(folder / COSTS_NAME, lane)
-    room, clock = room_bytes, ticking(step_s)
-    finish_load(find_costs(model, file, does_refeed=False, room_bytes=room, num_bytes=num_bytes, clock=clock))
-    return model.description.width_costs
+    file, clock = MeasuredFile(folder / COSTS_NAME, lane), ticking(step_s)
+    return finish_load(find_costs(model, file, content, does_refeed=True, room_bytes=room_bytes, clock=clock))
 
 
-def test_each_width_is_measured_for_one_row_and_for_several(model: MlxModel) -> None:
-    costs = finish_load(measure_costs(model, True, ticking(1e-3)))
+@pytest.mark.parametrize("family", ["llama", "minimax_m3_vl"], ids=["in a batch", "one by one"])
+def test_each_width_is_measured_for_one_row_and_for_several(family: str, tmp_path: Path, lane: Lane) -> None:
+    model = tiny_model(family)
+    costs = found_costs(model, tmp_path, lane)
     assert costs is not None
-    assert (costs.rows[0], costs.rows[-1], costs.widths, costs.refeeds) == (1, MOST_ROWS, WIDTHS, True)
-    assert {round(cost, 3) for row in costs.pass_ms for cost in row} == {1.0}
+    assert ([len(by_width) for by_width in costs.pass_ms], costs.refeeds) == ([len(WIDTHS)] * 2, True)
+    assert {round(cost, 3) for by_width in costs.pass_ms for cost in by_width} == {1.0}
     assert costs.draft_ms == 0
     assert not model.open_ids()
 
 
-def test_a_model_that_decodes_alone_is_measured_alone() -> None:
-    costs = finish_load(measure_costs(tiny_model("minimax_m3_vl"), False, ticking(1e-3)))
-    assert costs is not None
-    assert costs.rows == (1,)
+def test_drafting_is_measured_where_the_model_has_a_drafter(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes 1 ms, and 2 ms more where the drafter proposes four tokens."""
+    model, now_ms = load_head(head_folder("mimo", tmp_path / "m")), [0]
+    decode = model.decode
 
+    def timed(ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS) -> Sequence[DecodeResult]:
+        now_ms[0] += 3 if any(draft.depth for draft in drafts.values()) else 1
+        return decode(ids, drafts)
 
-def test_drafting_is_measured_where_the_model_has_a_drafter(tmp_path: Path) -> None:
-    costs = finish_load(measure_costs(load_head(head_folder("mimo", tmp_path / "m")), False, ticking(1e-3)))
+    monkeypatch.setattr(model, "decode", timed)
+    file = MeasuredFile(tmp_path / COSTS_NAME, lane)
+    costs = finish_load(find_costs(model, file, "content", does_refeed=False, clock=lambda: now_ms[0] / 1e3))
     assert costs is not None
-    assert costs.draft_ms == pytest.approx(0.25)
+    assert costs.draft_ms == pytest.approx(0.5)
 
 
 def test_measuring_ends_in_time_with_what_it_has(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
     """And such costs are not remembered."""
-    costs = found_costs(tiny_model("llama"), tmp_path, lane, step_s=MOST_S / 9)
+    costs = found_costs(model, tmp_path, lane, step_s=MOST_S / 14)
     assert costs is not None
-    assert costs.rows == (1,)
-    assert 1 < len(costs.widths) < len(WIDTHS)
+    (by_width,) = costs.pass_ms
+    assert 1 < len(by_width) < len(WIDTHS)
+    lane.submit(lambda: None).result(PATIENCE_S)
     assert not (tmp_path / COSTS_NAME).exists()
 
 
-def test_the_first_loads_are_measured_and_the_least_is_remembered(tmp_path: Path, lane: Lane) -> None:
-    """The first load was disturbed, and the last one is not measured any more."""
-    found = [found_costs(tiny_model("llama"), tmp_path, lane, step_s=step_s) for step_s in (5e-3, 1e-3, 3e-3, 1e-6)]
-    plain = [costs and round(costs.cost(1, 1), 3) for costs in found]
-    assert plain == [5.0, 1.0, 1.0, 1.0]
-    other = found_costs(tiny_model("llama", seed=1), tmp_path, lane, step_s=5e-3)
-    assert other is not None
-    assert other.cost(1, 1) == pytest.approx(5.0)
+def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
+    first, again, other = (
+        found_costs(model, tmp_path, lane, content=content, step_s=step_s)
+        for content, step_s in (("a", 5e-3), ("a", 1e-3), ("b", 3e-3))
+    )
+    assert [costs and round(costs.cost(1, 1), 3) for costs in (first, again, other)] == [5.0, 5.0, 3.0]
+    assert first == again
 
 
-@pytest.mark.parametrize(
-    "entry", [None, 1, [], [[1], [1, 2], [[1.0]], 0.0, 1], [[1], [1], [["x"]], 0.0, 1], [[1], [1], [[-1]], 0, 3]]
-)
-def test_an_invalid_entry_is_measured_again(tmp_path: Path, lane: Lane, entry: object) -> None:
-    expected = found_costs(tiny_model("llama"), tmp_path, lane)
-    path = tmp_path / COSTS_NAME
+@pytest.mark.parametrize("entry", [None, 1, [], [[], 0.0], [[[1.0]], "x"], [[["x"]], 0.0], [[[-1.0]], 0.0]])
+def test_an_invalid_entry_is_measured_again(model: MlxModel, tmp_path: Path, lane: Lane, entry: object) -> None:
+    expected, path = found_costs(model, tmp_path, lane), tmp_path / COSTS_NAME
     lane.submit(lambda: None).result(PATIENCE_S)
     (key,) = json.loads(path.read_text())
     path.write_text(json.dumps({key: entry}))
-    assert found_costs(tiny_model("llama"), tmp_path, lane) == expected
+    assert found_costs(model, tmp_path, lane) == expected
 
 
-def test_a_small_model_and_one_without_room_are_not_measured(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
-    assert found_costs(model, tmp_path, lane, num_bytes=model.description.weight_bytes + 1) is None
+def test_a_model_without_room_is_not_measured(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
     assert found_costs(model, tmp_path, lane, room_bytes=1000) is None
 
 
-@pytest.mark.parametrize(("family", "is_measured"), [("llama", True), ("plamo3", False)])
-def test_a_model_that_cannot_verify_is_not_measured(family: str, is_measured: bool, tmp_path: Path, lane: Lane) -> None:
-    large = {"vocab_size": 40_000}
-    facts = ModelFacts(config_of(family, **large))
+@pytest.mark.parametrize(
+    ("family", "vocab_size", "is_measured"),
+    [("llama", 40_000, True), ("llama", 100, False), ("plamo3", 40_000, False)],
+    ids=["measured", "too small", "cannot verify"],
+)
+def test_a_load_measures_a_model_that_may_draft(
+    family: str, vocab_size: int, is_measured: bool, tmp_path: Path, lane: Lane
+) -> None:
+    facts = ModelFacts(config_of(family, vocab_size=vocab_size))
     file = MeasuredFile(tmp_path / COSTS_NAME, lane)
-    model = finish_load(assemble(build(family, **large), ModelId(family), facts, costs=file))
+    model = finish_load(assemble(build(family, vocab_size=vocab_size), ModelId(family), facts, costs=file))
     assert (model.description.width_costs is not None) is is_measured
-    assert model.description.drafter_note.startswith("drafts are not used") is not is_measured
+    assert model.description.drafter_note.startswith("drafts are not used") is (family == "plamo3")

@@ -4,10 +4,9 @@ import tracemalloc
 
 import pytest
 
-from domain.id_row import MAX_TOKEN_ID, IdRow
-from domain.speculation import lookup
+from domain.id_row import IdRow
 from domain.speculation.drafter import Drafter
-from domain.speculation.lookup import LARGEST_ID, MOST_WRONG, NgramLookup
+from domain.speculation.lookup import LARGEST_ID, NgramLookup
 
 
 def proposed(lookup: NgramLookup, most: int = 4) -> tuple[int, ...]:
@@ -68,17 +67,6 @@ def test_the_text_that_matches_longer_goes_before_the_prediction():
     assert proposed(lookup, 2) == (30, 31)
 
 
-def test_a_place_that_was_wrong_is_not_proposed_again_for_as_short_a_match():
-    lookup = NgramLookup(IdRow([90, 91]), output_ids=(0,), prediction=(9, 1, 2, 3, 40, 41))
-    lookup.extend((1, 2, 3))
-    assert proposed(lookup) == (40, 41)
-    for token in (50, 60, 70):
-        lookup.extend((token, 1, 2, 3))
-        assert 40 not in proposed(lookup)
-    lookup.extend((9, 1, 2, 3))
-    assert proposed(lookup) == (40, 41), "a longer match is another case"
-
-
 def test_right_and_wrong_tokens_move_the_estimate_without_being_drafted():
     prompt = IdRow(range(1000))
     lookup = NgramLookup(prompt, output_ids=tuple(range(20)))
@@ -113,27 +101,6 @@ def test_every_id_of_a_vocabulary_is_proposed_as_it_is(id: int):
     assert proposed(NgramLookup(IdRow([1, 2, 3, id, id, 1, 2, 3])), 2) == (id, id)
 
 
-def test_an_id_that_no_vocabulary_has_is_taken_for_the_largest():
-    lookup = NgramLookup(IdRow([1, 2, 3, MAX_TOKEN_ID, LARGEST_ID + 1, 1, 2, 3]))
-    assert proposed(lookup, 3) == (LARGEST_ID, LARGEST_ID, 1)
-
-
-def test_wrong_places_are_forgotten_after_a_thousand():
-    lookup = NgramLookup(IdRow([90, 91]), output_ids=(0,), prediction=range(9000))
-    for step in range(0, 8, 4):
-        lookup.extend((step, step + 1, step + 2))
-        assert proposed(lookup, 1) == (step + 3,)
-        lookup.extend((9500,))
-    lookup.extend((0, 1, 2))
-    assert proposed(lookup, 1) == (9500,)
-    for step in range(8, 4 * MOST_WRONG, 4):
-        lookup.extend((step, step + 1, step + 2))
-        lookup.propose(1)
-        lookup.extend((9501,))
-    lookup.extend((0, 1, 2))
-    assert proposed(lookup, 1) == (3,)
-
-
 def test_a_long_prompt_takes_four_bytes_a_token():
     prompt = IdRow(range(200_000))
     tracemalloc.start()
@@ -154,12 +121,3 @@ def test_a_step_does_not_copy_a_long_prompt():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20_000
-
-
-@pytest.mark.parametrize(("distance", "is_found"), [(50, True), (200, False)])
-def test_a_search_compares_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch, distance: int, is_found: bool):
-    """Otherwise a prompt that is written for it would hold up every stream."""
-    monkeypatch.setattr(lookup, "MOST_COMPARED", 300)
-    found = NgramLookup(IdRow([7, 8, 9, 10, *range(100, 100 + distance)]))
-    found.extend([7, 8, 9])
-    assert (found.propose(1) is not None) is is_found
