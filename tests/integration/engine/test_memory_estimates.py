@@ -21,7 +21,9 @@ from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
+from domain.models.capability import Capability, PoolingProfile
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.request.pooling import Pooling
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_models
 
@@ -71,6 +73,24 @@ def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(load
         assert mx.get_active_memory() - before <= planned.state_bytes(end, CHUNK) + num_arrays * SPARE_BYTES
         assert planned.chunk_bytes(CHUNK, end) >= peak
         assert LEAST_RATIO <= measured.chunk_bytes(CHUNK, end) / peak <= MOST_RATIO, end
+
+
+@pytest.mark.parametrize("loaded", ["llama", "gemma3_text", "qwen3_next"], indirect=True)
+@pytest.mark.parametrize(("start", "num_rows", "width"), [(1_000, 8, 32), (1_000, 64, 4)])
+def test_a_pass_over_rows_takes_about_what_is_counted_or_less(loaded: MlxModel, start: int, num_rows: int, width: int):
+    loaded.correct(CHUNK, finish_load(measure_chunks(loaded, CHUNK, None)))
+    loaded._pooling = PoolingProfile()
+    loaded.open(ID)
+    for position in range(0, start, CHUNK):
+        loaded.prefill(ID, TOKENS[: start - position])
+    mx.synchronize()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    loaded.pool(ID, [TOKENS[row : row + width] for row in range(num_rows)], Pooling(Capability.EMBED))
+    peak, shape = mx.get_peak_memory() - before, loaded.description.memory
+    counted = shape.rows_bytes(num_rows, start, width) + shape.pass_bytes(num_rows, start, width)
+    assert LEAST_RATIO <= counted / peak <= 4, "repeated states need not all be there at once"
 
 
 def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
