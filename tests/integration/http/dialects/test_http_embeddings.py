@@ -16,6 +16,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed
+from domain.errors import ComputeFailed
 from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
 from domain.models.capability import Capability, PoolingProfile
@@ -284,5 +285,23 @@ def test_a_client_that_leaves_ends_its_request() -> None:
         service.wait_until(lambda: service.requests.num_read == 0, "the server to notice that its client left")
         gate.open()
         service.wait_until_idle()
-        assert gate.num_calls("pool") <= 4
+        assert (gate.num_calls("pool"), service.requests.num_waiting) == (1, 0)
         assert json.loads(service.client.post("/v1/embeddings", json={"model": MODEL, "input": "a"}).content)["data"]
+
+
+def test_a_text_that_cannot_be_computed_ends_its_request_and_no_other() -> None:
+    failing = iter([True])
+
+    def hook(operation: str, _sequence: SequenceId | None, _count: int) -> None:
+        if operation == "pool" and next(failing, False):
+            raise ComputeFailed("broken row")
+
+    texts = [f"{number:02}" * 300 for number in range(20)]
+    options = FakeOptions(embedding_size=SIZE, hook=hook)
+    with fake_service(by_model={MODEL: options}, models=MODELS) as service:
+        response = service.client.post("/v1/embeddings", json={"model": MODEL, "input": texts})
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "compute_failed")
+        assert "broken row" in response.json()["error"]["message"]
+        assert [one["embedding"] for one in post(service, "/v1/embeddings", input=texts)["data"]] == values(texts)
+        service.wait_until_idle()
+        assert service.requests.num_waiting == 0
