@@ -64,27 +64,21 @@ def pack_rows(
 ) -> RowBatches:
     """Returns the batches of `rows`, whose tokens are `lengths[row]`, behind a prompt of `start` tokens. A batch takes
     at most `budget` padded tokens and `room_bytes` (None: any), unless it has one row."""
-    batches = list[RowBatch]()
-    begun = list[int]()
+
+    def needed(num_rows: int, width: int) -> int:
+        return shape.rows_bytes(num_rows, start, width) + shape.pass_bytes(num_rows, start, width)
 
     def fits(num_rows: int, width: int) -> bool:
-        needed = shape.rows_bytes(num_rows, start, width) + shape.pass_bytes(num_rows, start, width)
-        return num_rows * width <= budget and (room_bytes is None or needed <= room_bytes)
+        return num_rows * width <= budget and (room_bytes is None or needed(num_rows, width) <= room_bytes)
 
+    groups = list[list[int]]()
     for row in sorted(rows, key=lambda row: -lengths[row]):
-        if begun and not fits(len(begun) + 1, lengths[begun[0]]):
-            batches.append(RowBatch(tuple(begun), lengths[begun[0]]))
-            begun.clear()
-        begun.append(row)
-    if begun:
-        batches.append(RowBatch(tuple(begun), lengths[begun[0]]))
-    sizes = [(len(batch.rows), start, batch.width) for batch in batches]
-    state_bytes = max((shape.rows_bytes(*size) for size in sizes), default=0)
-    whole_bytes = max((shape.rows_bytes(*size) + shape.pass_bytes(*size) for size in sizes), default=0)
-    return RowBatches(
-        start,
-        tuple(batches),
-        tuple(accumulate((batch.num_padded for batch in batches), initial=start))[1:],
-        state_bytes,
-        whole_bytes - state_bytes,
-    )
+        if groups and fits(len(groups[-1]) + 1, lengths[groups[-1][0]]):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    batches = tuple(RowBatch(tuple(group), lengths[group[0]]) for group in groups)
+    ends = tuple(accumulate((batch.num_padded for batch in batches), initial=start))[1:]
+    state_bytes = max((shape.rows_bytes(len(batch.rows), start, batch.width) for batch in batches), default=0)
+    whole_bytes = max((needed(len(batch.rows), batch.width) for batch in batches), default=0)
+    return RowBatches(start, batches, ends, state_bytes, whole_bytes - state_bytes)
