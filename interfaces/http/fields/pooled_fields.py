@@ -39,7 +39,7 @@ class PooledFields(Struct, kw_only=True):
 
 
 class PooledDetails(Struct):
-    """`cached_tokens`: those that were kept, or that several texts of the request have in common."""
+    """The reuse of texts. `cached_tokens`: those that were kept, or that several texts of a request have in common."""
 
     cached_tokens: int
 

@@ -69,7 +69,7 @@ class RerankRequest(ScoreFields, kw_only=True):
 
 
 class RankedDocument(Struct):
-    """`index`: the document's place in the request. `relevance_score`: from 0 to 1."""
+    """A document. `index`: its place in the request. `relevance_score`: from 0 to 1."""
 
     index: int
     relevance_score: float
@@ -77,7 +77,7 @@ class RankedDocument(Struct):
 
 
 class Ranking(Struct):
-    """The most relevant documents first."""
+    """A ranking, the most relevant documents first."""
 
     id: str
     model: str

@@ -47,7 +47,7 @@ class TextGroup:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
-    """`num_tokens`: of all texts, each with its beginning."""
+    """The texts of a request. `num_tokens`: of all of them, each with its beginning."""
 
     groups: tuple[TextGroup, ...]
     num_texts: int
