@@ -1,5 +1,5 @@
-"""What a server's turns are held to is measured by a process that only computes, by turns with them, or told to be
-missing."""
+"""What a server's turns are held to is measured by a process that only computes, by turns with them, or reported
+as missing."""
 
 import json
 import math
@@ -34,27 +34,20 @@ def lines_of(file: Path, what: str) -> list[dict[str, float]]:
 
 def test_each_turn_but_the_first_is_reported_beside_computing_it_alone(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
+    before = set(children(os.getpid()))
     with ComputingAlone(model, Results(file, "test"), math.inf) as alone:
         for turn in TURNS:
             alone.after(turn)
+        begun = set(children(os.getpid())) - before
     ratio = alone.tell()
-    pairs, (told,) = lines_of(file, "pair"), lines_of(file, "alone")
+    assert bool(begun) == Path("/proc").exists(), "processes are counted there"
+    assert not begun & set(children(os.getpid())), "its process ends with it"
+    pairs, (reported,) = lines_of(file, "pair"), lines_of(file, "alone")
     assert [pair["turn_ms"] for pair in pairs] == [20.0, 40.0, 90.0]
     assert all(pair["computing_ms"] > 0 for pair in pairs)
-    assert (told["tokens"], told["new_tokens"], told["pairs"], told["turns_ms"]) == (540, 60, 3, 40.0)
-    assert told["computing_ms"] == sorted(pair["computing_ms"] for pair in pairs)[1]
-    assert ratio == told["turns_over_computing"] == 40.0 / told["computing_ms"]
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are counted there")
-def test_its_process_ends_with_it(model: Path) -> None:
-    before = set(children(os.getpid()))
-    with ComputingAlone(model, Results(None, "test"), math.inf) as alone:
-        alone.after(TURNS[0])
-        begun = set(children(os.getpid())) - before
-        assert begun
-    assert alone.tell() is None, "there was no turn beside it"
-    assert not begun & set(children(os.getpid()))
+    assert (reported["tokens"], reported["new_tokens"], reported["pairs"], reported["turns_ms"]) == (540, 60, 3, 40.0)
+    assert reported["computing_ms"] == sorted(pair["computing_ms"] for pair in pairs)[1]
+    assert ratio == reported["turns_over_computing"] == 40.0 / reported["computing_ms"]
 
 
 def test_without_time_there_is_none(model: Path, tmp_path: Path) -> None:

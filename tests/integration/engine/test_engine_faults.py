@@ -291,4 +291,6 @@ def test_a_call_that_raises_while_the_engine_refuses_them_costs_no_other_call() 
     with pytest.raises(ServerUnavailable, match="no device"):
         load.result(WAIT_S)
     assert bench.loop.stop(WAIT_S)
+    with pytest.raises(ServerUnavailable, match="no device"):
+        bench.submit("late", "x")
     assert "engine.call" in bench.fault_names()

@@ -1,4 +1,4 @@
-"""The engine loop on the toy engine: ends of answers, unloading, an engine that cannot start."""
+"""The engine loop on the toy engine: ends of answers, unloading, fetching while queued."""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
-from domain.errors import DomainError, ServerUnavailable
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.prefix.prompt_content import BlockGrid
@@ -30,7 +29,6 @@ from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 from tests.support.processes.lanes import InlineLane
-from tests.support.stores.caches import prefix_cache
 from tests.support.stores.stepped_writer import DirectWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -81,23 +79,6 @@ def test_an_answer_ends_inside_a_draft() -> None:
         end = engine.end("a")
         assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, length + 1)
         assert sum(event.num_decode_tokens for event in engine.events(StepCompleted)) == length + 1
-
-
-def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
-    def broken() -> FakeEngine:
-        raise RuntimeError("no device")
-
-    loop = SyncEngine(
-        broken, prefix_cache=prefix_cache(), limits=StepLimits(1, 32, 32), clock=FakeClock(), inbox=Inbox()
-    )
-    loop.start()
-    source = FakeModels().find(ModelId("fake-attention"))
-    assert source is not None
-    with pytest.raises(DomainError, match="no device"):
-        loop.load(source, LoadOptions()).result(PATIENCE_S)
-    assert loop.stop(PATIENCE_S)
-    with pytest.raises(ServerUnavailable, match="no device"):
-        loop.submit(submission("late", source.id, FakeTokenizer().encode("x"), 1))
 
 
 def test_loading_and_unloading_report_the_memory_of_the_backend() -> None:

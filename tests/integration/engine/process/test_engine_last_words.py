@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from adapters.engine_process.host import EngineHost, Hosted
 from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded, greeting
 from adapters.system.clock import SystemClock
 from application.ports.engine import EngineStatus
-from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
+from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.models.model_card import LoadOptions
 from tests.support.engines.engine_client import MODEL, hosted_toy, source
 from tests.support.patience import PATIENCE_S
@@ -96,15 +97,22 @@ def test_a_question_is_answered_even_where_its_answer_cannot_be_written(
     assert found.message == message
 
 
-def test_an_engine_that_cannot_be_made_says_why_in_whatever_characters() -> None:
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [(ModelLoadFailed(STRANGE), SPELLED), (ValueError("planted"), "the engine cannot be made: ValueError: planted")],
+    ids=["ours", "any"],
+)
+def test_an_engine_that_cannot_be_made_says_why_in_whatever_characters(raised: Exception, message: str) -> None:
     def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
-        raise ModelLoadFailed(STRANGE)
+        raise raised
 
     async def run() -> EngineStatus:
         engine = EngineProcess(HostedChild(make), b"", SystemClock())
         engine.start(lambda _: None)
-        await asyncio.wait_for(engine.begun(), PATIENCE_S)
+        with pytest.raises(ServerUnavailable, match=re.escape(message)):
+            await asyncio.wait_for(engine.load(source(MODEL), LoadOptions()), PATIENCE_S)
         await engine.stop(PATIENCE_S)
         return engine.status()
 
-    assert asyncio.run(run()).fault == SPELLED
+    status = asyncio.run(run())
+    assert (status.is_alive, status.fault) == (False, message)

@@ -35,11 +35,11 @@ PROC = Path("/proc")
 needs_proc = pytest.mark.skipif(not PROC.is_dir(), reason="descriptors and signals are read from /proc")
 
 
-def with_process(work: Callable[[EngineClient, EngineProcess], Awaitable[None]], settings: bytes = b"") -> None:
+def with_process(work: Callable[[EngineClient, EngineProcess], Awaitable[None]]) -> None:
     async def run() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         os.set_inheritable(listening.fileno(), True)  # as careless as can be
-        engine = EngineProcess(ChildProcess(CHILD), settings, SystemClock())
+        engine = EngineProcess(ChildProcess(CHILD), b"", SystemClock())
         client = EngineClient(engine)
         engine.start(client.receive)
         try:
@@ -108,15 +108,6 @@ def test_it_has_one_end_of_a_socket_and_minds_no_signal_of_the_terminal() -> Non
             await engine.check(source(BROKEN), LoadOptions())
 
     with_process(work)
-
-
-def test_an_engine_that_cannot_be_made_says_why() -> None:
-    async def work(client: EngineClient, engine: EngineProcess) -> None:
-        with pytest.raises(ServerUnavailable, match="the engine cannot be made: ValueError: planted"):
-            await engine.load(source(MODEL), LoadOptions())
-        assert not engine.status().is_alive
-
-    with_process(work, b"broken")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the end of the socket tells it, in its own time")

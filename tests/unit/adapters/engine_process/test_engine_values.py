@@ -94,10 +94,6 @@ def test_an_error_comes_back_with_its_code(error: type[DomainError]) -> None:
     assert (type(made), made.message, made.code) == (error, "why", error.code)
 
 
-def test_the_field_an_error_is_about_is_kept() -> None:
-    assert EngineError.of(errors.InvalidRequest("why", param="prompt")).to_error().param == "prompt"
-
-
 def test_a_message_of_what_is_no_text_is_sent_spelled_out() -> None:
     """A file's name may be any bytes; one such error must not end the engine for everybody."""
     error = EngineError.of(errors.ComputeFailed("no file \udcff", param="\ud800"))
