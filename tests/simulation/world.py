@@ -5,8 +5,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from random import Random
 
-from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineItem, StepBatch, Submission
@@ -32,10 +30,12 @@ from domain.scheduling.step_values import StepLimits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
+from tests.support.engines.compute_faults import ComputeFaults, FaultyEngine
 from tests.support.engines.drafters import CHEAP, KINDS, KnowingDrafter
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.processes.lanes import HeldLane
+from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
 

@@ -6,7 +6,6 @@ from threading import Event, Thread
 
 import pytest
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
@@ -16,6 +15,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
+from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.store_records import BLOCK_TOKENS, chain, empty, held, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 

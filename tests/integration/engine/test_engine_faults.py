@@ -8,7 +8,6 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from adapters.decorators.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, LoadedModel
 from application.ports.engine import Ended
@@ -18,6 +17,7 @@ from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions
 from domain.prefix.explanation import Explanation, StopReason
+from tests.support.engines.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
 from tests.support.engines.stepped_engine import MODEL as STEPPED
 from tests.support.engines.stepped_engine import SteppedEngine
 from tests.support.telemetry.fault_bench import MODEL, WAIT_S, FaultBench

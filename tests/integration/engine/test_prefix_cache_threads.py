@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import Ended
@@ -24,6 +23,7 @@ from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission, tokens_of
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.cache_driver import BLOCK, GRID, VOCAB, plain_answer
+from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
 
 WAIT_S = PATIENCE_S
 MODEL = ModelId("toy")

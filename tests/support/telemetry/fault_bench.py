@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import HYBRID, FakeOptions
@@ -20,6 +19,7 @@ from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.step_values import StepLimits
+from tests.support.engines.compute_faults import ComputeFaults, FaultyEngine
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.stepped_writer import DirectWriter

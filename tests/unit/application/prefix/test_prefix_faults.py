@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.decorators.compute_faults import ComputeFaults, FaultyModel
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
@@ -16,6 +15,7 @@ from domain.models.model_card import ModelSource
 from domain.models.state_layout import HitPolicy, StateLayout
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.record import GroupPayloads, HostPayload, Record, RecordKey, SnapshotKey
+from tests.support.engines.compute_faults import ComputeFaults, faulty_model
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.stores.store_records import empty
@@ -114,7 +114,7 @@ def test_a_restore_that_fails_for_lack_of_memory_costs_one_request_its_prefix(la
     CacheDriver(options(layout), store=store).run(PROMPT)
     driver = CacheDriver(options(layout), store=store)
     model = driver.model
-    driver.model = FaultyModel(model, faults)
+    driver.model = faulty_model(model, faults)
     stored = store.usage().namespaces
     faults.arm("restore", ComputeFailed("out of memory"))
     job = driver.begin(PROMPT, 1)
@@ -135,7 +135,7 @@ def test_a_restore_that_fails_for_lack_of_memory_costs_one_request_its_prefix(la
 @KINDS
 def test_a_live_state_that_cannot_be_taken_over_is_explained(layout: StateLayout) -> None:
     driver, faults = CacheDriver(options(layout), hot_bytes=0, live_bytes=1 << 30), ComputeFaults()
-    driver.model = FaultyModel(driver.model, faults)
+    driver.model = faulty_model(driver.model, faults)
     prompt = [*PROMPT, *driver.run(PROMPT).output, 7]
     faults.arm("take_over", ComputeFailed("out of memory"))
     job = driver.run(prompt)
