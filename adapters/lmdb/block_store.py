@@ -147,6 +147,8 @@ class LmdbBlockStore:
         prepare(batch 2)          encode ████
         put                       batch 1 ███   batch 2 ███
         """
+        if self._containment.is_disk_suspect:
+            return lambda: PutOutcome.UNAVAILABLE
         begun: _Begun = self._write(lambda: {} if self._is_low() else self._begin(records), {})
         return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
 

@@ -4,6 +4,9 @@ reopened.
 open ──the volume failed──► paused: writes are refused for a while ──► open
   └──damaged, or the volume is gone──► broken: reads miss; the next write opens again ──► open
   └──► closed                          (a damaged database is emptied before that)
+
+After an index that ended processes the database is emptied too, and nothing is stored until the next process opens it:
+on a failing disk the new file would end engine after engine.
 """
 
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from adapters.lmdb import faults
 from adapters.lmdb.compaction import Compaction
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment, SamePidError
-from adapters.lmdb.faults import Damaged, FaultLog, classify
+from adapters.lmdb.faults import Damaged, FatalIndex, FaultLog, classify
 from adapters.lmdb.probe import unreadable_of
 from adapters.lmdb.rows import STATE_KEY, State
 from adapters.lmdb.writer import Writer
@@ -35,7 +38,8 @@ _READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
 
 class Containment:
     """The state of a store, and the guard of its calls. `lock` is held while the environment is replaced. `broken`: the
-    fault that closed the database. Any thread."""
+    fault that closed the database. `is_disk_suspect`: its index ended processes, so nothing is to be stored. Any
+    thread."""
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class Containment:
         """Opens nothing yet. `pause_s`: how long writes are refused after the volume failed."""
         self.lock = RLock()
         self.broken: str | None = None
-        self.is_closed = False
+        self.is_closed = self.is_disk_suspect = False
         self._directory = directory
         self._environment = environment
         self._writer = writer
@@ -177,7 +181,9 @@ class Containment:
         except (Damaged, lmdb.Error) as failure:
             if classify(failure) != faults.DAMAGED:
                 raise
-            log.note(faults.DAMAGED, f"{directory.path}: {failure}; emptied")
+            self.is_disk_suspect = isinstance(failure, FatalIndex)
+            then = ", and nothing is stored until the next start: check the disk" if self.is_disk_suspect else ""
+            log.note(faults.DAMAGED, f"{directory.path}: {failure}; emptied{then}")
             environment.close()
             directory.empty()
             environment.notes.clear()

@@ -31,6 +31,10 @@ class Damaged(Exception):
     """The index contradicts itself or cannot be read: no record of the file can be trusted."""
 
 
+class FatalIndex(Damaged):
+    """Touching the index has ended processes: the disk cannot read it, or LMDB cannot."""
+
+
 class CorruptRecord(Exception):
     """A record's payload does not verify; the index is sound."""
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
 
-from adapters.lmdb.faults import Damaged
+from adapters.lmdb.faults import FatalIndex
 from adapters.lmdb.private_files import open_private
 
 READ = (1 << 64) - 1
@@ -38,7 +38,7 @@ class Notes:
         self._free: deque[int] = deque()
 
     def begin(self, unreadable: Callable[[Sequence[int]], Iterable[int]]) -> list[int]:
-        """Returns ids of records that ended an earlier life and are still `unreadable`. Raises Damaged when writing
+        """Returns ids of records that ended an earlier life and are still `unreadable`. Raises FatalIndex when writing
         ended two lives, or when `unreadable` does, which reads the index too and, given WRITE, tries to write."""
         if self._map is None:
             self._open()
@@ -50,7 +50,7 @@ class Notes:
         lives = lives + 1 if WRITE in left and not bad else 0
         self.clear()
         if lives >= _MAX_LIVES:
-            raise Damaged(f"writing to it ended {lives} processes in a row")
+            raise FatalIndex(f"writing to it ended {lives} processes in a row")
         self._numbers[0] = lives
         return bad
 

@@ -19,7 +19,7 @@ import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, classify
+from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, FatalIndex, classify
 from adapters.lmdb.notes import READ, WRITE
 from adapters.lmdb.reading import verify
 from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, piece_key, space_of
@@ -51,7 +51,7 @@ class _Undone(Exception):
 
 def unreadable_of(path: Path, ids: Sequence[int]) -> list[int]:
     """Returns those of the records that the disk cannot read. With WRITE among `ids` the child tries to write as well.
-    Raises Damaged when that or reading the index ends the child."""
+    Raises FatalIndex when that or reading the index ends the child, and Damaged when the index contradicts itself."""
     if not StoreDirectory(path).data.exists():
         return []
     return [one.id for one in _probed(path, ids or [_NO_RECORD]) if one.problem == UNREADABLE]
@@ -89,7 +89,7 @@ def _probed(path: Path, ids: Sequence[int]) -> Iterator[Probed]:
         if not is_done and child.returncode not in _OF_THE_DISK:
             raise OSError(f"the process that reads {path} ended with status {child.returncode}")
         if not is_done and not name:
-            raise Damaged("its index cannot be read from the disk")
+            raise FatalIndex("its index cannot be read from the disk")
         if not is_done:
             yield Probed(name, record_id, 0, UNREADABLE)
             after = name
