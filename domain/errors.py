@@ -12,18 +12,23 @@ MAX_MESSAGE_CHARS = 4_000
 
 
 class DomainError(Exception):
-    """The root of every error that Cairn raises on purpose. `param` names the offending request field, if any."""
+    """The root of every error that Cairn raises on purpose. `param` names the offending request field, if any.
+    `numbers`: those of the message, by the attributes that the class declares. Raises TypeError for others."""
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, **numbers: int) -> None:
         message = writable(message[: MAX_MESSAGE_CHARS + 1])
         if len(message) > MAX_MESSAGE_CHARS:
             message = message[: MAX_MESSAGE_CHARS - 3] + "..."
         super().__init__(message)
         self.message = message
         self.param = writable(param[:PRINTABLE_CHARS]) if param is not None else None
+        for name, number in numbers.items():
+            if not isinstance(getattr(type(self), name, None), int):
+                raise TypeError(f"{type(self).__name__} has no number {name!r}")
+            setattr(self, name, number)
 
 
 class InvalidRequest(DomainError):
@@ -47,20 +52,9 @@ class ContextOverflow(InvalidRequest):
     """
 
     code = "context_length_exceeded"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        num_prompt: int = 0,
-        num_wanted: int = 0,
-        context_length: int = 0,
-    ) -> None:
-        super().__init__(message, param=param)
-        self.num_prompt = num_prompt
-        self.num_wanted = num_wanted
-        self.context_length = context_length
+    num_prompt: int = 0
+    num_wanted: int = 0
+    context_length: int = 0
 
 
 class PrefillMemoryExceeded(ContextOverflow):
@@ -73,27 +67,10 @@ class PrefillMemoryExceeded(ContextOverflow):
     """
 
     code = "prefill_memory_exceeded"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        num_prompt: int = 0,
-        num_wanted: int = 0,
-        context_length: int = 0,
-        estimated_bytes: int = 0,
-        available_bytes: int = 0,
-        limit_bytes: int = 0,
-        largest_prompt: int = 0,
-    ) -> None:
-        super().__init__(
-            message, param=param, num_prompt=num_prompt, num_wanted=num_wanted, context_length=context_length
-        )
-        self.estimated_bytes = estimated_bytes
-        self.available_bytes = available_bytes
-        self.limit_bytes = limit_bytes
-        self.largest_prompt = largest_prompt
+    estimated_bytes: int = 0
+    available_bytes: int = 0
+    limit_bytes: int = 0
+    largest_prompt: int = 0
 
 
 class TemplateFailed(InvalidRequest):
@@ -131,20 +108,9 @@ class ModelExceedsMemory(ModelLoadFailed):
     where they are known."""
 
     code = "model_exceeds_memory"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        needed_bytes: int = 0,
-        available_bytes: int = 0,
-        limit_bytes: int = 0,
-    ) -> None:
-        super().__init__(message, param=param)
-        self.needed_bytes = needed_bytes
-        self.available_bytes = available_bytes
-        self.limit_bytes = limit_bytes
+    needed_bytes: int = 0
+    available_bytes: int = 0
+    limit_bytes: int = 0
 
 
 class QueueFull(DomainError):
@@ -152,10 +118,7 @@ class QueueFull(DomainError):
 
     code = "queue_full"
     retryable = True
-
-    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    retry_after_s: int = 1
 
 
 class ModelsBusy(QueueFull):
@@ -168,9 +131,7 @@ class MemoryBusy(QueueFull):
     """The request waited for memory for the longest permitted time, and running requests released too little."""
 
     code = "memory_busy"
-
-    def __init__(self, message: str, *, retry_after_s: int = 10) -> None:
-        super().__init__(message, retry_after_s=retry_after_s)
+    retry_after_s = 10
 
 
 class LimitReached(QueueFull):
@@ -196,10 +157,7 @@ class ServerUnavailable(DomainError):
 
     code = "server_unavailable"
     retryable = True
-
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
-        super().__init__(message, param=param)
-        self.retry_after_s = retry_after_s
+    retry_after_s: int = 1
 
 
 class RequestCancelled(ServerUnavailable):
@@ -232,31 +190,3 @@ class IllegalTransition(DomainError):
     """A state machine was asked for a transition that its table lacks: a defect in Cairn."""
 
     code = "illegal_transition"
-
-
-__all__ = (
-    "MAX_MESSAGE_CHARS",
-    "ComputeFailed",
-    "ContextOverflow",
-    "DocumentNotFound",
-    "DomainError",
-    "EngineLost",
-    "IllegalTransition",
-    "InvalidKeys",
-    "InvalidRequest",
-    "LimitReached",
-    "MemoryBusy",
-    "ModelExceedsMemory",
-    "ModelLoadFailed",
-    "ModelNotFound",
-    "ModelsBusy",
-    "NotAllowed",
-    "PrefillMemoryExceeded",
-    "QueueFull",
-    "RequestCancelled",
-    "RequestNotFound",
-    "ServerUnavailable",
-    "StoreUnresponsive",
-    "TemplateFailed",
-    "require",
-)
