@@ -23,7 +23,6 @@ from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.speculation.drafter import Drafter
 
 
 class MlxEngine:
@@ -69,7 +68,7 @@ class MlxEngine:
         """Returns the model, or the error message: an exception's traceback would hold every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
-            draft = Path(options.draft) if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL) else None
+            draft = Path(options.draft) if options.draft else None
             read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir))
             yield read  # the first read of all files is limited by the disk
             network, facts = yield from load_folder(folder, options, read.result(), adapter)

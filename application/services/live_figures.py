@@ -5,7 +5,6 @@ models whose cache cannot be captured, nor for requests that demand that every t
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
 
 from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, RequestEnded, TokensReceived
 from application.ports.clock import Clock
@@ -14,21 +13,7 @@ from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import LiveReading, LiveWindows
 from domain.ids import ModelId
 from domain.prefix.explanation import TAKES_NO_PART
-
-
-@dataclass(frozen=True, slots=True)
-class DraftTotals:
-    """The draft tokens of a model's ended requests since the start, by Drafter value, and their output tokens."""
-
-    num_output: int = 0
-    proposed: Counter[str] = field(default_factory=Counter[str])
-    accepted: Counter[str] = field(default_factory=Counter[str])
-
-    @property
-    def tokens_per_step(self) -> float | None:
-        """The mean of output tokens that a decode step gives a sequence; None before the first."""
-        num_steps = self.num_output - self.accepted.total()
-        return self.num_output / num_steps if num_steps > 0 else None
+from domain.request.request import Usage
 
 
 class LiveFigures(EventRouter):
@@ -38,7 +23,7 @@ class LiveFigures(EventRouter):
         self._clock = clock
         self._timelines = timelines
         self._windows = LiveWindows()
-        self._drafts: dict[ModelId, DraftTotals] = {}
+        self._usage: dict[ModelId, Usage] = {}
         super().__init__(
             "live figures",
             {
@@ -54,20 +39,20 @@ class LiveFigures(EventRouter):
         """The present figures. Any thread."""
         return self.between(lambda: self._windows.read(self._clock.now_ns()))
 
-    def drafts(self, model: ModelId) -> DraftTotals:
-        """The draft tokens of a model. Any thread."""
-        return self.between(lambda: self._drafts.get(model, DraftTotals()))
+    def usage(self, model: ModelId) -> Usage:
+        """The sums of a model's ended requests since the start, without reused tokens. Any thread."""
+        return self.between(lambda: self._usage.get(model, Usage(0, 0)))
 
     def _ended(self, event: RequestEnded) -> None:
         timeline, usage = self._timelines.of(event.id), event.usage
         if timeline is None or timeline.ended is not event:
             return
-        seen = self._drafts.get(timeline.model, DraftTotals())
-        self._drafts[timeline.model] = replace(
-            seen,
-            num_output=seen.num_output + usage.completion_tokens,
-            proposed=seen.proposed + Counter(usage.proposed),
-            accepted=seen.accepted + Counter(usage.accepted),
+        seen = self._usage.get(timeline.model, Usage(0, 0))
+        self._usage[timeline.model] = Usage(
+            seen.prompt_tokens + usage.prompt_tokens,
+            seen.completion_tokens + usage.completion_tokens,
+            proposed=Counter(seen.proposed) + Counter(usage.proposed),
+            accepted=Counter(seen.accepted) + Counter(usage.accepted),
         )
 
     def _matched(self, event: PrefixMatched) -> None:

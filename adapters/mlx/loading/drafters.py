@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.loading.files import read_tensors
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import family_of, nn
 from adapters.mlx.speculation.heads import HeadNetwork, PredictionHead
@@ -95,16 +94,11 @@ def with_head(network: Any, folder: Path, config: Mapping[str, Any]) -> tuple[An
 
 def _head_weights(folder: Path, prefix: str) -> tuple[dict[str, mx.array], mx.array | None]:
     """The head's weights by their names behind the prefix, and one weight of a convolution of the trunk; not read."""
-    pattern, found, convolution = re.compile(prefix), dict[str, mx.array](), None
+    pattern, weights = re.compile(prefix), dict[str, mx.array]()
     for path in sorted(folder.glob("model*.safetensors")):
-        names = read_tensors(path)
-        wanted = {name: match.end() for name in names if (match := pattern.match(name))}
-        convolved = next((name for name in names if name.endswith(_CONVOLUTION)), None)
-        if not wanted and (convolved is None or convolution is not None):
-            continue
-        weights = cast(dict[str, mx.array], mx.load(str(path)))
-        found |= {name[start:]: weights[name] for name, start in wanted.items()}
-        convolution = weights[convolved] if convolved is not None else convolution
+        weights |= cast(dict[str, mx.array], mx.load(str(path)))
+    found = {name[match.end() :]: weight for name, weight in weights.items() if (match := pattern.match(name))}
+    convolution = next((weight for name, weight in weights.items() if name.endswith(_CONVOLUTION)), None)
     return {name: weight for name, weight in found.items() if not name.startswith(_SHARED)}, convolution
 
 
@@ -169,20 +163,20 @@ def _load(head: PredictionHead, weights: Mapping[str, mx.array]) -> None:
 
 def check_vocabularies(folder: Path, draft: Path) -> None:
     """Raises ModelLoadFailed unless both models have the same tokens, by their tokenizer.json. Slow: reads files."""
-    theirs, ours = _vocabulary(draft), _vocabulary(folder)
-    if theirs is None or theirs != ours:
+    try:
+        is_same = _vocabulary(draft) == _vocabulary(folder)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        is_same = False
+    if not is_same:
         raise ModelLoadFailed(
             f"the draft model {draft} must have the vocabulary of {folder}: their tokenizer.json give different tokens"
         )
 
 
-def _vocabulary(folder: Path) -> dict[str, int] | None:
-    """The id of each token; None if there is no tokenizer.json that can be read."""
-    try:
-        found: Any = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        tokens = found["model"]["vocab"]
-        if isinstance(tokens, list):
-            tokens = {token: id for id, (token, _) in enumerate(cast(list[tuple[str, float]], tokens))}
-        return {**tokens, **{added["content"]: added["id"] for added in found.get("added_tokens", ())}}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """The id of each token. Raises one of several errors if there is no tokenizer.json that can be read."""
+    found: Any = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokens = found["model"]["vocab"]
+    if isinstance(tokens, list):
+        tokens = {token: id for id, (token, _) in enumerate(cast(list[tuple[str, float]], tokens))}
+    return {**tokens, **{added["content"]: added["id"] for added in found.get("added_tokens", ())}}

@@ -21,7 +21,6 @@ from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
-from domain.speculation.drafter import Drafter
 
 MAX_MODULES = 2_048
 """The most layers, experts and the like that a configuration may ask for: more than any model has, and few enough to
@@ -51,7 +50,7 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
     weight_bytes = _checked_weights(folder, options.dtype)
     if source.adapter:
         weight_bytes += read_adapter(Path(source.adapter)).num_bytes
-    if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL):
+    if options.draft:
         weight_bytes += _checked_weights(Path(options.draft), options.dtype)
     return ModelPreview(weight_bytes, advised_sampling(folder))
 

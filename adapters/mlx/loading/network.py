@@ -91,7 +91,7 @@ def load_folder(
         if adapter is not None:
             apply_adapter(network, read_adapter(adapter))
         note = ""
-        if options.draft and options.speculation.allows(Drafter.DRAFT_MODEL):
+        if options.draft:
             _cast_network(network, options.dtype)
             network = DraftModelNetwork(network, _draft_model(Path(options.draft), options.dtype))
         else:

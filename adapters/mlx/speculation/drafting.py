@@ -75,7 +75,7 @@ class DraftingNetwork(nn.Module):  # type: ignore[misc]
 
     def _begin(self, own: Caches) -> tuple[Caches, mx.array | None]:
         """The caches that `_step` feeds, and the hidden state that it starts from, if it has one."""
-        raise NotImplementedError
+        return own, None
 
     def _step(self, tokens: mx.array, hidden: mx.array | None, fed: Caches) -> tuple[mx.array, mx.array | None]:
         """Feeds the drafter tokens [rows, 1]; returns its logits [rows, 1, vocab] and its hidden state."""
@@ -98,9 +98,6 @@ class DraftModelNetwork(DraftingNetwork):
     def _feed(self, tokens: mx.array, trunk: Caches, own: Caches) -> mx.array:
         self.draft(self._known(tokens), cache=own)
         return cast(mx.array, self.trunk(tokens, cache=trunk))
-
-    def _begin(self, own: Caches) -> tuple[Caches, mx.array | None]:
-        return own, None
 
     def _step(self, tokens: mx.array, hidden: mx.array | None, fed: Caches) -> tuple[mx.array, mx.array | None]:
         logits = self.draft(self._known(tokens), cache=fed)[..., : self._num_logits]

@@ -10,12 +10,13 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.services.live_figures import DraftTotals, LiveFigures
+from application.services.live_figures import LiveFigures
 from application.services.text_side.models.model_finder import ModelStatus
 from application.use_cases.models import ModelEntry
 from domain.ids import ModelId
 from domain.models.model_card import ModelDescription
 from domain.models.state_layout import StateKind, StateLayout
+from domain.request.request import Usage
 from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import RequestContext, admins_only
@@ -134,19 +135,19 @@ def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
         source.adapter or None,
         dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
-        None if model is None else _speculation(model, figures.drafts(source.id)),
+        None if model is None else _speculation(model, figures.usage(source.id)),
     )
 
 
-def _speculation(model: ModelDescription, drafts: DraftTotals) -> SpeculationBody:
-    rate = drafts.tokens_per_step
+def _speculation(model: ModelDescription, usage: Usage) -> SpeculationBody:
+    num_steps = usage.completion_tokens - usage.num_accepted
     return SpeculationBody(
         model.drafting.value,
         None if model.own_drafter is None else model.own_drafter.value,
         model.drafter_note,
-        dict(drafts.proposed),
-        {drafter: drafts.accepted[drafter] for drafter in drafts.proposed},
-        None if rate is None else round(rate, 3),
+        dict(usage.proposed),
+        {drafter: usage.accepted.get(drafter, 0) for drafter in usage.proposed},
+        round(usage.completion_tokens / num_steps, 3) if num_steps > 0 else None,
     )
 
 

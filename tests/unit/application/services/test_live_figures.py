@@ -90,10 +90,9 @@ def test_drafts_add_up_by_model_over_all_ended_requests() -> None:
     }.items():
         figures.emit(Script(id).queued())
         figures.emit(replace(Script(id).ended(), usage=usage))
-    found = figures.figures.drafts(ModelId("demo"))
-    assert (found.proposed, found.accepted) == ({"ngram": 30, "mtp": 5}, {"ngram": 25})
-    assert found.tokens_per_step == 60 / 35
-    assert figures.figures.drafts(ModelId("other")).tokens_per_step is None
+    found = figures.figures.usage(ModelId("demo"))
+    assert found == Usage(27, 60, proposed={"ngram": 30, "mtp": 5}, accepted={"ngram": 25})
+    assert figures.figures.usage(ModelId("other")) == Usage(0, 0)
 
 
 def test_a_request_of_many_choices_is_looked_up_once() -> None:
