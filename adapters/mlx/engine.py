@@ -14,8 +14,7 @@ from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.weights_digest import Digests, digest_model
-from adapters.mlx.loading.width_costs import COSTS_NAME
-from adapters.mlx.memory import MeasuredFile, PeakFile, highest_bytes
+from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
@@ -45,8 +44,7 @@ class MlxEngine:
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
-        self._peaks = None if memory_dir is None else PeakFile(memory_dir, self._reading)
-        self._costs = None if memory_dir is None else MeasuredFile(memory_dir / COSTS_NAME, self._reading)
+        self._measured = None if memory_dir is None else MeasuredFile(memory_dir, self._reading)
         self._is_prepared = False
         self._models: list[MlxModel] = []
 
@@ -78,9 +76,8 @@ class MlxEngine:
                     source.id,
                     facts,
                     blas=self._blas,
-                    peaks=self._peaks,
+                    measured=self._measured,
                     room_bytes=options.room_bytes,
-                    costs=self._costs,
                 )
             )
         except ModelLoadFailed as error:

@@ -2,7 +2,7 @@
 
     shapes of weights and caches, formula of the configuration    shape_of_network    nothing is computed
     peaks of chunks at load and while serving                     PeakMeter           correct the formula
-    corrections of earlier starts                                 PeakFile            memory-peaks.json
+    corrections of earlier starts                                 MeasuredFile        measured.json
 
 MLX counts one peak for the whole process. It is reset before a chunk and read after it; bytes that are active by then
 (weights, states, uploads by workers) do not count for the chunk. A chunk that is still under way when its call returns
@@ -11,7 +11,6 @@ than the longest so far are not measured."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ FIRST_CHUNKS, EVERY_CHUNKS = 4, 64
 _KEPT_CHANGE = 0.02
 """The smallest change of a factor that is worth writing."""
 
-_FILE_NAME = "memory-peaks.json"
+_FILE_NAME = "measured.json"
 _MAX_REMEMBERED = 256
 
 
@@ -179,14 +178,16 @@ class PeakMeter:
 
 
 class MeasuredFile:
-    """Measurements by model in a small JSON file beside the remembered weight digests.
+    """Measurements of earlier starts, by model, in a small JSON file beside the remembered weight digests:
+
+        {"peaks of <content>": [near, deep, num_measured], "costs of <content>, <drafter>": [pass_ms, draft_ms], ...}
 
     Compute thread; the disk is touched in `lane` only, since a volume that hangs must not stop a prefill. At most one
     write waits there, with the latest entry of each model.
     """
 
-    def __init__(self, path: Path, lane: Lane) -> None:
-        self._path, self._lane = path, lane
+    def __init__(self, folder: Path, lane: Lane) -> None:
+        self._path, self._lane = folder / _FILE_NAME, lane
         self._unsaved: dict[str, object] = {}
         self._saving: Future[None] | None = None
 
@@ -214,26 +215,9 @@ class MeasuredFile:
             write_entries(self._path, {**entries, key: entry}, _MAX_REMEMBERED)
 
 
-class PeakFile:
-    """Corrections by model, remembered:
-
-    {"<digest> <runtime>, <arithmetic>": [near, deep, num_measured], ...}
-    """
-
-    def __init__(self, folder: Path, lane: Lane) -> None:
-        self._file = MeasuredFile(folder / _FILE_NAME, lane)
-
-    def recall(self, key: str) -> Generator[Future[Any] | None, None, PeakCorrection]:
-        """Returns the remembered correction; an empty one if there is none, or if the entry is invalid."""
-        return _correction((yield from self._file.recall(key)))
-
-    def remember(self, key: str, correction: PeakCorrection) -> None:
-        """Schedules the correction to be written."""
-        self._file.remember(key, list(astuple(correction)))
-
-
-def _correction(value: object) -> PeakCorrection:
-    match value:
+def correction_of(entry: object) -> PeakCorrection:
+    """Returns the correction that an entry (near, deep, num_measured) holds; an empty one if it is invalid."""
+    match entry:
         case [float(near), float(deep), int(count)] if LEAST_NEAR <= near <= MOST and 0 <= deep <= MOST and count >= 0:
             return PeakCorrection(near, deep, count)
         case _:

@@ -8,8 +8,7 @@ import logging
 import platform
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
+from dataclasses import astuple, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,7 +20,7 @@ from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import check_hidden, probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
-from adapters.mlx.memory import MeasuredFile, PeakFile, PeakMeter, shape_of_network
+from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
@@ -46,15 +45,14 @@ def assemble(
     id: ModelId,
     facts: ModelFacts,
     blas: str = "",
-    peaks: PeakFile | None = None,
+    measured: MeasuredFile | None = None,
     room_bytes: int | None = None,
-    costs: MeasuredFile | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
-    `blas`: identity of the BLAS that MLX uses; empty for its own. `peaks`: remembered corrections of estimated memory;
-    a model without one is measured; None for neither. `room_bytes`: memory that measuring may take; None for any.
-    `costs`: remembered costs of passes; a model without them is measured; None for neither.
+    `blas`: identity of the BLAS that MLX uses; empty for its own. `measured`: remembered corrections of estimated
+    memory, and costs of passes; what it lacks is measured; None for neither. `room_bytes`: memory that measuring may
+    take; None for any.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
@@ -86,9 +84,10 @@ def assemble(
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
     content = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
-    if peaks is not None and description.weights_digest:  # a model without a digest cannot be recognised
-        known = yield from peaks.recall(content)
-        meter = PeakMeter(memory, known, partial(peaks.remember, content), runs_ahead=runs_ahead)
+    if measured is not None and description.weights_digest:  # a model without a digest cannot be recognised
+        key = f"peaks of {content}"
+        known = correction_of((yield from measured.recall(key)))
+        meter = PeakMeter(memory, known, lambda now: measured.remember(key, list(astuple(now))), runs_ahead=runs_ahead)
     description = replace(description, memory=meter.shape)
     model = MlxModel(
         network,
@@ -99,16 +98,16 @@ def assemble(
         meter=meter,
         pooling=facts.pooling,
     )
-    if peaks is not None and meter.is_new and is_worth_measuring(description, room_bytes):
+    if measured is not None and meter.is_new and is_worth_measuring(description, room_bytes):
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
         # takes memory in proportion to the tokens: half a chunk shows as much in a third of the time.
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
-        if measured := (yield from measure_chunks(model, chunk, room_bytes)):
-            model.correct(chunk, measured)
+        if peaks := (yield from measure_chunks(model, chunk, room_bytes)):
+            model.correct(chunk, peaks)
     is_off = found.draft_note or facts.speculation is SpeculationMode.OFF or description.weight_bytes < LEAST_BYTES
-    if costs is not None and not is_off:
+    if measured is not None and not is_off:
         again = refeeds(new_caches(network))
-        model.set_costs((yield from find_costs(model, costs, content, does_refeed=again, room_bytes=room_bytes)))
+        model.set_costs((yield from find_costs(model, measured, content, does_refeed=again, room_bytes=room_bytes)))
     return model
 
 

@@ -2,9 +2,7 @@
 
 Decode steps with drafts are timed, as the engine runs them. A bias holds every answer to one token, so all drafts are
 accepted and each step stands at a length of its own: cuDNN plans each pair of lengths, and a pass at a length that was
-seen before would look eight times as fast as it will be. The result is kept by the model's content:
-
-    {"<digest> <runtime>, <arithmetic>, <drafter>": [[[ms of a width], ... of one row and of several], draft_ms]}
+seen before would look eight times as fast as it will be. The result is kept by the model's content.
 """
 
 import logging
@@ -29,8 +27,6 @@ LEAST_BYTES = 4 * 2**20
 MOST_S, MOST_GPU_S = 2.0, 20.0
 """After so long measuring ends, with the widths and rows that were measured by then. A GPU's kernels are compiled in
 the first round, which does not count."""
-
-COSTS_NAME = "width-costs.json"
 
 _ROUNDS, _DRAFT_DEPTH = 3, 4
 _PLAN = (1, 1, 1, 2, *WIDTHS[1:])
@@ -63,7 +59,7 @@ def find_costs(
     needed = MOST_ROWS * memory.state_bytes(_LENGTH) + memory.decode_bytes(MOST_ROWS, _LENGTH, WIDTHS[-1])
     if room_bytes is not None and needed > room_bytes:
         return None
-    key = f"{content}, {drafter.value if drafter is not None else 'no drafter'}"
+    key = f"costs of {content}, {drafter.value if drafter is not None else 'no drafter'}"
     try:
         pass_ms, draft_ms = cast(Any, (yield from file.recall(key)))
         return WidthCosts.measured(pass_ms, draft_ms=draft_ms, refeeds=does_refeed)

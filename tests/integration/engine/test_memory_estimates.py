@@ -146,11 +146,11 @@ def test_the_highest_use_of_memory_is_reported_however_often_it_is_measured_anew
 
 
 def test_what_a_load_measured_is_kept_and_not_measured_again(tmp_path: Path):
-    folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "memory-peaks.json"
+    folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "measured.json"
     source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
     described = finish_load(engine.load(source, LoadOptions(room_bytes=20 << 20))).description
     finish_load(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
-    key = f"{described.weights_digest.hex()} {described.runtime}, {described.arithmetic}"
+    key = f"peaks of {described.weights_digest.hex()} {described.runtime}, {described.arithmetic}"
     near, deep, count = json.loads(kept.read_text())[key]
     assert (LEAST_NEAR < near < 1, 0 < deep < 1, count) == (True, True, 2)
     kept.write_text(json.dumps({key: [0.5, 0.5, 1]}))

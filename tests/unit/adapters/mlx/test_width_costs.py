@@ -8,7 +8,7 @@ import pytest
 
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
-from adapters.mlx.loading.width_costs import COSTS_NAME, MOST_S, find_costs
+from adapters.mlx.loading.width_costs import MOST_S, find_costs
 from adapters.mlx.memory import MeasuredFile
 from adapters.mlx.model import MlxModel
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft
@@ -49,7 +49,7 @@ def found_costs(
     step_s: float = 1e-3,
     room_bytes: int | None = None,
 ) -> WidthCosts | None:
-    file, clock = MeasuredFile(folder / COSTS_NAME, lane), ticking(step_s)
+    file, clock = MeasuredFile(folder, lane), ticking(step_s)
     return finish_load(find_costs(model, file, content, does_refeed=True, room_bytes=room_bytes, clock=clock))
 
 
@@ -76,7 +76,7 @@ def test_drafting_is_measured_where_the_model_has_a_drafter(
         return decode(ids, drafts)
 
     monkeypatch.setattr(model, "decode", timed)
-    file = MeasuredFile(tmp_path / COSTS_NAME, lane)
+    file = MeasuredFile(tmp_path, lane)
     costs = finish_load(find_costs(model, file, "content", does_refeed=False, clock=lambda: now_ms[0] / 1e3))
     assert costs is not None
     assert costs.draft_ms == pytest.approx(0.5)
@@ -89,7 +89,7 @@ def test_measuring_ends_in_time_with_what_it_has(model: MlxModel, tmp_path: Path
     (by_width,) = costs.pass_ms
     assert 1 < len(by_width) < len(WIDTHS)
     lane.submit(lambda: None).result(PATIENCE_S)
-    assert not (tmp_path / COSTS_NAME).exists()
+    assert not (tmp_path / "measured.json").exists()
 
 
 def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
@@ -103,7 +103,7 @@ def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: 
 
 @pytest.mark.parametrize("entry", [None, 1, [], [[], 0.0], [[[1.0]], "x"], [[["x"]], 0.0], [[[-1.0]], 0.0]])
 def test_an_invalid_entry_is_measured_again(model: MlxModel, tmp_path: Path, lane: Lane, entry: object) -> None:
-    expected, path = found_costs(model, tmp_path, lane), tmp_path / COSTS_NAME
+    expected, path = found_costs(model, tmp_path, lane), tmp_path / "measured.json"
     lane.submit(lambda: None).result(PATIENCE_S)
     (key,) = json.loads(path.read_text())
     path.write_text(json.dumps({key: entry}))
@@ -123,7 +123,7 @@ def test_a_load_measures_a_model_that_may_draft(
     family: str, vocab_size: int, is_measured: bool, tmp_path: Path, lane: Lane
 ) -> None:
     facts = ModelFacts(config_of(family, vocab_size=vocab_size))
-    file = MeasuredFile(tmp_path / COSTS_NAME, lane)
-    model = finish_load(assemble(build(family, vocab_size=vocab_size), ModelId(family), facts, costs=file))
+    file = MeasuredFile(tmp_path, lane)
+    model = finish_load(assemble(build(family, vocab_size=vocab_size), ModelId(family), facts, measured=file))
     assert (model.description.width_costs is not None) is is_measured
     assert model.description.drafter_note.startswith("drafts are not used") is (family == "plamo3")

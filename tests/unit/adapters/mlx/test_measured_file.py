@@ -3,11 +3,12 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
-from adapters.mlx.memory import PeakFile
+from adapters.mlx.memory import MeasuredFile, correction_of
 from application.services.lane import Lane
 from domain.memory.estimate import PeakCorrection
 from tests.support.engines.finish_load import finish_load
@@ -24,17 +25,17 @@ def lane() -> Iterator[Lane]:
     assert lane.join(PATIENCE_S)
 
 
-def recall(peaks: PeakFile, key: str) -> PeakCorrection:
+def recall(peaks: MeasuredFile, key: str) -> PeakCorrection:
     """In the thread that writes, after it has written."""
-    return finish_load(peaks.recall(key))
+    return correction_of(finish_load(peaks.recall(key)))
 
 
 def test_a_correction_is_remembered_by_model(tmp_path: Path, lane: Lane) -> None:
-    peaks = PeakFile(tmp_path / "new", lane)
-    peaks.remember("a", PeakCorrection(1.25, 0.5, 2))
-    peaks.remember("b", PeakCorrection(0.75, 0.0, 3))
+    peaks = MeasuredFile(tmp_path / "new", lane)
+    peaks.remember("a", list(astuple(PeakCorrection(1.25, 0.5, 2))))
+    peaks.remember("b", list(astuple(PeakCorrection(0.75, 0.0, 3))))
     assert recall(peaks, "c") == PeakCorrection()
-    later = PeakFile(tmp_path / "new", lane)
+    later = MeasuredFile(tmp_path / "new", lane)
     assert [recall(later, key) for key in "ab"] == [PeakCorrection(1.25, 0.5, 2), PeakCorrection(0.75, 0.0, 3)]
 
 
@@ -54,31 +55,31 @@ def test_a_correction_is_remembered_by_model(tmp_path: Path, lane: Lane) -> None
     ],
 )
 def test_an_invalid_entry_counts_as_absent(tmp_path: Path, lane: Lane, text: str) -> None:
-    (tmp_path / "memory-peaks.json").write_text(text)
-    peaks = PeakFile(tmp_path, lane)
+    (tmp_path / "measured.json").write_text(text)
+    peaks = MeasuredFile(tmp_path, lane)
     assert recall(peaks, "a") == PeakCorrection()
-    peaks.remember("a", KNOWN)
+    peaks.remember("a", list(astuple(KNOWN)))
     assert recall(peaks, "a") == KNOWN
-    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1.0, 1]}
+    assert json.loads((tmp_path / "measured.json").read_text()) == {"a": [2.0, 1.0, 1]}
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, lane: Lane) -> None:
-    (tmp_path / "memory-peaks.json").mkdir()
-    peaks = PeakFile(tmp_path, lane)
-    peaks.remember("a", KNOWN)
+    (tmp_path / "measured.json").mkdir()
+    peaks = MeasuredFile(tmp_path, lane)
+    peaks.remember("a", list(astuple(KNOWN)))
     recall(peaks, "a")
-    assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["measured.json"]
 
 
 def test_a_disk_that_hangs_delays_no_caller(tmp_path: Path, lane: Lane) -> None:
-    peaks = PeakFile(tmp_path, lane)
-    hung = tmp_path / "memory-peaks.json"
+    peaks = MeasuredFile(tmp_path, lane)
+    hung = tmp_path / "measured.json"
     os.mkfifo(hung)  # reading it waits until somebody writes
     for count in range(100):
-        peaks.remember("a", PeakCorrection(2.0, 1.0, count))
-        peaks.remember("b", PeakCorrection(3.0, 1.0, count))
+        peaks.remember("a", list(astuple(PeakCorrection(2.0, 1.0, count))))
+        peaks.remember("b", list(astuple(PeakCorrection(3.0, 1.0, count))))
     assert lane.num_pending <= 2, "one under way, and one for all later corrections"
     hung.write_text("{}")  # it answers
     assert recall(peaks, "b") == PeakCorrection(3.0, 1.0, 99)
     lane.close()
-    peaks.remember("a", PeakCorrection())
+    peaks.remember("a", list(astuple(PeakCorrection())))
