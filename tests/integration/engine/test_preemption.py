@@ -22,7 +22,7 @@ from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
-from tests.support.engines.sync_engine import submission, usage_of
+from tests.support.engines.sync_engine import submission, tokens_of, usage_of
 
 PROMPTS = [tuple(range(32 + start, 32 + start + length)) for start, length in ((0, 75), (3, 90), (9, 40))]
 WORN = SamplingParams(
@@ -255,7 +255,7 @@ def test_a_choice_continues_in_another_engine(asked: dict[str, Any], num_steps: 
     for choice in range(wanted.num_choices):
         mine = [item for of, item in items if of == choice]
         theirs = calm.items("a", choice)
-        assert tokens(mine) == tokens(theirs)
+        assert tokens_of(mine) == tokens_of(theirs)
         assert scores(mine) == scores(theirs)
         assert [type(item) for item in mine if not isinstance(item, Tokens | PromptLogprobs)] == [
             type(item) for item in theirs if not isinstance(item, Tokens | PromptLogprobs)
@@ -284,11 +284,7 @@ def test_every_layout_continues_in_another_engine(layout: str) -> None:
     first.step(3)
     work = Work(wanted)
     items = items_so_far(first, work)
-    assert tokens([item for _, item in items])
+    assert tokens_of([item for _, item in items])
     second.loop.add(work.resumed())
     second.run()
-    assert tokens([item for _, item in items]) + second.tokens("a") == calm.tokens("a")
-
-
-def tokens(items: list[EngineItem]) -> list[int]:
-    return [token for item in items if isinstance(item, Tokens) for token in item.token_ids]
+    assert tokens_of([item for _, item in items]) + second.tokens("a") == calm.tokens("a")
