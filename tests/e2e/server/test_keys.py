@@ -55,7 +55,7 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["add", "a b"], "letters, digits"),
         (["add", "default"], "taken by server.api_key"),
@@ -65,10 +65,10 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
     ],
     ids=["name", "reserved", "limit", "absent", "none"],
 )
-def test_commands_refuse_bad_names_and_limits(tmp_path: Path, file: str, arguments: list[str], told: str) -> None:
+def test_commands_refuse_bad_names_and_limits(tmp_path: Path, file: str, arguments: list[str], reason: str) -> None:
     done = run_here(tmp_path, "keys", *arguments, CAIRN_SERVER__KEY_FILE=file)
     assert done.returncode in (1, 2)
-    assert told in done.stderr
+    assert reason in done.stderr
     assert "Traceback" not in done.stderr
     assert not Path(file).exists()
 
@@ -89,12 +89,12 @@ def test_a_server_follows_its_keys_and_writes_none_of_them(tmp_path: Path, file:
             sent = {"authorization": f"Bearer {key}", "x-api-key": key}
             return httpx.request(method, url + path + query, headers=sent, timeout=PATIENCE_S, **body)  # type: ignore[arg-type]
 
-        told: list[httpx.Response] = [ask(limited), ask(limited, "/v1/cache/stats", "GET")]
-        told += [ask(limited, query=f"?api_key={limited}"), ask(limited)]
-        assert [response.status_code for response in told] == [200, 403, 200, 429]
-        told += [ask("junk-of-a-stranger"), ask(limited, "/metrics", "GET"), ask(admin, "/metrics", "GET")]
-        assert [response.status_code for response in told[4:]] == [401, 429, 200]
-        metrics = told[-1].text
+        answers: list[httpx.Response] = [ask(limited), ask(limited, "/v1/cache/stats", "GET")]
+        answers += [ask(limited, query=f"?api_key={limited}"), ask(limited)]
+        assert [response.status_code for response in answers] == [200, 403, 200, 429]
+        answers += [ask("junk-of-a-stranger"), ask(limited, "/metrics", "GET"), ask(admin, "/metrics", "GET")]
+        assert [response.status_code for response in answers[4:]] == [401, 429, 200]
+        metrics = answers[-1].text
         for reason in ("invalid_api_key", "not_allowed", "rate_limit_exceeded"):
             assert f'cairn_http_refused_total{{cairn_reason="{reason}"' in metrics
         cairn.read_until('"cairn.key.name": "ci"')
@@ -102,9 +102,10 @@ def test_a_server_follows_its_keys_and_writes_none_of_them(tmp_path: Path, file:
         later = made(tmp_path, file, "later")
         cairn.send(signal.SIGHUP)
         cairn.read_until("the key file was read again")
-        told.append(ask(later))
-        assert told[-1].status_code == 200
+        answers.append(ask(later))
+        assert answers[-1].status_code == 200
         Path(file).write_text("[broken")
+        cairn.send(signal.SIGHUP)
         cairn.read_until("the previous keys stay valid")
         assert ask(later).status_code == 200
         assert 'cairn_faults_total{cairn_where="keys.read"' in ask(admin, "/metrics", "GET").text
@@ -113,8 +114,8 @@ def test_a_server_follows_its_keys_and_writes_none_of_them(tmp_path: Path, file:
         cairn.read_to_end()
     output = "".join(cairn.seen)
     assert "key=ci" in output
-    answers = "".join(f"{response.text}{response.headers}" for response in told)
+    sent_back = "".join(f"{response.text}{response.headers}" for response in answers)
     for key in (admin, limited, later, "junk-of-a-stranger"):
         assert key not in output
-        assert key not in answers
+        assert key not in sent_back
         assert key not in metrics
