@@ -15,11 +15,6 @@ class Drafter(Enum):
     HEAD = "mtp"
     DRAFT_MODEL = "draft"
 
-    @property
-    def is_lookup(self) -> bool:
-        """True if drafts are looked up in text: they need no forward pass and no state of the model."""
-        return self in (Drafter.NGRAM, Drafter.PREDICTION)
-
 
 class SpeculationMode(Enum):
     """The drafters that a model may use. AUTO: all that it has, where the measured costs say that they pay. OFF: none.
@@ -34,5 +29,5 @@ class SpeculationMode(Enum):
     def allows(self, drafter: Drafter) -> bool:
         """True if this choice includes the drafter."""
         if self is SpeculationMode.NGRAM:
-            return drafter.is_lookup
+            return drafter in (Drafter.NGRAM, Drafter.PREDICTION)
         return self is SpeculationMode.AUTO or self.value == drafter.value

@@ -28,7 +28,7 @@ from application.services.token_side.constraints import AnswerConstraint
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.pooled_rows import PooledRows
-from application.services.token_side.speculation import SequenceDrafts, drafts_of
+from application.services.token_side.speculation import SequenceDrafts
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
@@ -216,7 +216,8 @@ class SequenceRun:
             self.cache.prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
-            self.drafts = self.drafts or drafts_of(sequence, self.submission, model.description)
+            if self.submission.speculates and model.description.width_costs is not None:
+                self.drafts = self.drafts or SequenceDrafts(sequence, self.submission, model.description)
             self._batcher.emit(DecodeStarted(self.request_id, self._batcher.now_ns()))
         return chunk.end - chunk.start
 

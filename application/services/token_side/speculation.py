@@ -10,7 +10,6 @@ any of this. Compute thread only.
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TypeAlias
 
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft, LoadedModel
 from application.ports.engine import Submission
@@ -51,16 +50,6 @@ class SequenceDrafts:
         return self._lookup.propose(1 + depth)
 
 
-Rows: TypeAlias = Mapping[SequenceId, SequenceDrafts | None]
-"""The decoding sequences of one model; None for one that does not draft."""
-
-
-def drafts_of(sequence: TokenSequence, submission: Submission, model: ModelDescription) -> SequenceDrafts | None:
-    """Returns the drafts of a sequence that begins to decode; None if it may not draft."""
-    may_draft = submission.speculates and model.width_costs is not None
-    return SequenceDrafts(sequence, submission, model) if may_draft else None
-
-
 class Speculation:
     """The decode steps of all models, with drafts."""
 
@@ -68,35 +57,23 @@ class Speculation:
         self._batcher = batcher
         self._controls: dict[ModelId, DepthControl] = {}
 
-    def decode(self, model: LoadedModel, rows: Rows) -> Sequence[DecodeResult]:
-        """Runs a decode step of these rows, with drafts where they pay. A fault of the drafts costs only the drafts."""
+    def decode(self, model: LoadedModel, rows: Mapping[SequenceId, SequenceDrafts | None]) -> Sequence[DecodeResult]:
+        """Runs a decode step of these rows (None: one that may not draft), with drafts where they pay. A fault of the
+        drafts costs only the drafts."""
         drafting = [drafts for drafts in rows.values() if drafts is not None]
         most = min((drafts.num_wanted for drafts in drafting), default=0)
         control = self._control(model.description)
-        if control is None or not most or len(drafting) < len(rows) or len(rows) > MOST_ROWS:
+        if control is None or not most or not len(drafting) == len(rows) <= MOST_ROWS:
             return model.decode(list(rows))
-        draft = self._batcher.attempt("speculation.draft", lambda: self._drafts(model.description, rows, control, most))
+        draft = self._batcher.attempt(
+            "speculation.draft",
+            lambda: _drafts(control, model.description, dict(zip(rows, drafting, strict=True)), most),
+        )
         begun_ns = self._batcher.now_ns()
         results = model.decode(list(rows), draft or NO_DRAFTS)
         ms = (self._batcher.now_ns() - begun_ns) / 1e6
         self._batcher.attempt("speculation.learn", lambda: _learn(control, model.description, results, ms))
         return results
-
-    def _drafts(
-        self, model: ModelDescription, rows: Rows, control: DepthControl, most: int
-    ) -> Mapping[SequenceId, Draft]:
-        """Returns the drafts of the next step; empty for a plain step."""
-        most = min(most, control.costs.most_depth)
-        found = {id: proposal for id, drafts in rows.items() if drafts and (proposal := drafts.look_up(most))}
-        depth = own_depth = 0
-        if len(found) == len(rows):
-            longest = min(len(proposal.token_ids) for proposal in found.values()) - 1
-            depth = control.depth(len(rows), prod(proposal.probability for proposal in found.values()), longest)
-        if model.own_drafter is not None:
-            own_depth = control.own_depth(len(rows), most)
-        if depth:
-            return {id: Draft(ids[: 1 + depth], own_depth, drafter) for id, (ids, drafter, _) in found.items()}
-        return dict.fromkeys(rows, Draft((), own_depth)) if own_depth else NO_DRAFTS
 
     def _control(self, model: ModelDescription) -> DepthControl | None:
         if model.width_costs is None:
@@ -105,6 +82,22 @@ class Speculation:
         if control is None or control.costs is not model.width_costs:  # loaded, or loaded once more
             control = self._controls[model.id] = DepthControl(model.width_costs)
         return control
+
+
+def _drafts(
+    control: DepthControl, model: ModelDescription, rows: Mapping[SequenceId, SequenceDrafts], most: int
+) -> Mapping[SequenceId, Draft]:
+    """Returns the drafts of the next step, of at most `most` tokens; empty for a plain step."""
+    most = min(most, control.costs.most_depth)
+    found = {id: proposal for id, drafts in rows.items() if (proposal := drafts.look_up(most))}
+    depth = 0
+    if len(found) == len(rows):
+        longest = min(len(proposal.token_ids) for proposal in found.values()) - 1
+        depth = control.depth(len(rows), prod(proposal.probability for proposal in found.values()), longest)
+    own_depth = control.own_depth(len(rows), most) if model.own_drafter is not None else 0
+    if depth:
+        return {id: Draft(ids[: 1 + depth], own_depth, drafter) for id, (ids, drafter, _) in found.items()}
+    return dict.fromkeys(rows, Draft((), own_depth)) if own_depth else NO_DRAFTS
 
 
 def _learn(control: DepthControl, model: ModelDescription, results: Sequence[DecodeResult], ms: float) -> None:

@@ -199,7 +199,7 @@ def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[G
         max_tokens=max_tokens(body),
         num_logprobs=num_logprobs(body),
         num_prompt_logprobs=body.prompt_logprobs,
-        prediction=predicted_text(body),
+        prediction="" if body.prediction is None else _text(body.prediction.content, "prediction"),
         reasoning=reasoning_limit(body),
     )
     return [request]
@@ -213,11 +213,6 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     messages, continues = chat_messages(body.messages), _continues(body)
     return ChatPrompt(messages, _tools(body), template_kwargs, choice, continues=continues)
-
-
-def predicted_text(body: ChatCompletionRequest) -> str:
-    """Raises InvalidRequest, naming `prediction.content[i]`."""
-    return "" if body.prediction is None else _text(body.prediction.content, "prediction")
 
 
 def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
