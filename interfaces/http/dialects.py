@@ -13,8 +13,7 @@ from interfaces.http.openai.completions import COMPLETIONS
 from interfaces.http.openai.embeddings import EMBEDDINGS
 from interfaces.http.openai.models import model_routes
 from interfaces.http.rerank.rerank import RERANKING, RerankError, rerank_error
-from interfaces.http.responses import responses
-from interfaces.http.responses.answer import responses_error
+from interfaces.http.responses.answer import CREATE_RESPONSE, responses_error
 from interfaces.http.responses.stored_routes import stored_routes
 
 OPENAI = Dialect(
@@ -27,7 +26,7 @@ OPENAI = Dialect(
 )
 RESPONSES = Dialect(
     paths=("/v1/responses",),
-    operations=(responses.RESPONSES,),
+    operations=(CREATE_RESPONSE,),
     error_type=ErrorBody,
     error_body=responses_error,
     routes=stored_routes,

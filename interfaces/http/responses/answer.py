@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
+from litestar.openapi.spec import Link
 from msgspec import Raw, Struct
 
 from application.services.text_side.answers.answer import Progress
@@ -22,10 +23,11 @@ from domain.request.document import DocumentKey
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
-from interfaces.http.answering.dialect import Started, sse_comment, sse_event
+from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
+from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
@@ -35,8 +37,14 @@ from interfaces.http.responses.output_items import (
     OutputItem,
     ReasoningOutput,
 )
-from interfaces.http.responses.request import ResponsesRequest
+from interfaces.http.responses.request import ResponsesRequest, resolved, response_request, wire_names
 from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
+
+STORED_LINKS = {
+    operation: Link(operation_id=operation, parameters={"response_id": "$response.body#/id"})
+    for operation in ("getResponse", "listInputItems", "deleteResponse")
+}
+"""Links from a response to its operations once it is stored."""
 
 
 class ResponseError(Struct):
@@ -300,3 +308,20 @@ class ResponseFraming:
         numbered = {**event, "sequence_number": self._num_events}
         self._num_events += 1
         return sse_event(msgspec.json.encode(numbered), event["type"])
+
+
+CREATE_RESPONSE = Operation(
+    path="/v1/responses",
+    operation_id="createResponse",
+    body_type=ResponsesRequest,
+    answer_type=ResponseBody,
+    decode=body_decoder(ResponsesRequest),
+    convert=response_request,
+    answer=response_body,
+    framing=ResponseFraming,
+    wire_names=wire_names,
+    resolved=resolved,
+    discriminator="input",
+    noun="a response",
+    links=STORED_LINKS,
+)

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses, with the stored items that it refers to, and its conversion into a prompt."""
+"""The body of POST /v1/responses, with the stored items that it refers to, and its conversion into a request."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +11,11 @@ from msgspec import Raw, Struct
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Json, Role
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request.request import ChatPrompt
+from domain.request.request import ChatPrompt, GenerationRequest
+from domain.request.sampling import SamplingParams, StopRules
+from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import openai_tool_choice, thinking_kwargs
+from interfaces.http.fields.sampling_fields import new_request, openai_tool_choice, thinking_kwargs, tier_priority
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
 from interfaces.http.responses.conversation import ItemReference, conversation, decoded, kind_of, tools_in
@@ -174,6 +176,24 @@ def _references(items: str | Sequence[Raw]) -> dict[int, str]:
     if len(found) > MAX_REFERENCES:
         raise InvalidRequest(f"input: more than {MAX_REFERENCES} references to items", param="input")
     return found
+
+
+def response_request(body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
+    """Returns the only request of the body. Raises InvalidRequest for what is not supported."""
+    request = new_request(
+        body,
+        context,
+        "resp",
+        chat_prompt(body),
+        sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
+        stop=StopRules(body.max_output_tokens, fits_room=True),
+        cache_salt=context.salt(body.cache_salt),
+        keeps_text=body.store is not False,
+        grammar=form_grammar(body.format, FORMAT),
+        reasoning=reasoning_limit(body),
+        priority=tier_priority(body.service_tier),
+    )
+    return [request]
 
 
 def chat_prompt(body: ResponsesRequest) -> ChatPrompt:

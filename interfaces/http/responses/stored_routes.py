@@ -12,7 +12,6 @@ import msgspec
 from litestar import delete, get, post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Link
 from litestar.params import Parameter
 from litestar.response import Response
 from msgspec import Raw, Struct
@@ -27,12 +26,6 @@ from interfaces.http.responses.stored import LookupBudget, Turn
 from interfaces.http.services import Services
 
 PATH = "/v1/responses/{response_id:str}"
-
-STORED_LINKS = {
-    operation: Link(operation_id=operation, parameters={"response_id": "$response.body#/id"})
-    for operation in ("getResponse", "listInputItems", "deleteResponse")
-}
-"""Links from a response to its operations once it is stored."""
 
 Fields = dict[str, Raw]
 
