@@ -100,10 +100,6 @@ class FakeTokenizer:
     def note(self) -> str:
         return ""
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._has_chat_template
-
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if max_tokens is not None and len(text) > max_tokens:
             raise PromptTooLong(len(text), is_exact=False)

@@ -94,10 +94,6 @@ class HfTokenizer:
         tokens = tuple(map(self._token_bytes, range(self.vocab_size)))
         return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
-
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         num_special = len(self._start_ids) + len(self._end_ids)
         room = None if max_tokens is None else max_tokens - num_special

@@ -9,10 +9,8 @@ from domain.memory.ledger import MemoryUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """An engine step ended: the sequences that waited and ran, and the tokens that it computed."""
+    """An engine step ended: the tokens that it computed."""
 
-    num_waiting: int
-    num_running: int
     num_prefill_tokens: int
     num_decode_tokens: int
     started_ns: int
@@ -134,13 +132,11 @@ ACTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TierReading:
     """The use of a tier. `name`: as in Explanation. `evicted`: records since the start."""
 
     name: str
-    num_blocks: int
-    num_snapshots: int
     used_bytes: int
     limit_bytes: int
     evicted: int
@@ -148,11 +144,10 @@ class TierReading:
 
 @dataclass(frozen=True, slots=True)
 class CacheMeasured:
-    """The use of the tiers that could be read, and the records that wait for the store, the oldest for `lag_s`. Emitted
-    every few seconds."""
+    """The use of the tiers that could be read; the oldest record that waits for the store has waited for `lag_s`.
+    Emitted every few seconds."""
 
     tiers: tuple[TierReading, ...]
-    queued_bytes: int
     at_ns: int
     lag_s: float = 0.0
 
@@ -164,28 +159,24 @@ class RecordsOffered:
 
     id: RequestId
     num_records: int
-    raw_bytes: int
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordsRead:
     """A read of the store ended, with or without success. `raw_bytes`: decoded."""
 
-    num_records: int
     raw_bytes: int
-    started_ns: int
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
-    """A batch of records was stored. `raw_bytes`: before encoding; `queued_bytes`: still waiting. `id`: the request of
+    """A batch of records was stored. `raw_bytes`: before encoding. `id`: the request of
     the records, or empty; they were offered at `offered_ns` (0: unknown), and their write began at `started_ns`."""
 
     num_records: int
     raw_bytes: int
-    queued_bytes: int
     started_ns: int
     at_ns: int
     offered_ns: int = 0
@@ -198,7 +189,6 @@ class RecordsDropped:
     request, or empty. `was_offered`: RecordsOffered reported them."""
 
     num_records: int
-    raw_bytes: int
     reason: str
     at_ns: int
     id: RequestId = NO_REQUEST

@@ -109,9 +109,6 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def has_chat_template(self) -> bool: ...
-
-    @property
     def note(self) -> str:
         """A warning for the operator that is reported when the model is loaded; empty for none."""
         ...

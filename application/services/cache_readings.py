@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from application.events import CacheMeasured, FaultObserved, ReadinessMeasured, TierReading
-from application.ports.cache_stats import CacheStats, QueueCounts
+from application.ports.cache_stats import CacheStats
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage
 from application.ports.engine import Engine
@@ -98,36 +98,14 @@ class RegularReports:
         except Exception as error:
             self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
         else:
-            queue = stats.queue or QueueCounts()
-            readings = tuple(_tiers(stats))
-            self._events.emit(CacheMeasured(readings, queue.queued_bytes, self._clock.now_ns(), queue.lag_s))
+            lag_s = 0.0 if stats.queue is None else stats.queue.lag_s
+            self._events.emit(CacheMeasured(tuple(_tiers(stats)), self._clock.now_ns(), lag_s))
 
 
 def _tiers(stats: CacheStats) -> Iterator[TierReading]:
     live, hot, store = stats.live, stats.hot, stats.store
     if live is not None:
-        yield TierReading(
-            name="live",
-            num_blocks=0,
-            num_snapshots=live.num_states,
-            used_bytes=live.used_bytes,
-            limit_bytes=live.budget_bytes,
-            evicted=live.evicted,
-        )
-    yield TierReading(
-        name="hot",
-        num_blocks=hot.num_blocks,
-        num_snapshots=hot.num_snapshots,
-        used_bytes=hot.used_bytes,
-        limit_bytes=hot.budget_bytes,
-        evicted=hot.evicted,
-    )
+        yield TierReading("live", live.used_bytes, live.budget_bytes, live.evicted)
+    yield TierReading("hot", hot.used_bytes, hot.budget_bytes, hot.evicted)
     if store is not None:
-        yield TierReading(
-            name="store",
-            num_blocks=sum(model.num_blocks for model in store.models),
-            num_snapshots=sum(model.num_snapshots for model in store.models),
-            used_bytes=store.stored_bytes,
-            limit_bytes=store.quota_bytes,
-            evicted=store.evicted,
-        )
+        yield TierReading("store", store.stored_bytes, store.quota_bytes, store.evicted)

@@ -271,13 +271,9 @@ class StoreTier:
             self._fault("store.read", described(error))
 
     def _fetch(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
-        started_ns = self.clock.now_ns()
         found = self.get(keys, groups)
-        records = [record for record in found if record is not None]
-        raw_bytes = sum(record.raw_bytes for record in records)
-        self.events.emit(
-            RecordsRead(num_records=len(records), raw_bytes=raw_bytes, started_ns=started_ns, at_ns=self.clock.now_ns())
-        )
+        raw_bytes = sum(record.raw_bytes for record in found if record is not None)
+        self.events.emit(RecordsRead(raw_bytes, self.clock.now_ns()))
         return found if self.uploads_on_compute_thread else self.uploaded(found)
 
     def _is_late(self, began_ns: int | None) -> bool:

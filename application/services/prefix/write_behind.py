@@ -125,9 +125,9 @@ class WriteBehind:
                     self._add(record)
                 self._changed.notify_all()
         if reason is None:
-            self._events.emit(RecordsOffered(id, len(records), raw_bytes, at_ns))
+            self._events.emit(RecordsOffered(id, len(records), at_ns))
         else:
-            self._events.emit(RecordsDropped(len(records), raw_bytes, reason, at_ns, id, was_offered=False))
+            self._events.emit(RecordsDropped(len(records), reason, at_ns, id, was_offered=False))
         return reason is None
 
     def get(
@@ -294,9 +294,9 @@ class WriteBehind:
     def _settle(self, offer: Offer, reason: str | None, gone: Collection[RecordKey] = (), started_ns: int = 0) -> None:
         """Settles an accepted offer, once. `reason` None: it was stored. `gone`: keys that have left the store since
         its put began."""
-        num_records, raw_bytes = len(offer.records), offer.raw_bytes
+        num_records = len(offer.records)
         if reason is not None:
-            self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns(), offer.id))
+            self._events.emit(RecordsDropped(num_records, reason, self._clock.now_ns(), offer.id))
         absent = self._absent(offer, gone) if reason is None else ()
         with self._changed:
             self._writing.remove(offer)
@@ -306,13 +306,11 @@ class WriteBehind:
             else:
                 self._lose(offer.records, reason)
             self._release(offer.records)
-            queued_bytes = self._queued_bytes
         if reason is None:
             self._events.emit(
                 RecordsPersisted(
                     num_records=num_records,
-                    raw_bytes=raw_bytes,
-                    queued_bytes=queued_bytes,
+                    raw_bytes=offer.raw_bytes,
                     started_ns=started_ns,
                     at_ns=self._clock.now_ns(),
                     offered_ns=offer.offered_ns,

@@ -318,11 +318,8 @@ class EngineLoop:
             self._fail(run, self.waits.error())
 
     def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
-        num_running = self.num_running
         self.batcher.emit(
             StepCompleted(
-                num_waiting=len(self._runs) - num_running,
-                num_running=num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,

@@ -147,7 +147,7 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
             ),
             RequestRefused(ModelId("x\ny"), "model_not_found", at(0)),
             RequestRefused(ModelId("demo"), "queue_full", at(0)),
-            RecordsDropped(2, 500, "queue_full", at(0)),
+            RecordsDropped(2, "queue_full", at(0)),
             StoreFault("corrupt", "bad checksum", at(0)),
             StoreOpened(35_000_000_000, at(35)),
         ],

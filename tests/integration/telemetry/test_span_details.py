@@ -44,8 +44,6 @@ def story(recorder: SpanRecorder) -> tuple[str, list[str]]:
 def step(size: int, seconds: float) -> StepCompleted:
     started = at(seconds - 0.25)
     return StepCompleted(
-        num_waiting=0,
-        num_running=size,
         num_prefill_tokens=0,
         num_decode_tokens=size,
         started_ns=started,
@@ -144,14 +142,13 @@ def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder
 
 
 def offered(num: int, seconds: float, id: RequestId = SCRIPT.id) -> RecordsOffered:
-    return RecordsOffered(id, num, num * 100, at(seconds))
+    return RecordsOffered(id, num, at(seconds))
 
 
 def persisted(num: int, seconds: float, offered_at: float, id: RequestId = SCRIPT.id) -> RecordsPersisted:
     return RecordsPersisted(
         num_records=num,
         raw_bytes=num * 100,
-        queued_bytes=0,
         started_ns=at(seconds - 0.1),
         at_ns=at(seconds),
         offered_ns=at(offered_at),
@@ -166,12 +163,12 @@ def test_the_persist_span_is_linked_and_may_end_after_the_request(recorder: Span
             offered(2, 1.5),
             persisted(2, 1.75, 1.5),
             offered(3, 2.0),
-            RecordsDropped(1, 100, "queue_full", at(2.5), SCRIPT.id, was_offered=False),
+            RecordsDropped(1, "queue_full", at(2.5), SCRIPT.id, was_offered=False),
             SCRIPT.ended(seconds=4.0),
         ],
     )
     assert "persist" not in [span.name for span in recorder.spans()]  # something is on its way
-    for event in (persisted(1, 6.0, 2.0), RecordsDropped(2, 200, "full", at(7.0), SCRIPT.id)):
+    for event in (persisted(1, 6.0, 2.0), RecordsDropped(2, "full", at(7.0), SCRIPT.id)):
         sink.emit(event)
     span, root = recorder.named("persist"), recorder.named("chat demo")
     assert [link.context for link in span.links] == [root.context]

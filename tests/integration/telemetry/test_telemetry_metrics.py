@@ -134,16 +134,12 @@ def test_steps_add_up() -> None:
     board = Board(
         [
             StepCompleted(
-                num_waiting=1,
-                num_running=2,
                 num_prefill_tokens=512,
                 num_decode_tokens=3,
                 started_ns=at(0),
                 at_ns=at(0.25),
             ),
             StepCompleted(
-                num_waiting=0,
-                num_running=3,
                 num_prefill_tokens=0,
                 num_decode_tokens=4,
                 started_ns=at(0.25),

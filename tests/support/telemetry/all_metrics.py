@@ -70,9 +70,7 @@ EVERYTHING: list[Event] = [
     Script("failed").failed(1.5),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     HttpRefused("host_not_allowed", "evil.example", at(0)),
-    StepCompleted(
-        num_waiting=1, num_running=2, num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)
-    ),
+    StepCompleted(num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
     StateRestored(
@@ -85,8 +83,8 @@ EVERYTHING: list[Event] = [
         tier_bytes={"hot": 3_000_000},
     ),
     StateCaptured(id=SCRIPT_ID, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(0), at_ns=at(0.01)),
-    RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
-    RecordsDropped(2, 500_000, "queue_full", at(0)),
+    RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01)),
+    RecordsDropped(2, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryUse(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),

@@ -128,19 +128,14 @@ class Script:
         return [*self.prefilled(), *told, self.parsed(self.ended(), has_failed=True)]
 
 
-TIERS = (
-    TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3),
-    TierReading(name="store", num_blocks=11, num_snapshots=4, used_bytes=4000, limit_bytes=9000, evicted=1),
-)
+TIERS = TierReading("hot", 600, 1000, 3), TierReading("store", 4000, 9000, 1)
 
 OF_THE_TIERS: list[Event] = [
     ReadinessMeasured(True, at(0)),
-    CacheMeasured(TIERS, 700, at(0)),
-    RecordsOffered(Script().id, 4, 1_000_000, at(0)),
-    RecordsPersisted(
-        num_records=4, raw_bytes=1_000_000, queued_bytes=0, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)
-    ),
-    RecordsRead(num_records=3, raw_bytes=750_000, started_ns=at(0), at_ns=at(0.01)),
+    CacheMeasured(TIERS, at(0)),
+    RecordsOffered(Script().id, 4, at(0)),
+    RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)),
+    RecordsRead(750_000, at(0.01)),
 ]
 
 

@@ -24,7 +24,7 @@ def test_embedded_models_have_what_a_server_needs(id: ModelId) -> None:
     tokenizer = HfTokenizerLoader().load(ModelSource(id, str(embedded_folder(id))))
     assert tokenizer.vocab_size == 4096
     assert tokenizer.eos_token_ids == {0, 2}
-    assert tokenizer.has_chat_template
+    assert tokenizer.template_features is not None
     assert tokenizer.decode(tokenizer.encode("Hi 😀 <|im_end|>").token_ids) == "Hi 😀 <|im_end|>"
 
 
@@ -128,4 +128,4 @@ def test_a_config_that_only_mlx_lm_understands_does_not_matter(tmp_path: Path) -
     tokenizer = load_folder(folder)
     assert tokenizer.decode(tokenizer.encode("Hello").token_ids) == "Hello"
     assert tokenizer.eos_token_ids == {2, 7}
-    assert tokenizer.has_chat_template
+    assert tokenizer.template_features is not None

@@ -176,10 +176,8 @@ def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated:
     clock.advance(1.5)
     gated.open()
     writer.close(WAIT_S)
-    assert events.of(RecordsOffered) == [RecordsOffered(asked, 1, size_bytes, offered_ns)] * 2
-    assert events.of(RecordsDropped) == [
-        RecordsDropped(1, size_bytes, "queue_full", offered_ns, asked, was_offered=False)
-    ]
+    assert events.of(RecordsOffered) == [RecordsOffered(asked, 1, offered_ns)] * 2
+    assert events.of(RecordsDropped) == [RecordsDropped(1, "queue_full", offered_ns, asked, was_offered=False)]
     persisted = events.of(RecordsPersisted)
     assert [(one.id, one.offered_ns, one.at_ns) for one in persisted] == [(asked, offered_ns, clock.now_ns())] * 2
 

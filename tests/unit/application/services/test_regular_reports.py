@@ -41,17 +41,14 @@ def reported(*answers: CacheStats | Exception) -> RecordingEvents:
 
 
 def test_tiers_and_readiness_are_reported() -> None:
-    events = reported(CacheStats(HOT, STORE, QueueCounts(queued_bytes=70)))
-    now = FakeClock().now_ns()
-    hot = TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3)
-    store = TierReading(name="store", num_blocks=22, num_snapshots=8, used_bytes=8000, limit_bytes=9000, evicted=1)
-    assert events.events == [ReadinessMeasured(True, now), CacheMeasured((hot, store), 70, now)]
+    events, now = reported(CacheStats(HOT, STORE, QueueCounts(lag_s=0.5))), FakeClock().now_ns()
+    tiers = TierReading("hot", 600, 1000, 3), TierReading("store", 8000, 9000, 1)
+    assert events.events == [ReadinessMeasured(True, now), CacheMeasured(tiers, now, 0.5)]
 
 
 def test_what_could_not_be_read_is_left_out() -> None:
-    (told,) = reported(CacheStats(HOT, None, None, "the store does not answer")).of("CacheMeasured")
-    assert isinstance(told, CacheMeasured)
-    assert [tier.name for tier in told.tiers] == ["hot"]
+    (found,) = reported(CacheStats(HOT, None, None, "the store does not answer")).of(CacheMeasured)
+    assert [tier.name for tier in found.tiers] == ["hot"]
 
 
 def test_a_failure_is_a_fault_and_asked_again() -> None:
