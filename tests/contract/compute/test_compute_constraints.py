@@ -16,10 +16,10 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.request.grammar import choice_grammar
 from domain.request.sampling import SamplingParams
-from tests.support.mlx.constraint_compilers import COMPILERS
 from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.state_replay import open_at
+from tests.support.text.constraint_compilers import COMPILERS
 
 ANSWERS = frozenset({b"yes", b"yet another", b"no"})
 SAMPLINGS = {

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.support.effort import EFFORT
-from tests.support.engines.killed_engine import KilledServer, killed_server
+from tests.support.engines.process.killed_engine import KilledServer, killed_server
 from tests.support.http.answer_streams import STREAMS, WORDS, Answer
 from tests.support.http.raw_client import RawClient
 from tests.support.http.servers.fake_service import wait_until
@@ -130,7 +130,7 @@ def test_of_models_on_mlx(tmp_path: Path, name: str, seed: int) -> None:
 
 def test_a_server_that_was_upgraded_ends_with_a_clear_message(tmp_path: Path) -> None:
     arguments = ("serve", "--port", "0", "--backend", "fake")
-    with cairn_process(tmp_path, arguments, module="tests.support.engines.upgraded_server") as cairn:
+    with cairn_process(tmp_path, arguments, module="tests.support.engines.process.upgraded_server") as cairn:
         launched = re.search(r"process (\d+)", cairn.read_until("the engine runs in process"))
         served = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
         assert launched

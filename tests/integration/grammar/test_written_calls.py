@@ -16,8 +16,8 @@ from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.grammar import Grammar, json_schema_grammar
 from domain.request.request import ChatPrompt
 from tests.support.http.replay.transcripts import TRANSCRIPTS, Told, Transcript, told
-from tests.support.mlx.output_parsers import model_of, numbered_ids
 from tests.support.mlx.writing_models import takes
+from tests.support.text.output_parsers import model_of, numbered_ids
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolSpec("weather", "", SCHEMA, strict=True), ToolSpec("clock", "", SCHEMA))

@@ -13,10 +13,10 @@ import pytest
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder, finish, start
-from tests.support.stores.bit_flips import make, sample
-from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.damage.bit_flips import make, sample
+from tests.support.stores.damage.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.damage.power_cuts import cut_often
 from tests.support.stores.lmdb_store import faults, open_store
-from tests.support.stores.power_cuts import cut_often
 from tests.support.stores.store_records import chain, held, keys_of, namespace_of, same
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -43,8 +43,8 @@ def test_thousands_of_flipped_bits(scratch: Path) -> None:
     num_files = scaled(120)
     runs = [
         start(
-            "-m", "tests.support.stores.bit_flips", str(scratch / "origin"), str(scratch / f"copy{part}"), "flip",
-            str(part * num_files), str(num_files), "20",
+            "-m", "tests.support.stores.damage.bit_flips", str(scratch / "origin"), str(scratch / f"copy{part}"),
+            "flip", str(part * num_files), str(num_files), "20",
         )
         for part in range(2)
     ]  # fmt: skip
@@ -59,9 +59,8 @@ def test_thousands_of_flipped_bits(scratch: Path) -> None:
 
 def test_a_file_cut_anywhere(scratch: Path) -> None:
     make(scratch / "origin")
-    run = start(
-        "-m", "tests.support.stores.bit_flips", str(scratch / "origin"), str(scratch / "copy"), "cut", "0", "60", "3"
-    )
+    folders = str(scratch / "origin"), str(scratch / "copy")
+    run = start("-m", "tests.support.stores.damage.bit_flips", *folders, "cut", "0", "60", "3")
     counts = json.loads(finish(run, 250))
     assert counts.get("damaged", 0) > 20
 
@@ -200,7 +199,7 @@ def kill_scratch(tmp_path: Path) -> Iterator[Path]:
 
 def test_many_kills(kill_scratch: Path) -> None:
     num_kills = max(12, scaled(40))
-    run = start("-m", "tests.support.stores.kill_writer", str(kill_scratch), str(num_kills), "11")
+    run = start("-m", "tests.support.stores.damage.kill_writer", str(kill_scratch), str(num_kills), "11")
     summary = json.loads(finish(run, 280))
     assert summary["kills"] == num_kills
     assert summary["acknowledged"] > 2 * num_kills
@@ -208,7 +207,7 @@ def test_many_kills(kill_scratch: Path) -> None:
 
 def test_many_kills_while_what_is_computed_is_stored_behind(kill_scratch: Path) -> None:
     num_kills = max(6, scaled(20))
-    run = start("-m", "tests.support.stores.kill_behind", str(kill_scratch), str(num_kills), "13")
+    run = start("-m", "tests.support.stores.damage.kill_behind", str(kill_scratch), str(num_kills), "13")
     summary = json.loads(finish(run, 280))
     assert (summary["kills"], summary["stored"] >= 3) == (num_kills, True)
 

@@ -27,7 +27,7 @@ from domain.request.grammar import json_schema_grammar
 from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
 from tests.support.engines.finish_load import finish_load
-from tests.support.mlx.json_schemas import schemas
+from tests.support.text.json_schemas import schemas
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 ENDS = frozenset({EOS_ID})

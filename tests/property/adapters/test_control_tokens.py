@@ -26,8 +26,8 @@ from domain.errors import TemplateFailed
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
 from tests.support.effort import scaled
-from tests.support.mlx.template_pieces import TOOLS, WHOLE, chats
 from tests.support.mlx.tiny_tokenizers import FAMILIES, SPECIAL, byte_level, load_folder, write_folder
+from tests.support.text.template_pieces import TOOLS, WHOLE, chats
 
 Messages = tuple[ChatMessage, ...]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from domain.output.text_parser import TextParser
 from tests.support.effort import scaled
 from tests.support.http.replay.transcripts import TRANSCRIPTS, Transcript
-from tests.support.mlx.output_parsers import marked, parsed, text_parser
+from tests.support.text.output_parsers import marked, parsed, text_parser
 
 NAMES = sorted(TRANSCRIPTS)
 _MARKER = re.compile(r"<[^<>\s]{2,40}>|\[[A-Z_/]{3,20}\]|<\|[^|]*\|>")

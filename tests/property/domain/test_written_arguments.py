@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from domain.errors import InvalidRequest
 from domain.output.families import FAMILIES
 from domain.request.chat import ToolSpec
-from tests.support.mlx.json_schemas import schemas
 from tests.support.mlx.writing_models import WritingModel, writing_models
+from tests.support.text.json_schemas import schemas
 
 MAX_TOKENS = 800
 NAMES = st.one_of(st.sampled_from(["city", "days", "a.b", "x-y"]), st.text("abcé", min_size=1, max_size=4))

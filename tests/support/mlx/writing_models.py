@@ -17,7 +17,7 @@ from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.grammar import Grammar
 from domain.request.request import ChatPrompt
 from tests.support.http.replay.transcripts import TRANSCRIPTS, Told, Transcript, told
-from tests.support.mlx.output_parsers import model_of, numbered_ids
+from tests.support.text.output_parsers import model_of, numbered_ids
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

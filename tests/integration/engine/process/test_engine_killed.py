@@ -31,6 +31,8 @@ from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.tiny_models import write_folder
 from tests.support.processes.hosted_child import HostedChild
 
+NEW_CHILD = partial(ChildProcess, "tests.support.engines.process.engine_child")
+
 
 class Processes:
     """Makes engines in processes, and remembers them."""
@@ -80,7 +82,7 @@ def num_descriptors() -> int:
 
 
 def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
-    toy = partial(ChildProcess, "tests.support.engines.engine_child")
+    toy = NEW_CHILD
     calm, num_before = play(here(hosted_toy)), num_descriptors()
     for seed in range(scaled(1)):
         processes = Processes(toy)
@@ -94,7 +96,10 @@ def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
 
 
 def test_a_signal_for_the_server_that_reaches_the_engine_too_changes_nothing() -> None:
-    calm, processes = play(here(hosted_toy)), Processes(partial(ChildProcess, "tests.support.engines.engine_child"))
+    calm, processes = (
+        play(here(hosted_toy)),
+        Processes(NEW_CHILD),
+    )
 
     async def ask(client: EngineClient) -> None:
         await client.until(lambda: num_tokens(client) >= 3, "some tokens")
@@ -106,7 +111,10 @@ def test_a_signal_for_the_server_that_reaches_the_engine_too_changes_nothing() -
 
 
 def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again() -> None:
-    calm, processes = play(here(hosted_toy)), Processes(partial(ChildProcess, "tests.support.engines.engine_child"))
+    calm, processes = (
+        play(here(hosted_toy)),
+        Processes(NEW_CHILD),
+    )
 
     async def load_twice(client: EngineClient) -> None:
         await client.until(lambda: num_tokens(client) >= 3, "some tokens")

@@ -29,7 +29,7 @@ from tests.support.engines.engine_client import BROKEN, MODEL, EngineClient, sou
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.processes import ENVIRONMENT, ROOT
 
-CHILD, ENDLESS = "tests.support.engines.engine_child", 100_000
+CHILD, ENDLESS = "tests.support.engines.process.engine_child", 100_000
 PROC = Path("/proc")
 
 needs_proc = pytest.mark.skipif(not PROC.is_dir(), reason="descriptors and signals are read from /proc")
@@ -121,7 +121,7 @@ from domain.models.model_card import LoadOptions
 from tests.support.engines.engine_client import MODEL, source
 
 async def main():
-    engine = EngineProcess(ChildProcess("tests.support.engines.engine_child"), b"", SystemClock())
+    engine = EngineProcess(ChildProcess("tests.support.engines.process.engine_child"), b"", SystemClock())
     engine.start(lambda batch: None)
     await engine.load(source(MODEL), LoadOptions())
     print(engine.pid, flush=True)

@@ -22,7 +22,7 @@ from domain.memory.ledger import MemoryLimits
 from domain.models.state_layout import LayerState, StateKind
 from domain.request.request import Usage
 from domain.request.sampling import SamplingDefaults, SamplingParams
-from tests.support.engines.engine_wire import wired, wired_batch
+from tests.support.engines.process.engine_wire import wired, wired_batch
 
 OWN: Mapping[Any, Any] = {
     MemoryLimits: MemoryLimits.of(1 << 40),

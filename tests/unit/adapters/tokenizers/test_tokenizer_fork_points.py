@@ -21,9 +21,9 @@ from domain.prefix.prompt_content import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from tests.support.mlx import templates
 from tests.support.mlx.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
 from tests.support.processes.counting_rust import CountingRust
+from tests.support.text import templates
 
 _SYSTEM = ChatMessage(Role.SYSTEM, "You are a helpful assistant. Answer briefly.")
 _TOOL = ToolSpec("get_time", "Get the time in a city", {"type": "object", "properties": {"city": {"type": "string"}}})

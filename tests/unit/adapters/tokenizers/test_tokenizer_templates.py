@@ -10,8 +10,8 @@ from application.ports.tokenizer import PromptTooLong, TemplateFeatures, Tokeniz
 from domain.errors import TemplateFailed
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from tests.support.mlx import templates
 from tests.support.mlx.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
+from tests.support.text import templates
 
 _BYTES = byte_level()
 

@@ -13,7 +13,7 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions
 from domain.request.request import FinishReason
 from tests.support.engines.engine_client import MODEL, source
-from tests.support.engines.mortal_world import Mortal, World, in_world
+from tests.support.engines.process.mortal_world import Mortal, World, in_world
 from tests.support.patience import PATIENCE_S
 
 ENDLESS = 20_000

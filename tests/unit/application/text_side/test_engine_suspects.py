@@ -12,7 +12,7 @@ from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions
 from tests.support.engines.engine_client import source
-from tests.support.engines.mortal_world import World, in_world
+from tests.support.engines.process.mortal_world import World, in_world
 
 ENDLESS = 20_000
 OTHER = ModelId("other")

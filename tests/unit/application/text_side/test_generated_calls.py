@@ -11,8 +11,8 @@ from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, GeneratedCall, Role, ToolCall, ToolSpec, with_generated
 from domain.request.request import ChatPrompt
 from tests.support.http.replay.transcripts import told
-from tests.support.mlx.output_parsers import numbered_ids
 from tests.support.mlx.tiny_tokenizers import byte_level, load_folder, write_folder
+from tests.support.text.output_parsers import numbered_ids
 
 WRITTEN = '{ "b":\t"\\u00e9 \\/ <&\'é{}",  "a" : 10.0 }'
 EDITED = '{"a":10,"b":"é / <&\'é{}","c":true}'

@@ -14,7 +14,7 @@ from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
 from domain.request.stream import ContentDelta
 from tests.support.http.replay.transcripts import Told, told
-from tests.support.mlx.output_parsers import numbered_ids
+from tests.support.text.output_parsers import numbered_ids
 from training.tasks.tool_use import TOOLS, tool_call, tool_definition
 
 QUESTION = ChatMessage(Role.USER, "What is the weather in Bern?")

@@ -15,8 +15,8 @@ from domain.output.family import Family
 from domain.output.output_format import choose_format, family_named
 from domain.request.chat import ToolSpec
 from tests.support.http.replay.transcripts import TOOLS, TRANSCRIPTS, Told, Transcript
-from tests.support.mlx.output_parsers import marked, model_of, numbered_ids, parsed, text_parser, told_by
 from tests.support.mlx.tiny_tokenizers import byte_level, write_folder
+from tests.support.text.output_parsers import marked, model_of, numbered_ids, parsed, text_parser, told_by
 
 ID = "call_000000001"
 

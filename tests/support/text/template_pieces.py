@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
-from tests.support.mlx import templates
 from tests.support.mlx.tiny_tokenizers import CHATML
+from tests.support.text import templates
 
 LLAMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] | trim %}"

@@ -1,9 +1,9 @@
 """Flip bits of a store's file or cut it short, open it, use it, and compare every byte that comes back.
 
-`python -m tests.support.stores.bit_flips STORE SCRATCH flip|cut FIRST COUNT SEED`. LMDB may die of what it reads: so
-each file is used by a process of its own, and by another one when that died, as a server's engine is. Prints one JSON
-line with counts by what happened; exits non-zero when a wrong byte was served or something raised, with what was done
-last on stderr.
+`python -m tests.support.stores.damage.bit_flips STORE SCRATCH flip|cut FIRST COUNT SEED`. LMDB may die of what it
+reads: so each file is used by a process of its own, and by another one when that died, as a server's engine is. Prints
+one JSON line with counts by what happened; exits non-zero when a wrong byte was served or something raised, with
+what was done last on stderr.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Kill a process at random moments while what it computes is stored behind it, and check what it leaves.
 
-`python -m tests.support.stores.kill_behind DIR KILLS SEED` prints one JSON line; exits non-zero, naming the kill,
-when a record that was told to be stored is lost or wrong, when a chain has a hole, or when the accounting differs
+`python -m tests.support.stores.damage.kill_behind DIR KILLS SEED` prints one JSON line; exits non-zero, naming the
+kill, when a record that was told to be stored is lost or wrong, when a chain has a hole, or when the accounting differs
 from a full recount.
 
 The child computes faster than the queue takes, so chains are cut off at a full queue too. It says in a pipe what it

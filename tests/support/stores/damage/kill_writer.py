@@ -1,8 +1,8 @@
 """Kill a writing process at random moments, again and again, and check what it leaves.
 
-`python -m tests.support.stores.kill_writer DIR KILLS SEED` prints one JSON line; exits non-zero, naming the kill, when
-an acknowledged record is lost, a group is half there, a byte is wrong or the accounting differs from a full recount.
-Run it with thousands of kills for a soak.
+`python -m tests.support.stores.damage.kill_writer DIR KILLS SEED` prints one JSON line; exits non-zero, naming the
+kill, when an acknowledged record is lost, a group is half there, a byte is wrong or the accounting differs from
+a full recount. Run it with thousands of kills for a soak.
 """
 
 import json

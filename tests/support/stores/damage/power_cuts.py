@@ -1,7 +1,7 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.stores.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy or tight), cuts
-the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON line;
+`python -m tests.support.stores.damage.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy or tight),
+cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON line;
 exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be opened.
 """
 
@@ -26,9 +26,9 @@ from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store
 from tests.support.processes.processes import finish, start
-from tests.support.stores.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.damage.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.damage.volatile_disk import VolatileDisk
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
-from tests.support.stores.volatile_disk import VolatileDisk
 from tests.support.telemetry.recording import RecordingEvents
 
 TIGHT_BYTES, ROOMY_BYTES = 1 << 20, 64 << 20
@@ -174,7 +174,7 @@ def record_life(kind: str, folder: Path) -> tuple[Path, Path, int]:
     library, root, log = build_recorder(folder), folder / "root", folder / "log"
     root.mkdir(mode=0o700)
     environment = recording_environment(library, root, log)
-    finish(start("-m", "tests.support.stores.power_cuts", "live", str(root), kind, environment=environment), 120)
+    finish(start("-m", "tests.support.stores.damage.power_cuts", "live", str(root), kind, environment=environment), 120)
     return log, root, root.stat().st_ino
 
 

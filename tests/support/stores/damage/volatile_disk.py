@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.support.stores.io_log import IoRecord, Op
+from tests.support.stores.damage.io_log import IoRecord, Op
 
 SECTOR_BYTES = 512
 

@@ -1,12 +1,12 @@
 """`cairn`, whose package is upgraded while it runs: every engine but the first speaks another version's messages.
 
-python -m tests.support.engines.upgraded_server serve ...
+python -m tests.support.engines.process.upgraded_server serve ...
 """
 
 import sys
 from functools import partial
 
-CHILD = "tests.support.engines.upgraded_server"
+CHILD = "tests.support.engines.process.upgraded_server"
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Support for tests of templates, grammars and what is read from answers."""
