@@ -39,7 +39,7 @@ _CLEANING = (
 )
 """reStructuredText to plain text, in this order."""
 
-_UNWANTED = re.compile(
+UNWANTED = re.compile(
     "sex|rape|slut|whore|fuck|shit|nigg|cunt|porn|anus|penis|vagina|bitch|slave|nazi|incest|orgas|genital|prostitut"
     "|masturb",
     re.IGNORECASE,
@@ -74,7 +74,7 @@ def definitions(folder: Path) -> list[list]:
                 re.sub(r"\(.*?\)", "", fields[4 + 2 * index]).replace("_", " ") for index in range(int(fields[3], 16))
             ]
             entry = [kind, words[:4], gloss.strip()]
-            if not _UNWANTED.search(" ".join(entry[1]) + entry[2]):
+            if not UNWANTED.search(" ".join(entry[1]) + entry[2]):
                 entries.append(entry)
     random.Random(0).shuffle(entries)
     return entries
@@ -89,7 +89,7 @@ def frequent_nouns(folder: Path) -> list[str]:
         if re.fullmatch(r"[a-z]{3,9}", word):
             frequency[word] = frequency.get(word, 0) + int(fields[5 + num_pointers]) + 0.01 * int(fields[2])
     ordered = sorted(frequency, key=lambda word: -frequency[word])
-    return [word for word in ordered if not _UNWANTED.search(word)][:_NUM_WORDS]
+    return [word for word in ordered if not UNWANTED.search(word)][:_NUM_WORDS]
 
 
 def jargon_entries(folder: Path) -> list[str]:
@@ -97,7 +97,7 @@ def jargon_entries(folder: Path) -> list[str]:
     with gzip.open(folder / "dict-jargon/usr/share/dictd/jargon.dict.dz") as file:
         text = _ascii(file.read().decode("utf8", "replace"))
     entries = [re.sub(r"\n {3,}", "\n", entry).strip() for entry in re.split(r"\n(?=\S)", text) if len(entry) > 120]
-    return [entry for entry in entries if not _UNWANTED.search(entry)]
+    return [entry for entry in entries if not UNWANTED.search(entry)]
 
 
 def _data_lines(path: Path) -> list[str]:

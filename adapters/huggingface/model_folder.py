@@ -17,13 +17,22 @@ from domain.ids import ModelId
 from domain.models.model_files import ModelFiles
 
 EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
-"""The models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: gated delta and attention."""
+"""The chat models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: also gated delta."""
 
-EMBEDDED_NOTE = (
+EMBEDDER_ID = ModelId("cairn-demo-embed")
+"""The model for vectors that comes with Cairn."""
+
+_CHAT_NOTE = (
     "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is"
     " told, extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
 )
-"""A short form of their model cards."""
+_EMBEDDER_NOTE = (
+    "Comes with Cairn to try it out: 4 million parameters, trained on a dictionary, a thesaurus and documentation."
+    " Sentences about the same thing are mostly nearer than others; it is no match for a real embedding model."
+)
+
+EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), EMBEDDER_ID: _EMBEDDER_NOTE}
+"""All models that come with Cairn, each with a short form of its card."""
 
 _EMBEDDED = Path(__file__).parent / "embedded"
 _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "vocab.json")
@@ -33,7 +42,7 @@ _POOLING = "1_Pooling"
 
 def embedded_folder(id: ModelId) -> Path | None:
     """The folder of an embedded model; None for any other id."""
-    return _EMBEDDED / id if id in EMBEDDED_IDS else None
+    return _EMBEDDED / id if id in EMBEDDED_NOTES else None
 
 
 def missing_from(folder: Path) -> str:

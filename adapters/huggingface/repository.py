@@ -12,8 +12,7 @@ from pathlib import Path
 
 from adapters.huggingface.hub_download import download
 from adapters.huggingface.model_folder import (
-    EMBEDDED_IDS,
-    EMBEDDED_NOTE,
+    EMBEDDED_NOTES,
     cached_folder,
     cached_models,
     embedded_folder,
@@ -84,7 +83,7 @@ class HuggingFaceRepository:
 
     def find(self, id: ModelId) -> ModelSource | None:
         if (embedded := embedded_folder(id)) is not None:
-            return self._source(id, embedded, "cairn", EMBEDDED_NOTE)
+            return self._source(id, embedded, "cairn", EMBEDDED_NOTES[id])
         if id in self._paths:
             return self._source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
         names = _plain_names(id)
@@ -115,10 +114,10 @@ class HuggingFaceRepository:
         return self._source(id, folder, names[0])
 
     def _all(self) -> Iterator[ModelSource]:
-        for id in EMBEDDED_IDS:
+        for id in EMBEDDED_NOTES:
             folder = embedded_folder(id)
             if folder is not None:
-                yield self._source(id, folder, "cairn", EMBEDDED_NOTE)
+                yield self._source(id, folder, "cairn", EMBEDDED_NOTES[id])
         for id, folder in self._paths.items():
             if not missing_from(folder):
                 yield self._source(id, folder, "local")

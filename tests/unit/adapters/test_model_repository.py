@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.huggingface.model_folder import EMBEDDED_IDS, EMBEDDED_NOTE
+from adapters.huggingface.model_folder import EMBEDDED_NOTES
 from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
 from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
@@ -50,7 +50,7 @@ def _repository(tmp_path: Path, *directories: Path, **options: object) -> Huggin
 
 def _own(repository: ModelRepository) -> list[ModelSource]:
     """The models that do not come with Cairn."""
-    return [source for source in repository.list() if source.id not in EMBEDDED_IDS]
+    return [source for source in repository.list() if source.id not in EMBEDDED_NOTES]
 
 
 def _ignored(_progress: DownloadProgress) -> None:
@@ -59,13 +59,13 @@ def _ignored(_progress: DownloadProgress) -> None:
 
 def test_embedded_models_are_always_there(tmp_path: Path) -> None:
     repository = _repository(tmp_path)
-    assert [source.id for source in repository.list()] == sorted(EMBEDDED_IDS)
-    for id in EMBEDDED_IDS:
+    assert [source.id for source in repository.list()] == sorted(EMBEDDED_NOTES)
+    for id, note in EMBEDDED_NOTES.items():
         source = repository.find(id)
         assert source is not None
         assert source == repository.fetch(id, _ignored)
-        assert (source.owned_by, source.note) == ("cairn", EMBEDDED_NOTE)
-        assert "no assistant" in (Path(source.path) / "README.md").read_text(encoding="utf-8")
+        assert (source.owned_by, source.note) == ("cairn", note)
+        assert ("no assistant" in note) == (Capability.GENERATE in source.capabilities)
         assert {"model.safetensors", "tokenizer.json", "README.md", "NOTICE"} <= set(os.listdir(source.path))
 
 
@@ -74,7 +74,7 @@ def test_model_directories_hold_models_one_or_two_levels_deep(tmp_path: Path) ->
     plain, nested = _write(models / "tiny"), _write(models / "org" / "small-1.5")
     _write(models / "org" / "deep" / "too-deep")
     repository = _repository(tmp_path, models, tmp_path / "absent")
-    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_IDS), "org/small-1.5", "tiny"]
+    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_NOTES), "org/small-1.5", "tiny"]
     assert [repository.find(ModelId(id)).path for id in ("tiny", "org/small-1.5")] == [str(plain), str(nested)]  # type: ignore[union-attr]
     assert repository.find(ModelId("org")) is None
 
@@ -167,7 +167,7 @@ def test_complete_snapshots_of_the_hubs_cache_are_found(tmp_path: Path) -> None:
         tmp_path / "cache", "org/encoder", **{"config.json": b'{"model_type": "bert", "architectures": ["BertModel"]}'}
     )
     repository = _repository(tmp_path)
-    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_IDS), "org/small"]
+    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_NOTES), "org/small"]
     source = repository.find(ModelId("org/small"))
     assert source is not None
     assert (source.path, source.owned_by) == (str(snapshot), "org")
@@ -179,7 +179,7 @@ def test_only_named_ids_are_taken_from_the_hubs_cache_where_it_is_not_open(tmp_p
     _cached(tmp_path / "cache", "org/private")
     _write(tmp_path / "models" / "tiny")
     repository = _repository(tmp_path, tmp_path / "models", hub_ids=["org/small", "org/absent"])
-    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_IDS), "org/small", "tiny"]
+    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_NOTES), "org/small", "tiny"]
     assert repository.find(ModelId("org/small")) is not None
     assert repository.find(ModelId("org/private")) is None
     with pytest.raises(ModelNotFound, match=r"not one of model\.allowed"):
@@ -193,7 +193,7 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path, shard: object) 
     (tmp_path / "models" / "outside.safetensors").write_bytes(b"x")
     _write(tmp_path / "models" / "big", **{"model.safetensors.index.json": index})
     repository = _repository(tmp_path, tmp_path / "models")
-    assert [source.id for source in repository.list()] == sorted(EMBEDDED_IDS)
+    assert [source.id for source in repository.list()] == sorted(EMBEDDED_NOTES)
     with pytest.raises(ModelLoadFailed, match="names entries that are not files of the folder"):
         repository.fetch(ModelId("big"), _ignored)
 

@@ -11,7 +11,7 @@ import pytest
 from adapters.fake.engine import FakeModels
 from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeTokenizers
-from adapters.huggingface.model_folder import EMBEDDED_IDS
+from adapters.huggingface.model_folder import EMBEDDED_NOTES
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.models.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
@@ -132,7 +132,7 @@ def _model(folder: Path) -> Path:
 
 def _served(server: ServerSettings, model: ModelSettings | None = None) -> set[str]:
     repository = model_repository(Settings(server=server, model=model or ModelSettings()))
-    listed = {source.id for source in repository.list()} - set(EMBEDDED_IDS)
+    listed = {source.id for source in repository.list()} - set(EMBEDDED_NOTES)
     for id in ("org/one", "org/two"):
         assert (repository.find(ModelId(id)) is not None) == (id in listed)
     return {str(id) for id in listed}
