@@ -140,9 +140,8 @@ def _embedding(files: ModelFiles, known: _Known | None) -> ModelUse:
 
 def _modes(pooling: Mapping[str, Any]) -> frozenset[str]:
     """The names of a Pooling module's modes, in either form of its configuration."""
-    named = pooling.get(_MODE)
-    if isinstance(named, str):
-        return frozenset({named})
+    if named := pooling.get(_MODE):
+        return frozenset(map(str, _list(named) or [named]))
     prefix = f"{_MODE}_"
     return frozenset(key.removeprefix(prefix) for key, is_on in pooling.items() if key.startswith(prefix) and is_on)
 

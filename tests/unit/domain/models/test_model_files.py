@@ -144,6 +144,7 @@ def test_everything_else_generates(files: ModelFiles) -> None:
         ),
         (ModelFiles("m", _MISTRAL, modules("Transformer", "Pooling", "Dense")), "does not compute: Dense"),
         (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("cls_token")), "mode cls_token: a causal model's first token"),
+        (ModelFiles("m", _MISTRAL, _SENTENCE, {"pooling_mode": ["mean", "lasttoken"]}), "mode lasttoken, mean"),
         (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("max_tokens")), "mode max_tokens: it is not computed"),
         (
             ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("mean_tokens", pooling_mode_lasttoken=True)),
