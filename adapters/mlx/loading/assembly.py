@@ -17,7 +17,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.caches.rollback import refeeds
 from adapters.mlx.cuda.link import find_link
-from adapters.mlx.loading.network import ModelFacts, context_length_of
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.loading.probe import check_hidden, probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, shape_of_network
@@ -64,7 +64,7 @@ def assemble(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
-        context_length=context_length_of(facts.config),
+        context_length=facts.context_length,
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
         dtype=_main_dtype(parameters(network)),
         weight_bytes=memory.weight_bytes,

@@ -71,6 +71,14 @@ class ModelFacts:
     pooling: PoolingProfile | None = None
 
     @property
+    def context_length(self) -> int:
+        """Tokens, prompt and completion together. mlx-lm leaves out Mistral's window: vectors and scores of longer
+        texts would not be those of the model, unnoticed."""
+        most = context_length_of(self.config)
+        is_windowed = self.pooling is not None and self.config.get("model_type") == "mistral"
+        return min(most, number(self.config, "sliding_window") or most) if is_windowed else most
+
+    @property
     def embeds(self) -> bool:
         return _embeds(self.pooling)
 

@@ -133,6 +133,16 @@ def test_a_bare_trunk_loads_only_where_it_embeds(tmp_path: Path) -> None:
     assert embeds.description.embedding_size == config_of("qwen3")["hidden_size"]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "window", "most"), [("mistral", 40, 40), ("mistral", None, 4096), ("", 40, 4096)]
+)
+def test_texts_beyond_a_window_that_is_not_computed_are_not_taken(
+    tmp_path: Path, model_type: str, window: int | None, most: int
+) -> None:
+    folder = embedder_folder(tmp_path / "m", "llama", model_type=model_type, sliding_window=window)
+    assert Loaded(folder).model.description.context_length == most
+
+
 def test_a_quantised_trunk_embeds_as_it_would_dequantised(tmp_path: Path) -> None:
     """The vectors stay near those of the full weights: the scales were read, under the names without a prefix."""
     folder = embedder_folder(tmp_path / "m")
