@@ -53,11 +53,10 @@ class RequestAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
-    """The memory of the request was needed, or its engine was lost. It waits for admission again, then continues from
-    `num_tokens`, of which it recomputes what was not kept."""
+    """The memory of the request was needed, or its engine was lost. It waits for admission again, then continues where
+    it was, and recomputes what was not kept."""
 
     id: RequestId
-    num_tokens: int
     at_ns: int
 
 

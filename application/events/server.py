@@ -118,11 +118,9 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class PressureRelieved:
-    """An action was taken because memory became short, or no longer is. `kind`: one of ACTIONS. `num_bytes`: freed, or
-    to be freed for `preempt`; 0 if the action frees nothing by itself."""
+    """An action was taken because memory became short, or no longer is. `kind`: one of ACTIONS."""
 
     kind: str
-    num_bytes: int
     at_ns: int
 
 

@@ -73,7 +73,7 @@ class MemoryGuard:
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief()
-        self._readings = MemoryReadings(probe, limits, lambda num_bytes: self._act("clear_cache", num_bytes))
+        self._readings = MemoryReadings(probe, limits, lambda _num_bytes: self._act("clear_cache"))
         self._num_stuck = self._num_lasting = self._reported_at = 0
         self.ledger = MemoryUse(limits=limits)
 
@@ -210,7 +210,7 @@ class MemoryGuard:
         if num_bytes >= self._live.held_bytes:
             return 0
         freed = self._live.shrink(num_bytes, spared)
-        self._act("drop_live", freed)
+        self._act("drop_live")
         return freed
 
     def _give_hot(self, budget: int) -> int:
@@ -220,9 +220,9 @@ class MemoryGuard:
             return 0
         freed = self._hot.resize(budget)
         if freed:
-            self._act("shrink_hot", freed)
+            self._act("shrink_hot")
         elif budget > before:
-            self._act("grow_hot", budget - before)
+            self._act("grow_hot")
         return freed
 
     def _open_room(self, room: int, demand: StepDemand) -> None:
@@ -249,16 +249,16 @@ class MemoryGuard:
     def _report_changes(self, before: Relief, ledger: MemoryUse) -> None:
         after = self._relief
         if after.admits != before.admits:
-            self._act("resume" if after.admits else "pause", 0)
+            self._act("resume" if after.admits else "pause")
         if after.preempt_bytes:
-            self._act("preempt", after.preempt_bytes)
+            self._act("preempt")
         if after.is_lonely:
-            self._act("refuse", 0)
+            self._act("refuse")
         if after != before or self._readings.num_steps - self._reported_at >= MEASURE_EVERY_STEPS:
             self._report(ledger)
 
-    def _act(self, kind: str, num_bytes: int) -> None:
-        self._events.emit(PressureRelieved(kind, num_bytes, self._clock.now_ns()))
+    def _act(self, kind: str) -> None:
+        self._events.emit(PressureRelieved(kind, self._clock.now_ns()))
 
     def _report(self, ledger: MemoryUse) -> None:
         self.ledger, self._reported_at = ledger, self._readings.num_steps

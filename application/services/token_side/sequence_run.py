@@ -259,15 +259,14 @@ class SequenceRun:
         """Releases the state and waits for admission again. `is_alone`: no other sequence could be preempted. Raises
         MemoryBusy after repeated preemptions without progress: by the estimate the request fits, by the reading not."""
         sequence = self.sequence
-        position = sequence.position
         if not sequence.may_resume(is_alone=is_alone):
             raise MemoryBusy(
                 f"this request does not fit in memory at present: it was preempted {sequence.num_preempted} times, the"
-                f" last time at token {position}; try again later"
+                f" last time at token {sequence.position}; try again later"
             )
         self.release()
         sequence.preempt()
-        self._batcher.emit(RequestPreempted(self.request_id, position, self._batcher.now_ns()))
+        self._batcher.emit(RequestPreempted(self.request_id, self._batcher.now_ns()))
         self.queue_up(prefix_cache)
 
     def end(self, phase: Phase, item: Ended) -> None:

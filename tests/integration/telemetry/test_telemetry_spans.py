@@ -163,7 +163,7 @@ def test_a_failure_marks_the_request_and_the_phase_it_happened_in(recorder: Span
 
 def test_a_preempted_request_waits_and_prefills_again(recorder: SpanRecorder) -> None:
     resumed = replace(SCRIPT.first_chunk(), end=1030, is_resumed=True, at_ns=at(3.8))
-    again = [RequestPreempted(SCRIPT.id, 1030, at(3.0)), SCRIPT.admitted(3.5), resumed]
+    again = [RequestPreempted(SCRIPT.id, at(3.0)), SCRIPT.admitted(3.5), resumed]
     again.append(replace(SCRIPT.decode_started(), at_ns=at(4.0)))
     play(recorder, [*SCRIPT.finished()[:-1], *again, SCRIPT.ended()])
     phases = [(span.name, times(span)) for span in recorder.spans() if span.name != "chat demo"]

@@ -91,12 +91,6 @@ class Work:
         was_suspect, self.is_suspect = self.is_suspect, True
         return not was_suspect and self.num_suspicions < MAX_SUSPICIONS
 
-    def num_computed(self, number: int) -> int:
-        """Returns the number of prompt, row and output tokens that were reported, which are not reported again."""
-        choice = self.choices[number]
-        rows = sum(len(self.submission.rows[row]) for row in choice.pooled_rows)
-        return choice.num_prompt_done + rows + len(choice.output_ids)
-
     def cancel(self, number: int | None, reason: FinishReason, num_tokens: int | None) -> None:
         """Cancels one choice or all (None). Only the first call counts."""
         for at in self.choices if number is None else (number,):
@@ -228,7 +222,7 @@ class OpenWork:
                     ended.append((work, number, work.failed(number, error)))
                 elif choice.has_left_queue:
                     id = choice_id(work.submission.id, number)
-                    events.append(RequestPreempted(id, work.num_computed(number), at_ns))
+                    events.append(RequestPreempted(id, at_ns))
             work.is_sent = False
         self._computing = ()
         return self._ended(ended, at_ns, events)

@@ -72,7 +72,7 @@ def test_what_is_done_again_after_a_preemption_is_counted_apart() -> None:
     figures, script = Figures(), Script()
     for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512}), script.second_chunk()):
         figures.emit(event)
-    figures.emit(RequestPreempted(script.id, 1025, at(2.5)))
+    figures.emit(RequestPreempted(script.id, at(2.5)))
     figures.emit(matched(script.id, {"hot": 1024}, seconds=3.0))
     again = PrefillChunkComputed(id=script.id, start=1024, end=1026, started_ns=1, at_ns=at(3.5), is_resumed=True)
     figures.emit(again)

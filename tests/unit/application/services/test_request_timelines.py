@@ -80,7 +80,7 @@ def test_what_is_returned_does_not_change_any_more() -> None:
 def test_a_preemption_is_seen_and_takes_nothing_back() -> None:
     timelines = RequestTimelines()
     queued, admitted, *computed = Script().prefilled()
-    for event in (queued, admitted, matched({"store": 256}), *computed, RequestPreempted(ID, 1030, at(3.0))):
+    for event in (queued, admitted, matched({"store": 256}), *computed, RequestPreempted(ID, at(3.0))):
         timelines.emit(event)
     assert (seen(timelines).is_preempted, seen(timelines).num_done) == (True, 1025)
     for event in (

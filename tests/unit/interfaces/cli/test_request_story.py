@@ -47,7 +47,7 @@ def followed() -> RequestTimeline:
     timelines.emit(script.decode_started())
     timelines.emit(script.first_token())
     for _ in range(2):
-        timelines.emit(RequestPreempted(ID, 1030, at(3.0)))
+        timelines.emit(RequestPreempted(ID, at(3.0)))
     timeline = timelines.get(ID)
     assert timeline is not None
     return timeline
