@@ -146,7 +146,7 @@ class TestOllama:
             ["a"], Pooling(Capability.EMBED, 2)
         )
 
-    def test_embed_cuts_what_is_too_long_unless_told_not_to(self, service: FakeService) -> None:
+    def test_embed_cuts_what_is_too_long_unless_truncate_is_false(self, service: FakeService) -> None:
         long = "x" * (OPTIONS.context_length + 1)
         assert post(service, "/api/embed", input=long)["prompt_eval_count"] == OPTIONS.context_length
         assert "input[0] has at least" in refused(service, "/api/embed", input=long, truncate=False).json()["error"]
@@ -259,7 +259,7 @@ class TestCapabilities:
         assert post(service, "/api/show")["capabilities"] == ["embedding", "rerank"]
 
 
-def test_requests_are_told_as_embeddings_with_all_their_tokens(service: FakeService) -> None:
+def test_requests_are_reported_as_embeddings_with_all_their_tokens(service: FakeService) -> None:
     post(service, "/v1/embeddings", input=["one", "three"], service_tier="flex")
     service.wait_until_idle()
     queued: Any = service.events.of("RequestQueued")[-1]
