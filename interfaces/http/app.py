@@ -117,7 +117,7 @@ def _dialect_routes(dialects: Dialects, services: Services, keepalive_s: float) 
         for operation in dialect.operations:
             yield operation_route(operation, dialect.error_type, keepalive_s)
         for pooled in dialect.pooled:
-            yield pooled_route(pooled, dialect.error_type)
+            yield pooled_route(*pooled, dialect.error_type)
         yield from dialect.routes(services)
 
 

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from types import GenericAlias
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from litestar import post
@@ -22,13 +22,7 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
-from interfaces.http.answering.dialect import (
-    BodyT,
-    Operation,
-    PooledBodyT,
-    PooledOperation,
-    Started,
-)
+from interfaces.http.answering.dialect import BodyT, Operation, PooledBody, Started
 from interfaces.http.answering.documented import cache_headers, documented, errors
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, renamed
@@ -141,22 +135,21 @@ def _started(context: RequestContext, requests: Sequence[GenerationRequest], ans
     )
 
 
-def pooled_route(operation: PooledOperation[PooledBodyT], error_type: type[Struct]) -> HTTPRouteHandler:
-    """The handler of an operation for vectors or scores. Answers are encoded in a worker thread, a text at a time:
-    2,048 vectors of 1,024 numbers are 40 MB of JSON."""
-    body_type = operation.body_type
+def pooled_route(
+    path: str, operation_id: str, body_type: type[PooledBody], error_type: type[Struct]
+) -> HTTPRouteHandler:
+    """The handler of a route for vectors or scores. Answers are encoded in a worker thread, a text at a time: 2,048
+    vectors of 1,024 numbers are 40 MB of JSON."""
 
-    async def answer(body: PooledBodyT, context: RequestContext) -> Response[bytes]:
-        named = await context.run(operation.convert, body, context)
-        (request,) = await context.admit([replace(named, operation=operation.operation_id)])
+    async def answer(body: PooledBody, context: RequestContext) -> Response[bytes]:
+        named = await context.run(body.request, context)
+        (request,) = await context.admit([replace(named, operation=operation_id)])
         pooled = await context.services.embed.pooled(request)
-        data = await asyncio.to_thread(lambda: msgspec.json.encode(operation.answer(body, named, pooled)))
+        data = await asyncio.to_thread(lambda: msgspec.json.encode(body.answer(named, pooled)))
         return Response(data, media_type="application/json")
 
-    answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)
-    decode = body_decoder(body_type)
-    route = json_route(operation.path, operation.operation_id, error_type, body_type, decode, opt=GENERATES)
-    return route(answer)
+    answer.__annotations__["return"] = GenericAlias(Response, get_type_hints(body_type.answer)["return"])
+    return json_route(path, operation_id, error_type, body_type, opt=GENERATES)(answer)
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:

@@ -151,34 +151,30 @@ class Operation(Generic[BodyT]):
     links: Links = field(default_factory=dict[str, Link])
 
 
-PooledBodyT = TypeVar("PooledBodyT", bound=Struct)
+class PooledBody(Protocol):
+    """A decoded body for vectors or scores, of any dialect."""
 
+    def request(self, context: RequestContext) -> GenerationRequest:
+        """Returns the request. Raises any DomainError."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class PooledOperation(Generic[PooledBodyT]):
-    """A route on which a dialect's clients request vectors or scores. `convert` raises any DomainError; `answer` runs
-    in any thread, and gets the request with the model as the client named it. The other fields are Operation's."""
-
-    path: str
-    operation_id: str
-    body_type: type[PooledBodyT]
-    answer_type: type[Struct]
-    convert: Callable[[PooledBodyT, RequestContext], GenerationRequest]
-    answer: Callable[[PooledBodyT, GenerationRequest, PooledTexts], Struct]
+    def answer(self, request: GenerationRequest, pooled: PooledTexts) -> Struct:
+        """Returns the whole answer, in any thread. `request`: with the model as the client named it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
-    problem's. `pooled`: its routes for vectors and scores; `routes`: all others."""
+    problem's. `pooled`: its routes for vectors and scores, as path, operation id and body; `routes`: all others."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
     error_body: Callable[[Problem], Struct]
     routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
-    pooled: Sequence[PooledOperation[Any]] = ()
+    pooled: Sequence[tuple[str, str, type[PooledBody]]] = ()
 
 
 class Dialects:

@@ -1,8 +1,7 @@
 """The fields and values of bodies for vectors and scores, in every dialect."""
 
 import struct
-from base64 import b64encode
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -14,9 +13,19 @@ from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupporte
 from interfaces.http.fields.sampling_fields import new_request, tier_priority
 from interfaces.http.incoming.request_context import RequestContext
 
+Dimensions: TypeAlias = Annotated[
+    int | None, supported("the first numbers of each vector, normalised again, where the model was trained for it")
+]
+Truncation: TypeAlias = Annotated[
+    Literal[-1] | None, mapped("-1: a text beyond the model's context is cut at its end, not refused")
+]
+
 
 class PooledFields(Struct, kw_only=True):
-    """The fields of every body for vectors or scores. Null and absent mean the same for every field."""
+    """The fields of every body for vectors or scores. Null and absent mean the same for every field. `prefix`: of the
+    request's id."""
+
+    prefix: ClassVar[str]
 
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     service_tier: Annotated[str | None, mapped("`flex`: others go first")] = None
@@ -26,16 +35,20 @@ class PooledFields(Struct, kw_only=True):
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     user: Annotated[Any, ignored("keys distinguish clients")] = None
 
+    def prompt(self) -> PooledPrompt:
+        """Returns the texts. Raises InvalidRequest."""
+        raise NotImplementedError
+
     @property
     def speculation(self) -> bool | None:
         """Nothing is drafted."""
         return None
 
-    def request(self, context: RequestContext, prefix: str, prompt: PooledPrompt, **fields: Any) -> GenerationRequest:
-        """Returns the request of a body: see `new_request`. Raises InvalidRequest."""
+    def request(self, context: RequestContext) -> GenerationRequest:
+        """Returns the request: see `new_request`. Raises InvalidRequest."""
         refuse_unsupported(self)
-        common: dict[str, Any] = {"persist": self.store is True, "priority": tier_priority(self.service_tier)}
-        return new_request(self, context, prefix, prompt, **common, **fields)
+        priority = tier_priority(self.service_tier)
+        return new_request(self, context, self.prefix, self.prompt(), persist=self.store is True, priority=priority)
 
 
 class PooledDetails(Struct):
@@ -62,8 +75,3 @@ def numbers(value: bytes) -> tuple[float, ...]:
 def as_json(value: bytes) -> Any:
     """Returns a vector as a JSON array of numbers, encoded already: a list of them would be many times as large."""
     return Raw(msgspec.json.encode(numbers(value)))
-
-
-def as_base64(value: bytes) -> Any:
-    """Returns a vector as a string: its bytes in base64."""
-    return b64encode(value).decode()
