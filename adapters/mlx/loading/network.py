@@ -72,11 +72,13 @@ class ModelFacts:
 
     @property
     def context_length(self) -> int:
-        """Tokens, prompt and completion together. mlx-lm leaves out Mistral's window: vectors and scores of longer
-        texts would not be those of the model, unnoticed."""
+        """Tokens, prompt and completion together. mlx-lm leaves out the windows of Mistral and Qwen: vectors and
+        scores of longer texts would not be those of the model, unnoticed."""
         most = context_length_of(self.config)
-        is_windowed = self.pooling is not None and self.config.get("model_type") == "mistral"
-        return min(most, number(self.config, "sliding_window") or most) if is_windowed else most
+        is_windowed = self.config.get("model_type") == "mistral" or self.config.get("use_sliding_window") is True
+        if self.pooling is None or not is_windowed:
+            return most
+        return min(most, number(self.config, "sliding_window") or most)
 
     @property
     def embeds(self) -> bool:
