@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -134,12 +135,19 @@ def test_a_bare_trunk_loads_only_where_it_embeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "window", "most"), [("mistral", 40, 40), ("mistral", None, 4096), ("", 40, 4096)]
+    ("family", "model_type", "changes", "most"),
+    [
+        ("llama", "mistral", {"sliding_window": 40}, 40),
+        ("llama", "mistral", {"sliding_window": None}, 4096),
+        ("llama", "", {"sliding_window": 40}, 4096),
+        ("qwen3", "", {"sliding_window": 40, "use_sliding_window": True}, 40),
+        ("qwen3", "", {"sliding_window": 40, "use_sliding_window": False}, 4096),
+    ],
 )
 def test_texts_beyond_a_window_that_is_not_computed_are_not_taken(
-    tmp_path: Path, model_type: str, window: int | None, most: int
+    tmp_path: Path, family: str, model_type: str, changes: dict[str, Any], most: int
 ) -> None:
-    folder = embedder_folder(tmp_path / "m", "llama", model_type=model_type, sliding_window=window)
+    folder = embedder_folder(tmp_path / "m", family, model_type=model_type, **changes)
     assert Loaded(folder).model.description.context_length == most
 
 
