@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
 from domain.models.capability import GENERATES, Capability, PoolingProfile
@@ -38,6 +39,13 @@ class ModelSource:
     capabilities: frozenset[Capability] = GENERATES
     pooling: PoolingProfile | None = None
     refusal: str = ""
+
+    def check(self, needed: Capability) -> None:
+        """Raises InvalidRequest for a request that the model cannot answer, naming what it can."""
+        if needed not in self.capabilities:
+            able = " and ".join(one.value for one in Capability if one in self.capabilities)
+            message = f"model {self.id} cannot {needed.value}: it can {able}; name another model"
+            raise InvalidRequest(message, param="model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,10 @@ class GenerationRequest:
             )
 
     @property
+    def needs(self) -> Capability:
+        return self.prompt.pooling.task if isinstance(self.prompt, PooledPrompt) else Capability.GENERATE
+
+    @property
     def kind(self) -> RequestKind:
         if isinstance(self.prompt, PooledPrompt):
             return RequestKind.SCORES if self.prompt.pooling.task is Capability.SCORE else RequestKind.EMBEDDINGS

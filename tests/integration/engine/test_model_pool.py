@@ -25,8 +25,9 @@ from application.services.token_side.event_batcher import EventBatcher
 from application.settings import ModelSettings, ModelTable
 from application.use_cases.generate import Generate
 from domain.duration import Duration
-from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
+from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
+from domain.models.capability import PoolingProfile
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.residency import LoadRoom
 from domain.request.request import GenerationRequest, TextPrompt
@@ -63,6 +64,7 @@ class Bench:
         tables: Mapping[str, ModelTable] | None = None,
         room: LoadRoom | None = None,
         room_wait_s: float = ROOM_WAIT_S,
+        pooling: Mapping[str, PoolingProfile] | None = None,
         **settings: Any,
     ) -> None:
         self.room = room or LoadRoom()
@@ -78,7 +80,7 @@ class Bench:
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive
         self._numbers = count()
-        self.models = FakeModels(("a", "b", "c"))
+        self.models = FakeModels(("a", "b", "c"), pooling)
         self.refused: dict[ModelId, str] = {}
         self.weight_bytes: dict[ModelId, int] = {}
         self.pool = ModelPool(
@@ -173,6 +175,19 @@ def test_an_invalid_or_unknown_model_evicts_nothing() -> None:
 
     bench.run(work)
     assert bench.loads() == [A, B]
+
+
+def test_a_request_that_a_model_cannot_answer_neither_loads_nor_evicts() -> None:
+    bench = Bench(max_loaded=1, pooling={"b": PoolingProfile()})
+
+    async def work() -> None:
+        await bench.use(A)
+        with pytest.raises(InvalidRequest, match="model b cannot generate: it can embed and score"):
+            await bench.start(B)
+        assert bench.loaded() == {A}
+
+    bench.run(work)
+    assert bench.loads() == [A]
 
 
 def test_waiting_in_vain_for_room_ends_with_the_time_to_try_again() -> None:

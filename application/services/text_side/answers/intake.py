@@ -13,11 +13,9 @@ from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
-from domain.errors import DomainError, InvalidRequest
+from domain.errors import DomainError
 from domain.ids import ModelId
-from domain.models.capability import Capability
 from domain.printable import printable
-from domain.request.pooling import PooledPrompt
 from domain.request.request import GenerationRequest, choice_id, choice_seed
 
 
@@ -50,10 +48,10 @@ class Intake:
             self._requests.reserve(request.num_choices)
             try:
                 with self._requests.prepare(request, started_ns) as preparation:
-                    found = answer or await self._leased(request.model, lease)
+                    found = answer or await self._leased(request, lease)
                     preparation.has_model = True
                     try:
-                        _check_capability(request, found.model)
+                        found.model.source.check(request.needs)
                         await prepare(request, found)
                     except BaseException:
                         if answer is None:
@@ -87,21 +85,10 @@ class Intake:
         for choice in choices:
             self._events.emit(_queued(request, submission, choice.number, queued_ns))
 
-    async def _leased(self, model: ModelId, lease: ServedModel | None) -> Answer:
-        is_shared = lease is not None and lease.source.id == model and self._pool.share(lease)
-        served = lease if lease is not None and is_shared else await self._pool.acquire(model)
+    async def _leased(self, request: GenerationRequest, lease: ServedModel | None) -> Answer:
+        is_shared = lease is not None and lease.source.id == request.model and self._pool.share(lease)
+        served = lease if lease is not None and is_shared else await self._pool.acquire(request.model, request.needs)
         return Answer(self._engine, served, partial(self._pool.release, served))
-
-
-def _check_capability(request: GenerationRequest, served: ServedModel) -> None:
-    """Raises InvalidRequest, naming what the model can do."""
-    prompt, can = request.prompt, served.source.capabilities
-    needed = prompt.pooling.task if isinstance(prompt, PooledPrompt) else Capability.GENERATE
-    if needed not in can:
-        able = " and ".join(one.value for one in Capability if one in can)
-        raise InvalidRequest(
-            f"model {served.source.id} cannot {needed.value}: it can {able}; name another model", param="model"
-        )
 
 
 def _queued(request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:

@@ -29,6 +29,7 @@ from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
 
 ROOM_WAIT_S = 60.0
@@ -132,15 +133,16 @@ class ModelPool:
             self._changed.clear()
             await self._changed.wait()
 
-    async def acquire(self, id: ModelId) -> ServedModel:
+    async def acquire(self, id: ModelId, needed: Capability | None = None) -> ServedModel:
         """Leases a model, loading it if necessary. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
-        ModelExceedsMemory for a model that can never be loaded, and ModelsBusy when no room was found for it in time.
-        After cancellation or failure nothing is held."""
+        InvalidRequest in place of loading a model that cannot do what is `needed`, ModelExceedsMemory for a model that
+        can never be loaded, and ModelsBusy when no room was found for it in time. After cancellation or failure nothing
+        is held."""
         loop = asyncio.get_running_loop()
         ticket, granted = next(self._tickets), loop.create_future()
         self._waiting[ticket] = id, granted
         try:
-            num_bytes = 0 if id in self._served else await self._find(id)
+            num_bytes = 0 if id in self._served else await self._find(id, needed)
             self._residency.request(id, ticket, num_bytes)
             self._advance()
             timeout = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
@@ -192,9 +194,11 @@ class ModelPool:
             self._room_timer.cancel()
         self.workers.close()
 
-    async def _find(self, id: ModelId) -> int:
+    async def _find(self, id: ModelId, needed: Capability | None) -> int:
         """Returns the bytes of its weights, kept until the next `_advance`; call `request` before that."""
         found = await self._finder.find(id)
+        if needed is not None:
+            found.source.check(needed)
         self._read_room()
         self._refuse_too_large(id, found.weight_bytes)
         self._found[id] = found
