@@ -25,7 +25,6 @@ from application.events.request import (
     TokensReceived,
 )
 from application.events.server import (
-    ACTIONS,
     CacheMeasured,
     EngineRecovered,
     EngineRestarted,
@@ -52,7 +51,6 @@ from application.events.server import (
 Event: TypeAlias = RequestEvent | ServerEvent
 
 __all__ = (
-    "ACTIONS",
     "CacheMeasured",
     "DecodeStarted",
     "EngineRecovered",

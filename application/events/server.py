@@ -118,16 +118,11 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class PressureRelieved:
-    """An action was taken because memory became short, or no longer is. `kind`: one of ACTIONS."""
+    """An action was taken because memory became short, or no longer is. `kind`: clear_cache, drop_live, shrink_hot,
+    grow_hot, pause, resume, preempt or refuse."""
 
     kind: str
     at_ns: int
-
-
-ACTIONS = (
-    *("clear_cache", "shrink_hot", "grow_hot"),
-    *("pause", "resume", "preempt", "refuse"),
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 _NUM_ATTENTION_PLANS = 192
 
+STUCK_AFTER_GPU_S = 300.0
+"""A chunk of 2048 tokens at a context of 100,000 takes a small Mac some 70 s with 8B parameters; compiling kernels the
+first time takes a minute or less."""
+
+STUCK_AFTER_CPU_S = 900.0
+"""A chunk of 512 tokens there takes some 350 s on two cores. Used as well where the device is not known yet."""
+
 
 def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
     raise ValueError(f"the memory of {source.id} cannot be estimated: it is a toy model")
@@ -42,7 +49,8 @@ class Backend:
     is set. `max_last_chunk`: as in StepLimits. `upload`: moves state from the store to the device, called by its
     readers or (`uploads_on_compute_thread`) between steps; None where it is not needed. `memory`: the probe of the
     device's memory; `host_memory`: of the host's where that is another one. `check`: checks a model before others are
-    unloaded for it. `plan`: estimates a model before it is loaded.
+    unloaded for it. `plan`: estimates a model before it is loaded. `stuck_after_s`: longer than any step of the device
+    takes.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -54,7 +62,7 @@ class Backend:
     uploads_on_compute_thread: bool = False
     memory: MemoryProbe = field(default_factory=SystemMemory)
     host_memory: MemoryProbe | None = None
-    may_be_cpu: bool = True
+    stuck_after_s: float = STUCK_AFTER_CPU_S
     check: ModelCheck = accept_any_model
     plan: ModelPlanner = _no_plan
 
@@ -138,7 +146,7 @@ def mlx_backend(settings: Settings) -> Backend:
         uploads_on_compute_thread=has_cuda(),
         memory=MlxMemory(SystemMemory()),
         host_memory=SystemMemory() if has_cuda() else None,
-        may_be_cpu=on_cpu(),
+        stuck_after_s=STUCK_AFTER_CPU_S if on_cpu() else STUCK_AFTER_GPU_S,
         check=check_source,
         plan=plan_model,
     )

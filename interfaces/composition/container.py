@@ -30,11 +30,13 @@ from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from interfaces.composition.backends import models_for
+from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.store import build_documents
-from interfaces.composition.supervision import STUCK_AFTER_CPU_S, WATCHED_THREADS
 from interfaces.composition.token_side import TokenSide
+
+WATCHED_THREADS = ("cairn-compute", "MainThread", "cairn-")
+"""The threads whose stacks a report of a stuck engine shows, the most telling first: how their names begin."""
 
 
 def ignore(_why: str) -> None:

@@ -22,7 +22,6 @@ from interfaces.composition.backends import Backend, choose_backend, describe_co
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.memory import memory_limits
 from interfaces.composition.store import build_store
-from interfaces.composition.supervision import stuck_after_s
 
 NUM_GRAMMAR_THREADS = 4
 
@@ -105,7 +104,7 @@ class TokenSide(containers.DeclarativeContainer):
         hold=hold,
         delivers_directly=delivers_directly,
         computing=providers.Singleton(describe_computing, settings),
-        stuck_after_s=providers.Singleton(stuck_after_s, backend.provided.may_be_cpu),
+        stuck_after_s=backend.provided.stuck_after_s,
     )
 
 

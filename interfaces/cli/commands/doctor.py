@@ -68,7 +68,6 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         lambda: _model(settings),
         _limits,
         lambda: _memory_limit(settings),
-        lambda: _watch(settings),
         lambda: _data(settings),
         lambda: _guard(settings),
         _configuration,
@@ -150,14 +149,6 @@ def _memory_limit(settings: Settings) -> Iterator[Check]:
     limits = limits_here(settings)
     unknown = "" if limits is not None else "how much memory there is cannot be read: set --memory SIZE"
     yield Check("may hold", describe_limits(limits), unknown)
-
-
-def _watch(settings: Settings) -> Iterator[Check]:
-    from interfaces.composition.backends import choose_backend
-    from interfaces.composition.supervision import stuck_after_s
-
-    after_s = stuck_after_s(choose_backend(settings).may_be_cpu)
-    yield Check("watch", f"an engine that is stuck for {after_s:g} s is replaced")
 
 
 def _data(settings: Settings) -> Iterator[Check]:

@@ -17,7 +17,7 @@ from adapters.config.loader import load_settings
 from application.services.text_side.supervision.engine_watch import EXIT_STUCK
 from domain.health.engine_health import ENDED, EVENT_LOOP, WAITING
 from interfaces.cli.terminal.ending import USAGE
-from interfaces.composition.supervision import STUCK_AFTER_CPU_S, STUCK_AFTER_GPU_S
+from interfaces.composition.backends import STUCK_AFTER_CPU_S, STUCK_AFTER_GPU_S
 from interfaces.http.incoming.request_context import HEALTH_PATHS
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ from dependency_injector import providers
 from adapters.fake.environment import FakeClock
 from application.ports.engine import EngineStatus
 from application.settings import EngineSettings, Settings, StoreSettings
+from interfaces.composition.backends import STUCK_AFTER_CPU_S
 from interfaces.composition.container import Container
-from interfaces.composition.supervision import STUCK_AFTER_CPU_S
 
 
 class Stuck:
