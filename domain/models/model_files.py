@@ -39,21 +39,15 @@ class ModelUse:
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A model that is known by name. `least`: the shortest useful vector; 0 where vectors cannot be cut."""
-
-    name: str
-    task: Capability
-    end: str = ""
-    least: int = 0
-
-
-_KNOWN = (
-    _Known(r"qwen3-embedding", Capability.EMBED, "<|endoftext|>", 32),
-    _Known(r"qwen3-reranker", Capability.SCORE),
-    _Known(r"e5-mistral|linq-embed-mistral|sfr-embedding-(mistral|2)", Capability.EMBED, "</s>"),
+_KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
+    (r"qwen3-embedding", Capability.EMBED, "<|endoftext|>", 32),
+    (r"qwen3-reranker", Capability.SCORE, "", 0),
+    (r"e5-mistral|linq-embed-mistral|sfr-embedding-(mistral|2)", Capability.EMBED, "</s>", 0),
+    ("", None, "", 0),
 )
+"""Models that are known by name: what each is for, the token that ends its texts, and the length of its shortest useful
+vector, 0 where vectors cannot be cut. The last entry is for all others."""
+
 _NOT_CAUSAL = re.compile(r"gte-qwen2|nv-embed|embedding-?gemma|llama-embed-nemotron|nemoretriever|llm2vec")
 _ENCODER = re.compile(r"bert|mpnet|electra|bidirec|nvembed|^[mu]?t5")
 """Model types of networks that attend in both directions."""
@@ -70,23 +64,24 @@ _CAUSAL_ONLY = "Cairn computes causal models only: serve another one, such as Qw
 
 def use_of(files: ModelFiles, task: Capability | None = None) -> ModelUse:
     """Decides by a model's files; `task`: the setting, None for no setting."""
+    names = f"{files.name}\n{files.config.get('_name_or_path', '')}".lower()
+    _, known, end, least = next(one for one in _KNOWN if re.search(one[0], names))
+    wanted = task or known or _task_of(files)
     if task is Capability.GENERATE:
         return ModelUse()
-    if reason := _why_not_causal(files):
+    if reason := _why_not_causal(files, names):
         return ModelUse(refusal=f"{reason}. {_CAUSAL_ONLY}")
-    name = _names(files)
-    known = next((known for known in _KNOWN if re.search(known.name, name)), None)
-    wanted = task or (known.task if known is not None else _task_of(files))
-    if wanted is Capability.SCORE:
-        return ModelUse(frozenset({wanted}), PoolingProfile())
     if wanted is Capability.GENERATE:
         return ModelUse()
-    if task is None and known is None and "AutoModel" in _object(files.config.get("auto_map")):
-        return ModelUse(
-            refusal="its files name Python code of their own (auto_map), which Cairn never runs and which may attend"
-            " or pool in another way; set model.task = embed if the last token's state is known to be right"
-        )
-    return _embedding(files, known)
+    if wanted is Capability.SCORE:
+        return ModelUse(frozenset({wanted}), PoolingProfile())
+    if reason := _why_not_pooled(files, is_known=(task or known) is not None):
+        return ModelUse(refusal=reason)
+    methods = [_METHODS[mode] for mode in _modes(files.pooling)] or [PoolingMethod.LAST]
+    is_normalized = not files.modules or "Normalize" in _kinds(files)
+    dimensions = _dimensions(files.config, least)
+    profile = PoolingProfile(methods[0], is_normalized, dimensions, prompts=_prompts(files.sentences), end=end)
+    return ModelUse(frozenset({wanted}), profile)
 
 
 def _task_of(files: ModelFiles) -> Capability:
@@ -97,7 +92,7 @@ def _task_of(files: ModelFiles) -> Capability:
     return Capability.EMBED if is_embedder else Capability.GENERATE
 
 
-def _why_not_causal(files: ModelFiles) -> str:
+def _why_not_causal(files: ModelFiles, names: str) -> str:
     """The reason why a causal pass of the network is not the model; empty if it is."""
     for config in (files.config, _object(files.config.get("text_config"))):
         if config.get("is_causal") is False:
@@ -109,33 +104,27 @@ def _why_not_causal(files: ModelFiles) -> str:
         return f"{architecture} has a head that gives neither tokens nor vectors (such as score.weight)"
     if _ENCODER.search(model_type) or _BOTH_WAYS.search(architecture):
         return f"{architecture or model_type} is an encoder, which attends in both directions"
-    if found := _NOT_CAUSAL.search(_names(files)):
-        return f"models named {found[0]} attend in both directions"
-    return ""
+    found = _NOT_CAUSAL.search(names)
+    return f"models named {found[0]} attend in both directions" if found else ""
 
 
-def _embedding(files: ModelFiles, known: _Known | None) -> ModelUse:
-    if others := sorted(_kinds(files) - _COMPUTED):
-        return ModelUse(refusal=f"its modules.json has a module that Cairn does not compute: {', '.join(others)}")
-    modes = _modes(files.pooling)
-    methods = {_METHODS[mode] for mode in modes if mode in _METHODS}
-    if len(modes) > 1 or (modes and not methods):
-        reason = "a causal model's first token sees no other one" if "cls" in str(modes) else "it is not computed"
-        return ModelUse(
-            refusal=f"its Pooling module has the mode {', '.join(sorted(modes))}: {reason}. Cairn pools by the last"
-            " token or by the mean"
+def _why_not_pooled(files: ModelFiles, *, is_known: bool) -> str:
+    """The reason why its vectors would be others than its own; empty if they are its own."""
+    if not is_known and "AutoModel" in _object(files.config.get("auto_map")):
+        return (
+            "its files name Python code of their own (auto_map), which Cairn never runs and which may attend or pool in"
+            " another way; set model.task = embed if the last token's state is known to be right"
         )
-    method = methods.pop() if methods else PoolingMethod.LAST
-    if method is PoolingMethod.MEAN and files.pooling.get("include_prompt") is False:
-        return ModelUse(refusal="its Pooling module leaves the prompt out of the mean, which Cairn does not compute")
-    profile = PoolingProfile(
-        method,
-        is_normalized=not files.modules or "Normalize" in _kinds(files),
-        dimensions=_dimensions(files.config, known),
-        prompts=_prompts(files.sentences),
-        end=known.end if known is not None else "",
-    )
-    return ModelUse(frozenset({Capability.EMBED}), profile)
+    if others := sorted(_kinds(files) - _COMPUTED):
+        return f"its modules.json has a module that Cairn does not compute: {', '.join(others)}"
+    modes = _modes(files.pooling)
+    if len(modes) > 1 or not modes <= _METHODS.keys():
+        reason = "a causal model's first token sees no other one" if "cls" in str(modes) else "it is not computed"
+        named = ", ".join(sorted(modes))
+        return f"its Pooling module has the mode {named}: {reason}. Cairn pools by the last token or by the mean"
+    if modes - {"lasttoken"} and files.pooling.get("include_prompt") is False:
+        return "its Pooling module leaves the prompt out of the mean, which Cairn does not compute"
+    return ""
 
 
 def _modes(pooling: Mapping[str, Any]) -> frozenset[str]:
@@ -146,14 +135,12 @@ def _modes(pooling: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(key.removeprefix(prefix) for key, is_on in pooling.items() if key.startswith(prefix) and is_on)
 
 
-def _dimensions(config: Mapping[str, Any], known: _Known | None) -> tuple[int, int] | None:
+def _dimensions(config: Mapping[str, Any], least: int) -> tuple[int, int] | None:
+    """The lengths that vectors can be cut to. `least`: the shortest one if the model is known, else 0."""
     size = config.get("hidden_size", _object(config.get("text_config")).get("hidden_size"))
-    if not isinstance(size, int):
-        return None
-    if lengths := [one for one in _list(config.get("matryoshka_dimensions")) if isinstance(one, int)]:
-        return max(1, min(lengths)), size
-    least = known.least if known is not None else int(config.get("is_matryoshka") is True)
-    return (least, size) if least else None
+    lengths = [one for one in _list(config.get("matryoshka_dimensions")) if isinstance(one, int)]
+    shortest = max(1, min(lengths)) if lengths else least or int(config.get("is_matryoshka") is True)
+    return (shortest, size) if shortest and isinstance(size, int) else None
 
 
 def _prompts(sentences: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -167,13 +154,8 @@ def _kinds(files: ModelFiles) -> frozenset[str]:
     return frozenset(str(module.get("type", "")).rpartition(".")[2] for module in files.modules)
 
 
-def _names(files: ModelFiles) -> str:
-    return f"{files.name}\n{files.config.get('_name_or_path', '')}".lower()
-
-
 def _architecture(files: ModelFiles) -> str:
-    named = _list(files.config.get("architectures"))
-    return str(named[0]) if named else ""
+    return str(next(iter(_list(files.config.get("architectures"))), ""))
 
 
 def _list(value: object) -> list[object]:
