@@ -16,7 +16,7 @@ from application.services.text_side.answers.intake import Intake
 from application.services.text_side.answers.memory_check import MemoryCheck
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
-from application.services.text_side.answers.text_groups import EncodedTexts, TextGroup
+from application.services.text_side.answers.text_groups import TextGroup
 from application.services.text_side.models.model_pool import ModelPool
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.pooling import PooledPrompt
@@ -60,60 +60,57 @@ class Embed:
     async def pooled(self, request: GenerationRequest) -> PooledTexts:
         """Computes the values of a PooledPrompt. Raises any DomainError; cancelled or failed, it computes no further
         within one engine step, and nothing is held."""
-        encoded: list[EncodedTexts] = []
+        groups: list[TextGroup] = []
 
         async def prepare(request: GenerationRequest, answer: Answer) -> None:
-            encoded.append(await self._encoder.encode_texts(request, answer.model))
-            await self._check_memory(request, encoded[0].groups, answer)
-            self._submit(request, encoded[0].groups, 0, answer)
+            groups.extend(await self._encoder.encode_texts(request, answer.model))
+            largest = max(groups, key=lambda group: 2 * len(group.prompt) + max(map(len, group.rows)))
+            row = max(largest.rows, key=len)
+            prompt = EncodedPrompt(largest.prompt).followed_by(row)
+            await self._memory.answer_length(request, prompt, answer.model.description, 0, len(row))
+            self._submit(request, groups, answer)
 
         answer = await self._intake.start(request, prepare)
+        values: dict[int, bytes] = {}
+        num_ended = num_computed = 0
         try:
-            return await self._collected(request, encoded[0], answer)
+            self._submit_more(request, groups, num_ended, answer)
+            async for index, item in answer:
+                if (error := failure(item)) is not None:
+                    raise error
+                if isinstance(item, Pooled):
+                    for row, value in zip(item.rows, item.values, strict=True):
+                        values |= dict.fromkeys(groups[index].places[row], value)
+                elif isinstance(item, Finished):
+                    num_ended += 1
+                    num_computed += item.usage.computed_tokens
+                    self._submit_more(request, groups, num_ended, answer)
         finally:
             answer.close()
-
-    async def _collected(self, request: GenerationRequest, texts: EncodedTexts, answer: Answer) -> PooledTexts:
-        values = [b""] * texts.num_texts
-        num_ended = num_computed = 0
-        self._submit_more(request, texts.groups, num_ended, answer)
-        async for index, item in answer:
-            if (error := failure(item)) is not None:
-                raise error
-            if isinstance(item, Pooled):
-                for row, value in zip(item.rows, item.values, strict=True):
-                    for place in texts.groups[index].places[row]:
-                        values[place] = value
-            elif isinstance(item, Finished):
-                num_ended += 1
-                num_computed += item.usage.computed_tokens
-                self._submit_more(request, texts.groups, num_ended, answer)
-        assert all(values), "the engine reports every row before the end of its submission"
-        return PooledTexts(tuple(values), texts.num_tokens, max(0, texts.num_tokens - num_computed))
+        num_tokens = sum(group.num_tokens for group in groups)
+        num_texts = sum(len(places) for group in groups for places in group.places)
+        assert len(values) == num_texts, "the engine reports every row before the end of its submission"
+        return PooledTexts(
+            tuple(values[place] for place in range(num_texts)), num_tokens, max(0, num_tokens - num_computed)
+        )
 
     def _submit_more(
         self, request: GenerationRequest, groups: Sequence[TextGroup], num_ended: int, answer: Answer
     ) -> None:
         """Submits further groups while fewer than MAX_OPEN are open."""
-        for number in range(answer.num_choices, min(len(groups), num_ended + MAX_OPEN)):
+        while answer.num_choices < min(len(groups), num_ended + MAX_OPEN):
             self._requests.reserve(1, is_begun=True)
             try:
-                self._submit(request, groups, number, answer)
+                self._submit(request, groups, answer)
             except BaseException:
                 self._requests.release(1)
                 raise
 
-    async def _check_memory(self, request: GenerationRequest, groups: Sequence[TextGroup], answer: Answer) -> None:
-        """Raises as `MemoryCheck.answer_length` does, for the group that needs most."""
-        largest = max(groups, key=lambda group: 2 * len(group.prompt) + max(map(len, group.rows)))
-        longest = max(largest.rows, key=len)
-        prompt = EncodedPrompt(largest.prompt).followed_by(longest)
-        await self._memory.answer_length(request, prompt, answer.model.description, 0, len(longest))
-
-    def _submit(self, request: GenerationRequest, groups: Sequence[TextGroup], number: int, answer: Answer) -> None:
-        prompt, group, served = request.prompt, groups[number], answer.model
+    def _submit(self, request: GenerationRequest, groups: Sequence[TextGroup], answer: Answer) -> None:
+        """Submits the next group."""
+        prompt, group, served = request.prompt, groups[answer.num_choices], answer.model
         assert isinstance(prompt, PooledPrompt)
-        request = replace(request, id=choice_id(request.id, number))
+        request = replace(request, id=choice_id(request.id, answer.num_choices))
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -128,6 +125,5 @@ class Embed:
             pooling=prompt.pooling,
             rows=group.rows,
         )
-        num_tokens = len(group.prompt) + sum(map(len, group.rows))
-        choice = Choice(request, 0, num_tokens, PlainParser(served.tokenizer.detokenizer()))
+        choice = Choice(request, 0, submission.num_prompt_tokens, PlainParser(served.tokenizer.detokenizer()))
         self._intake.submit(request, submission, answer, [choice])

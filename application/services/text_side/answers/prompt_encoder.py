@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
-from application.services.text_side.answers.text_groups import EncodedTexts, encode_texts
+from application.services.text_side.answers.text_groups import TextGroup, encode_texts
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
@@ -53,7 +53,7 @@ class PromptEncoder:
             raise _overflow(model, prompt_field(prompt), error.num_tokens, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text(prompt.token_ids)
 
-    async def encode_texts(self, request: GenerationRequest, model: ServedModel) -> EncodedTexts:
+    async def encode_texts(self, request: GenerationRequest, model: ServedModel) -> tuple[TextGroup, ...]:
         """Returns the texts of a PooledPrompt, grouped. Raises as `text_groups.encode_texts` does."""
         prompt = request.prompt
         assert isinstance(prompt, PooledPrompt)

@@ -44,17 +44,14 @@ class TextGroup:
     rows: tuple[IdRow, ...]
     places: tuple[tuple[int, ...], ...]
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedTexts:
-    """The texts of a request. `num_tokens`: of all of them, each with its beginning."""
-
-    groups: tuple[TextGroup, ...]
-    num_texts: int
-    num_tokens: int
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all its texts, each with its beginning."""
+        ends = zip(self.rows, self.places, strict=True)
+        return sum((len(self.prompt) + len(row)) * len(places) for row, places in ends)
 
 
-def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> EncodedTexts:
+def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[TextGroup, ...]:
     """Returns the groups of a request's texts. Any thread; as slow as encoding is. Raises InvalidRequest and
     ContextOverflow, naming a text by its index."""
     profile = model.options.pooling or PoolingProfile()
@@ -74,8 +71,7 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> Encoded
             " requests",
             param=prompt.field,
         )
-    groups = [group for indexes, num_shared in parts for group in grouped(texts, indexes, num_shared)]
-    return EncodedTexts(tuple(groups), len(texts), num_tokens)
+    return tuple(group for indexes, num_shared in parts for group in grouped(texts, indexes, num_shared))
 
 
 def grouped(texts: Sequence[IdRow], indexes: Sequence[int], num_shared: int | None = None) -> Iterator[TextGroup]:
@@ -88,7 +84,10 @@ def grouped(texts: Sequence[IdRow], indexes: Sequence[int], num_shared: int | No
     short = [text for text in places if len(text) - known <= MAX_ROW]
     long = sorted((text for text in places if len(text) - known > MAX_ROW), key=IdRow.to_bytes)
     if short:
-        start = _num_common(short) if num_shared is None else known
+        start = known
+        if num_shared is None and len(short) > 1:
+            first, last = min(short, key=IdRow.to_bytes), max(short, key=IdRow.to_bytes)
+            start = min(common_length(first, last), min(map(len, short)) - 1)
         yield _group(short, start if start >= MIN_SHARED else 0, places)
     run: list[IdRow] = []
     start = 0
@@ -101,14 +100,6 @@ def grouped(texts: Sequence[IdRow], indexes: Sequence[int], num_shared: int | No
         run.append(text)
     if run:
         yield _group(run, start, places)
-
-
-def _num_common(texts: Sequence[IdRow]) -> int:
-    """Returns the number of tokens that begin all of several texts; at least one token of each is left."""
-    if len(texts) == 1:
-        return 0
-    first, last = min(texts, key=IdRow.to_bytes), max(texts, key=IdRow.to_bytes)
-    return min(common_length(first, last), min(map(len, texts)) - 1)
 
 
 def _group(texts: Sequence[IdRow], start: int, places: Mapping[IdRow, Sequence[int]]) -> TextGroup:

@@ -85,7 +85,7 @@ def test_a_known_beginning_is_the_prompt_even_where_more_is_shared() -> None:
 
 def test_documents_of_one_query_are_computed_behind_it_and_single_pairs_behind_their_instruction() -> None:
     prompt = PooledPrompt(("a", "b", "c", "d"), SCORE, queries=("cats", "cats", "dogs", "birds"), field="text_2")
-    single, cats = encode_texts(prompt, served(), "").groups
+    single, cats = encode_texts(prompt, served(), "")
     tokenizer = FakeTokenizer()
     pairs = tokenizer.encode_pairs("cats", ["a", "b"])
     assert (cats.prompt, cats.places) == (pairs.prefix, ((0,), (1,)))
@@ -96,14 +96,14 @@ def test_documents_of_one_query_are_computed_behind_it_and_single_pairs_behind_t
 
 
 def test_one_query_is_for_all_documents() -> None:
-    (group,) = encode_texts(PooledPrompt(("a", "b"), SCORE, queries=("cats",)), served(), "").groups
+    (group,) = encode_texts(PooledPrompt(("a", "b"), SCORE, queries=("cats",)), served(), "")
     assert len(group.rows) == 2
 
 
 def test_the_mean_of_a_whole_text_is_computed_in_one_pass() -> None:
     model = served(PoolingProfile(method=PoolingMethod.MEAN))
     text = "the same beginning of both of the texts: "
-    (group,) = encode_texts(PooledPrompt((f"{text}a", f"{text}b"), EMBED), model, "").groups
+    (group,) = encode_texts(PooledPrompt((f"{text}a", f"{text}b"), EMBED), model, "")
     assert (len(group.prompt), len(group.rows)) == (0, 2)
     with pytest.raises(ContextOverflow, match=r"^input\[0\] has at least 600 tokens, and toy takes 512"):
         encode_texts(PooledPrompt(("x" * 600,), EMBED), model, "")
@@ -114,7 +114,7 @@ def test_named_prompts_stand_before_each_text_and_the_default_one_before_the_oth
     decode = FakeTokenizer().decode
 
     def rows(prompt: PooledPrompt) -> list[str]:
-        return [decode(row) for row in encode_texts(prompt, model, "").groups[0].rows]
+        return [decode(row) for row in encode_texts(prompt, model, "")[0].rows]
 
     assert rows(PooledPrompt(("a", "b"), EMBED, prompt_name="query")) == ["Query: a", "Query: b"]
     assert rows(PooledPrompt(("a",), EMBED)) == ["Text: a"]
@@ -129,16 +129,15 @@ def test_a_text_that_is_too_long_is_refused_by_its_index_or_cut_where_that_is_as
         encode_texts(PooledPrompt(texts, EMBED), served(), "")
     assert (refusal.value.param, refusal.value.context_length) == ("input[1]", CONTEXT)
     cut = encode_texts(PooledPrompt(texts, EMBED, truncates=True), served(), "")
-    assert cut.num_tokens == len("short") + 2 * CONTEXT
+    assert sum(group.num_tokens for group in cut) == len("short") + 2 * CONTEXT
 
 
 def test_a_document_that_is_cut_keeps_its_query_and_the_end_of_the_template() -> None:
     prompt = PooledPrompt(("x" * CONTEXT,), SCORE, queries=("cats",), truncates=True)
-    encoded = encode_texts(prompt, served(), "")
-    (group,) = encoded.groups
+    (group,) = encode_texts(prompt, served(), "")
     pairs = FakeTokenizer().encode_pairs("cats", [""])
     whole = IdRow.joined((group.prompt, *group.rows))
-    assert len(whole) == encoded.num_tokens == CONTEXT
+    assert len(whole) == group.num_tokens == CONTEXT
     assert (whole[: len(pairs.prefix)], whole[-len(pairs.suffix) :]) == (pairs.prefix, pairs.suffix)
     query = PooledPrompt(("a",), SCORE, queries=("x" * CONTEXT,), truncates=True, field="documents")
     with pytest.raises(ContextOverflow, match=r"^documents\[0\] has"):
