@@ -184,7 +184,7 @@ def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
     if view.rows is None:
         return next_prompt_chunk(start, view.num_prompt, limits, view.stops)
     if start >= view.rows.start:
-        return view.rows.end_after(start)
+        return view.rows.at(start).end
     return next_prompt_chunk(start, view.rows.start, limits, view.stops, gives_token=False)
 
 

@@ -19,38 +19,31 @@ from domain.memory.shape import MemoryShape
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """The rows of one pass by their index, and the tokens of the longest, to which all are padded."""
+    """The rows of one pass by their index. `width`: the tokens of the longest, to which all are padded. `end`: the
+    position behind the batch."""
 
     rows: tuple[int, ...]
     width: int
-
-    @property
-    def num_padded(self) -> int:
-        return len(self.rows) * self.width
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatches:
-    """The batches behind a prompt of `start` tokens. `ends`: the positions at which they end. `state_bytes`: the most
-    that a batch's states hold; `pass_bytes`: what the batch that needs most memory takes beyond that."""
+    """The batches behind a prompt of `start` tokens. `state_bytes`: the most that a batch's states hold; `pass_bytes`:
+    what the batch that needs most memory takes beyond that."""
 
     start: int
     batches: tuple[RowBatch, ...] = ()
-    ends: tuple[int, ...] = ()
     state_bytes: int = 0
     pass_bytes: int = 0
 
     @property
     def end(self) -> int:
-        return self.ends[-1] if self.ends else self.start
+        return self.batches[-1].end if self.batches else self.start
 
-    def end_after(self, position: int) -> int:
-        """Returns the end of the batch that begins at `position`."""
-        return self.ends[bisect_right(self.ends, position)]
-
-    def batch_before(self, end: int) -> RowBatch:
-        """Returns the batch that ends at position `end`."""
-        return self.batches[self.ends.index(end)]
+    def at(self, position: int) -> RowBatch:
+        """Returns the batch that begins at `position`."""
+        return self.batches[bisect_right(self.batches, position, key=lambda batch: batch.end)]
 
 
 def pack_rows(
@@ -77,8 +70,10 @@ def pack_rows(
             groups[-1].append(row)
         else:
             groups.append([row])
-    batches = tuple(RowBatch(tuple(group), lengths[group[0]]) for group in groups)
-    ends = tuple(accumulate((batch.num_padded for batch in batches), initial=start))[1:]
-    state_bytes = max((shape.rows_bytes(len(batch.rows), start, batch.width) for batch in batches), default=0)
-    whole_bytes = max((needed(len(batch.rows), batch.width) for batch in batches), default=0)
-    return RowBatches(start, batches, ends, state_bytes, whole_bytes - state_bytes)
+    sizes = [(len(group), lengths[group[0]]) for group in groups]
+    ends = accumulate((num_rows * width for num_rows, width in sizes), initial=start)
+    next(ends)
+    batches = tuple(RowBatch(tuple(group), lengths[group[0]], end) for group, end in zip(groups, ends, strict=True))
+    state_bytes = max((shape.rows_bytes(num_rows, start, width) for num_rows, width in sizes), default=0)
+    whole_bytes = max((needed(num_rows, width) for num_rows, width in sizes), default=0)
+    return RowBatches(start, batches, state_bytes, whole_bytes - state_bytes)

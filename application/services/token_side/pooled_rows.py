@@ -51,7 +51,7 @@ class PooledRows:
 
     def compute(self, model: LoadedModel, id: SequenceId, chunk: PrefillChunk) -> Pooled:
         """Computes the batch of a chunk behind the prompt. Raises as `PoolingRows.pool`."""
-        rows, batch = self._submission.rows, self.batches.batch_before(chunk.end)
+        rows, batch = self._submission.rows, self.batches.at(chunk.start)
         values = model.pool(id, [rows[row] for row in batch.rows], self._pooling)
         self._reported.update(batch.rows)
         self.num_done += sum(len(rows[row]) for row in batch.rows)

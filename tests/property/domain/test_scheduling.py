@@ -186,8 +186,8 @@ class Run:
             assert view.phase is Phase.PREFILLING
             assert reached[chunk.id] == chunk.start < chunk.end
             if view.rows is not None and chunk.start >= view.rows.start:
-                batch = view.rows.batch_before(chunk.end)
-                assert chunk.end - chunk.start == batch.num_padded
+                batch = view.rows.at(chunk.start)
+                assert (chunk.end, chunk.end - chunk.start) == (batch.end, len(batch.rows) * batch.width)
                 reached[chunk.id] = chunk.end
                 continue
             has_rows = view.rows is not None

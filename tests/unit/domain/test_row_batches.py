@@ -11,10 +11,8 @@ SHAPE = MemoryShape(states=(StateCost(10, step=1),), step=StepCost(base_bytes=10
 
 def test_the_longest_rows_come_first_and_are_padded_to_the_first_of_their_batch() -> None:
     rows = pack_rows([3, 9, 1, 8, 20], [0, 1, 2, 3, 4], 50, budget=20, shape=SHAPE)
-    assert rows.batches == (RowBatch((4,), 20), RowBatch((1, 3), 9), RowBatch((0, 2), 3))
-    assert (rows.ends, rows.end) == ((70, 88, 94), 94)
-    assert [rows.end_after(position) for position in (50, 70, 88)] == [70, 88, 94]
-    assert rows.batch_before(88) == RowBatch((1, 3), 9)
+    assert rows.batches == (RowBatch((4,), 20, 70), RowBatch((1, 3), 9, 88), RowBatch((0, 2), 3, 94))
+    assert [rows.at(position).end for position in (50, 70, 88)] == [70, 88, rows.end]
 
 
 def test_behind_a_long_prompt_a_batch_is_as_wide_as_the_memory_allows() -> None:
@@ -43,12 +41,12 @@ def test_every_row_is_in_one_batch_within_its_bounds(
     chosen = data.draw(st.sets(st.sampled_from(range(len(lengths))))) if lengths else set[int]()
     rows = pack_rows(lengths, chosen, start, budget=budget, shape=SHAPE, room_bytes=room_bytes)
     assert sorted(row for batch in rows.batches for row in batch.rows) == sorted(chosen)
-    assert rows.end == start + sum(batch.num_padded for batch in rows.batches)
+    assert rows.end == start + sum(len(batch.rows) * batch.width for batch in rows.batches)
     for batch in rows.batches:
         size = len(batch.rows), start, batch.width
         assert batch.width == max(lengths[row] for row in batch.rows)
         needed = SHAPE.rows_bytes(*size) + SHAPE.pass_bytes(*size)
         assert needed <= rows.state_bytes + rows.pass_bytes
         if len(batch.rows) > 1:
-            assert batch.num_padded <= budget
+            assert len(batch.rows) * batch.width <= budget
             assert room_bytes is None or needed <= room_bytes

@@ -145,7 +145,9 @@ def test_rows_that_fit_one_by_one_are_admitted_and_computed_in_batches_when_noth
         return demand.waiting_bytes, demand.step_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
-    position = data.draw(st.integers(0, num_prompt) | st.sampled_from(rows.ends[:-1] or (0,)))
+    position = data.draw(
+        st.integers(0, num_prompt) | st.sampled_from([batch.end for batch in rows.batches[:-1]] or [0])
+    )
     held = shape.state_bytes(min(position, num_prompt))
     assert held + alone(Phase.PREFILLING, position)[1] <= needed
 
