@@ -180,17 +180,9 @@ class MlxModel:
         return results
 
     def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
-        row = self._row_of_prompt(id)
+        row, vocab_size = self._row_of_prompt(id), self._description.vocab_size
         try:
-            return pool_rows(
-                self._network,
-                row.caches,
-                row.position,
-                rows,
-                self._pooling,
-                pooling,
-                self._description.vocab_size,
-            )
+            return pool_rows(self._network, row.caches, row.position, rows, self._pooling, pooling, vocab_size)
         except Exception as error:
             self.close([id])
             raise error if isinstance(error, ComputeFailed) else ComputeFailed(f"pooling failed: {error}") from error
