@@ -10,7 +10,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from domain.request.request import ChatPrompt, GenerationRequest
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
-from interfaces.http.responses import request, responses
+from interfaces.http.responses import request
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.servers.fake_service import fake_service
 from tests.support.http.servers.telegraph import PATH, SEND, TELEGRAPH, Telegram
@@ -62,13 +62,14 @@ def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
 
 def test_what_a_response_refers_to_is_converted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
+    convert = request.chat_prompt
 
     def recorded(body: ResponsesRequest) -> ChatPrompt:
         threads.append(threading.current_thread())
-        return request.chat_prompt(body)
+        return convert(body)
 
     large = [{"type": "web_search_call", "x": "x" * LARGE_BYTES}, {"role": "user", "content": "x"}]
-    monkeypatch.setattr(responses, "chat_prompt", recorded)
+    monkeypatch.setattr(request, "chat_prompt", recorded)
     with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
         first = service.client.post("/v1/responses", json={"input": large}).json()
         second = service.client.post("/v1/responses", json={"input": "y", "previous_response_id": first["id"]})
