@@ -65,7 +65,7 @@ def test_neighbours_and_order_change_no_result(model: LoadedModel, pooling: Pool
     assert alone.shape == (len(ROWS), SIZE if pooling is VECTORS else 1)
     np.testing.assert_allclose(pooled(model, ROWS, pooling), alone, atol=1e-5)
     np.testing.assert_allclose(pooled(model, ROWS[::-1], pooling), alone[::-1], atol=1e-5)
-    assert np.ptp(alone, axis=0).max() > 1e-3  # the texts are told apart
+    assert np.ptp(alone, axis=0).max() > 1e-3  # the texts differ
 
 
 @pytest.mark.parametrize("pooling", [VECTORS, SCORES])

@@ -85,7 +85,7 @@ def client(live: LiveService) -> Iterator[openai.OpenAI]:
 
 
 def test_vectors_by_openais_client(client: openai.OpenAI) -> None:
-    """It asks for base64 unless it is told not to."""
+    """It asks for base64 unless a format is given."""
     answer = client.embeddings.create(model=EMBEDDER, input=TEXTS)
     vectors = [one.embedding for one in answer.data]
     assert all(math.isclose(sum(number**2 for number in vector), 1, rel_tol=1e-5) for vector in vectors)

@@ -62,7 +62,7 @@ def test_enough_progress_since_the_first_restarts_it_too() -> None:
 
 
 def test_rows_that_were_computed_are_progress() -> None:
-    """Of a pooled request, whose positions begin anew with the rows that are left."""
+    """The view of a pooled request, whose positions begin anew with the rows that are left."""
     subject = sequence()
     for _ in range(2 * MAX_ALONE):
         subject.num_pooled += MIN_PROGRESS

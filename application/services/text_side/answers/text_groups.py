@@ -26,6 +26,9 @@ MIN_SHARED = 32
 MIN_SHARED_LONG = MAX_ROW // 2
 """The same for texts above MAX_ROW, which are kept only as prompts of their own."""
 
+MAX_CHARS = 2**20
+"""The most characters of one text that are encoded: encoding takes some 200 bytes of memory a character."""
+
 _NO_IDS = IdRow()
 
 _Pieces: TypeAlias = tuple[IdRow, IdRow, IdRow]
@@ -63,14 +66,15 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[T
     else:
         found = _single(prompt, model, profile, limit, salt)
         parts = [(range(len(found)), 0 if is_mean else None)]
-    texts = [_joined(prompt, index, pieces, model, limit) for index, pieces in enumerate(found)]
-    num_tokens = sum(map(len, texts))
+    # before they are joined: a long query is in every text of a request
+    num_tokens = sum(min(sum(map(len, pieces)), limit) for pieces in found)
     if num_tokens > MAX_TOKENS:
         raise InvalidRequest(
             f"{prompt.field} has {num_tokens} tokens in all, at most {MAX_TOKENS} are allowed: send it in several"
             " requests",
             param=prompt.field,
         )
+    texts = [_joined(prompt, index, pieces, model, limit) for index, pieces in enumerate(found)]
     return tuple(group for indexes, num_shared in parts for group in grouped(texts, indexes, num_shared))
 
 
@@ -127,7 +131,8 @@ def _single(prompt: PooledPrompt, model: ServedModel, profile: PoolingProfile, l
             found.append((_NO_IDS, text, _NO_IDS))
             continue
         try:
-            ids = model.tokenizer.encode(before + text, None if prompt.truncates else limit, salt).token_ids
+            whole = before + _encodable(prompt, text, prompt.place(index))
+            ids = model.tokenizer.encode(whole, None if prompt.truncates else limit, salt).token_ids
         except PromptTooLong as error:
             raise _too_long(prompt, index, error.num_tokens, model, limit, is_exact=error.is_exact) from None
         num_after = next((num for num in range(len(around), 0, -1) if ids[-num:] == around[-num:]), 0)
@@ -145,7 +150,9 @@ def _pairs(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[list[_P
     alone: list[int] = []
     parts: list[_Part] = [(alone, None)]
     for query, indexes in by_query.items():
-        documents = [str(prompt.texts[index]) for index in indexes]
+        for asked in (query, prompt.instruction or ""):
+            _encodable(prompt, asked, "the query or instruction", is_cut=False)
+        documents = [_encodable(prompt, str(prompt.texts[index]), prompt.place(index)) for index in indexes]
         pairs = model.tokenizer.encode_pairs(query, documents, prompt.instruction, salt)
         for index, document in zip(indexes, pairs.documents, strict=True):
             found[index] = pairs.prefix, document, pairs.suffix
@@ -154,6 +161,14 @@ def _pairs(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[list[_P
         else:
             parts.append((indexes, len(pairs.prefix)))
     return found, parts
+
+
+def _encodable(prompt: PooledPrompt, text: str, place: str, *, is_cut: bool = True) -> str:
+    """Returns the text, or its beginning where that is asked for. Raises InvalidRequest for more than MAX_CHARS."""
+    if len(text) > MAX_CHARS and not (is_cut and prompt.truncates):
+        message = f"{place} has {len(text)} characters, at most {MAX_CHARS} are allowed: shorten it"
+        raise InvalidRequest(message, param=place if is_cut else None)
+    return text[:MAX_CHARS]
 
 
 def _joined(prompt: PooledPrompt, index: int, pieces: _Pieces, model: ServedModel, limit: int) -> IdRow:

@@ -191,9 +191,9 @@ class TestRerank:
         ],
     )
     def test_what_is_wrong_is_named(self, service: FakeService, path: str, field: str, body: dict[str, Any]) -> None:
-        told = refused(service, path, **body).json()
-        assert told["error"]["param"] == field
-        assert told["message"] == told["error"]["message"]  # where Cohere's clients look
+        refusal = refused(service, path, **body).json()
+        assert refusal["error"]["param"] == field
+        assert refusal["message"] == refusal["error"]["message"]  # where Cohere's clients look
 
 
 class TestReuse:
@@ -224,7 +224,7 @@ class TestReuse:
         assert num_computed(service) - before == len("short") + 1
 
     def test_salts_share_nothing(self, service: FakeService) -> None:
-        document = "A document of one tenant, which is nobody else's. " * 30
+        document = "A document of one tenant, which no other one may have. " * 30
         for salt in ("one", "two"):
             usage = post(service, "/v1/embeddings", input=document, cache_salt=salt)["usage"]
             assert usage["prompt_tokens_details"]["cached_tokens"] == 0
@@ -241,9 +241,9 @@ def test_what_is_computed_is_stored_only_where_that_is_asked_for() -> None:
 class TestCapabilities:
     def test_a_model_is_refused_what_it_cannot_do(self, service: FakeService) -> None:
         chat = {"messages": [{"role": "user", "content": "Hello"}]}
-        told = refused(service, "/v1/chat/completions", **chat).json()["error"]
-        assert told["message"] == f"model {MODEL} cannot generate: it can embed and score; name another model"
-        assert told["param"] == "model"
+        refusal = refused(service, "/v1/chat/completions", **chat).json()["error"]
+        assert refusal["message"] == f"model {MODEL} cannot generate: it can embed and score; name another model"
+        assert refusal["param"] == "model"
         for path, body in (("/v1/embeddings", {"input": "a"}), ("/v1/rerank", {"query": "q", "documents": ["a"]})):
             error = refused(service, path, **{**body, "model": DEFAULT_MODEL}).json()["error"]
             assert "it can generate; name another model" in error["message"]

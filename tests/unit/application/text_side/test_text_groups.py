@@ -1,5 +1,6 @@
 """Texts for vectors and scores: checked one by one, and grouped so that what they have in common is computed once."""
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -7,7 +8,13 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answers.text_groups import MIN_SHARED, MIN_SHARED_LONG, encode_texts, grouped
+from application.services.text_side.answers.text_groups import (
+    MAX_CHARS,
+    MIN_SHARED,
+    MIN_SHARED_LONG,
+    encode_texts,
+    grouped,
+)
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
@@ -167,3 +174,33 @@ def test_dimensions_are_refused_for_a_model_that_was_not_trained_for_shorter_vec
     encode_texts(PooledPrompt(("a",), Pooling(Capability.EMBED, 8)), served(), "")
     with pytest.raises(InvalidRequest, match=r"^dimensions is 4, and toy makes 8$"):
         encode_texts(PooledPrompt(("a",), Pooling(Capability.EMBED, 4)), served(), "")
+
+
+def test_a_long_query_of_many_documents_is_refused_before_it_is_in_all_of_them() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"^input has \d+ tokens in all"):
+            encode_texts(PooledPrompt(("x",) * 2048, SCORE, ("y" * 1500,)), served(), "")
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 2_000_000  # joined, the texts would take 12 MB
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        (PooledPrompt(("a", "x" * (MAX_CHARS + 1)), EMBED), r"^input\[1\] has 1048577 characters"),
+        (PooledPrompt(("a", "x" * (MAX_CHARS + 1)), SCORE, ("q",)), r"^input\[1\] has 1048577 characters"),
+        (PooledPrompt(("a",), SCORE, ("q" * (MAX_CHARS + 1),), truncates=True), "^the query or instruction has"),
+        (PooledPrompt(("a",), SCORE, ("q",), instruction="i" * (MAX_CHARS + 1)), "^the query or instruction has"),
+    ],
+)
+def test_a_text_that_takes_much_memory_to_encode_is_refused(prompt: PooledPrompt, named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        encode_texts(prompt, served(), "")
+
+
+def test_a_text_that_takes_much_memory_to_encode_is_cut_before_where_that_is_asked_for() -> None:
+    (group,) = encode_texts(PooledPrompt(("x" * (MAX_CHARS + 1),), EMBED, truncates=True), served(), "")
+    assert group.num_tokens == CONTEXT
