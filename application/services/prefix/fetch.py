@@ -17,8 +17,9 @@ from domain.prefix.hashing import BlockChain
 from domain.prefix.index import PrefixMatch, ReuseRules
 from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey
 
-RECORDS_PER_READ = 8
-"""Records of one read: the store decodes as many at a time as it has threads, and each read has its own timeout."""
+RECORDS_PER_READ = 4
+"""Records of one read, which arrive together and are uploaded together: the first uploads begin after so many, and so
+many are left to upload when the last was decoded. Each read has its own timeout."""
 
 _Read: TypeAlias = tuple[Sequence[int], StoreRead[Sequence[Record | None]]]
 """Indices into the records, and the read that brings them."""

@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 20.0
 
-NUM_READERS = 3
-"""Reads under way at a time. Each waits for its slowest record, which the store's own threads decode: while one does,
-two more keep them busy (with two in all, a simulated eight of them rested for 11 to 25 % of the time)."""
+NUM_READERS = 5
+"""Reads under way at a time. Each waits for its slowest record, which the store's own threads (at most twelve) decode:
+while some do, the others keep those threads busy."""
 
 MAX_UPKEEP = 1024
 """Deletes and notes of use that may wait; more are left undone, which costs room or recency."""
