@@ -36,7 +36,7 @@ class IdRow(Sequence[int]):
             raise ValueError(f"token ids must be in 0..{MAX_TOKEN_ID}") from None
 
     @classmethod
-    def of_bytes(cls, data: "bytes | memoryview") -> "IdRow":
+    def of_bytes(cls, data: "bytes | bytearray | memoryview") -> "IdRow":
         """Returns the row that `to_bytes` encoded. Raises ValueError for an incomplete id."""
         ids = array(_CODE)
         ids.frombytes(data)

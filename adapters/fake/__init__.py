@@ -21,6 +21,7 @@ from adapters.fake.options import (
     windowed,
 )
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
+from adapters.fake.vision import ToyImages, ToyImagesLoader, decode_toy, toy_image
 
 __all__ = (
     "ATTENTION",
@@ -40,6 +41,10 @@ __all__ = (
     "FakeOptions",
     "FakeTokenizer",
     "FakeTokenizers",
+    "ToyImages",
+    "ToyImagesLoader",
+    "decode_toy",
     "reply_with",
+    "toy_image",
     "windowed",
 )

@@ -1,6 +1,6 @@
 """The toy compute engine, its model repository and its planner, in plain Python."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock, get_ident
 
@@ -85,10 +85,13 @@ class FakeEngine:
 
 class FakeModels:
     """A ModelRepository of `names`, without files or downloads. Those with a profile of `pooling` make vectors and
-    scores only."""
+    scores only; those of `seeing` see images too."""
 
     def __init__(
-        self, names: Sequence[str] = DEFAULT_NAMES, pooling: Mapping[str, PoolingProfile] | None = None
+        self,
+        names: Sequence[str] = DEFAULT_NAMES,
+        pooling: Mapping[str, PoolingProfile] | None = None,
+        seeing: Collection[str] = (),
     ) -> None:
         ids = [ModelId(name) for name in sorted(names)]
         self._sources = {id: ModelSource(id, f"fake:{id}", created_s=1_700_000_000, owned_by="fake") for id in ids}
@@ -96,6 +99,9 @@ class FakeModels:
             can = frozenset({Capability.EMBED, Capability.SCORE})
             source = self._sources[ModelId(name)]
             self._sources[source.id] = replace(source, capabilities=can, pooling=profile)
+        for name in seeing:
+            source = self._sources[ModelId(name)]
+            self._sources[source.id] = replace(source, capabilities=source.capabilities | {Capability.SEE})
 
     def list(self) -> Sequence[ModelSource]:
         return list(self._sources.values())

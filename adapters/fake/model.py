@@ -17,13 +17,24 @@ from threading import get_ident
 from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, TokenLeaf, Words, mix, pack, unpack
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
-from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draft, PromptScores
+from adapters.fake.vision import ToyWords
+from application.ports.compute import (
+    NO_DRAFTS,
+    NO_IMAGES,
+    DecodeResult,
+    DecodeStart,
+    Draft,
+    Images,
+    PromptScores,
+)
 from application.ports.state_access import LeftState, StateMisfit
+from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
 from domain.models.capability import Capability
 from domain.models.model_card import ModelDescription, ModelSource
 from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
+from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads, StatePayload
 from domain.request.pooling import Pooling
 from domain.request.stream import TokenLogprob
@@ -38,6 +49,7 @@ class _State:
     feed: int = -1
     output_ids: list[int] = field(default_factory=list[int])
     ahead: tuple[int, TokenLogprob | None] | None = None
+    media: tuple[MediaSpan, ...] = ()
     is_scored: bool = False
     calls: Counter[str] = field(default_factory=Counter[str])
 
@@ -45,7 +57,8 @@ class _State:
 class FakeModel:
     """A LoadedModel in plain Python: about 5 microseconds a token and layer.
 
-    Misuse (an id that is not open, an empty chunk, a span beyond the position, another thread) raises RuntimeError.
+    `num_looks`: passes of the tower. Misuse (an id that is not open, an empty chunk, a span beyond the position,
+    another thread) raises RuntimeError.
     """
 
     def __init__(
@@ -55,6 +68,7 @@ class FakeModel:
         self._states: dict[SequenceId, _State] = {}
         self._left: dict[SequenceId, _State] = {}
         self._thread = get_ident()
+        self.num_looks = 0
         self._salts = {
             path: mix(options.weights * GOLDEN + index) for index, (path, _) in enumerate(options.layout.leaves())
         }
@@ -73,6 +87,7 @@ class FakeModel:
             own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,
             width_costs=options.width_costs,
             embedding_size=options.embedding_size,
+            image_is_whole=options.image_is_whole,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 
@@ -91,36 +106,68 @@ class FakeModel:
         if state.start is not None or len(set(into)) < len(into) or not self._states.keys().isdisjoint(into):
             raise RuntimeError(f"sequence {id} decodes, or one of {into} is open already")
         for other in into:
-            self._states[other] = _State(deepcopy(state.leaves), state.position, is_scored=state.is_scored)
+            self._states[other] = _State(
+                deepcopy(state.leaves), state.position, is_scored=state.is_scored, media=state.media
+            )
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._check_thread()
-        calls, state = self._state(id).calls, self._empty()
+        before, state = self._state(id), self._empty()
         try:
             self._begin("restore", id)
             state = self._refilled(position, blocks, snapshot)
         finally:
-            state.calls = calls
+            state.calls, state.media = before.calls, before.media
             self._states[id] = state
 
     def position(self, id: SequenceId) -> int:
         return self._state(id).position
 
+    @property
+    def image_processor(self) -> ImageProcessor | None:
+        return self._options.images
+
+    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        state = self._begin("place", id)
+        if state.position or self._options.images is None:
+            raise RuntimeError(f"sequence {id} is not empty, or the model does not see")
+        state.media = tuple(media)
+
+    def look(self, image: PreparedImage) -> ImageFeatures:
+        self._check_thread()
+        if not isinstance(image, ToyWords):
+            raise RuntimeError("the image was not prepared by this model's processor")
+        self.num_looks += 1
+        if self._options.hook is not None:
+            self._options.hook("look", None, self.num_looks - 1)
+        return ToyWords(Words("Q", [mix(word + self._options.weights * GOLDEN) for word in image.words]))
+
     def prefill(
-        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
         state = self._begin("prefill", id)
         if not token_ids or state.start is not None:
             raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
-        return self._feed(state, token_ids, num_prompt_logprobs)
+        return self._feed(state, token_ids, num_prompt_logprobs, images)
 
     def start_decode(
-        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        start: DecodeStart,
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
         state = self._begin("start_decode", id)
         if not token_ids or state.start is not None:
             raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
-        scores = self._feed(state, token_ids, num_prompt_logprobs)
+        scores = self._feed(state, token_ids, num_prompt_logprobs, images)
         try:
             state.output_ids = list(start.output_ids)
             state.start, state.ahead = start, self._choose(state, start)
@@ -146,7 +193,7 @@ class FakeModel:
         return [self._vector(state, row, size) for row in rows]
 
     def _vector(self, state: _State, row: Sequence[int], size: int) -> bytes:
-        whole = _State(deepcopy(state.leaves), state.position)
+        whole = _State(deepcopy(state.leaves), state.position, media=state.media)
         for token in row:
             self._append(whole, token, 1)
         digest = self._reduce(whole)
@@ -284,25 +331,42 @@ class FakeModel:
     def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         return next_token(self._reduce(state), self._options, start, state.output_ids)
 
-    def _feed(self, state: _State, token_ids: Sequence[int], num_logprobs: int | None) -> PromptScores:
+    def _feed(self, state: _State, token_ids: Sequence[int], num_logprobs: int | None, images: Images) -> PromptScores:
         """Computes one chunk of the prompt."""
         scores: list[TokenLogprob | None] = []
-        is_known = state.is_scored
+        is_known, features = state.is_scored, self._features(state, len(token_ids), images)
         for token in token_ids:
             if num_logprobs is not None:
                 scored = score_token(self._reduce(state), self._options, token, num_logprobs) if is_known else None
                 scores.append(scored)
                 is_known = True
-            self._append(state, token, len(token_ids))
+            self._append(state, token, len(token_ids), features.get(state.position, token + 1))
         state.is_scored = num_logprobs is not None
         self._settle(state, len(token_ids))
         return scores
 
-    def _append(self, state: _State, token: int, chunk: int) -> None:
+    def _features(self, state: _State, chunk: int, images: Images) -> dict[int, int]:
+        """Returns the features of the next `chunk` tokens by their positions."""
+        found, end = dict[int, int](), state.position + chunk
+        for span in state.media:
+            if self._options.image_is_whole and span.start < end < span.end:
+                raise RuntimeError(f"a chunk ends at {end}, inside the image {span.start}..{span.end}")
+            if span.start < end and state.position < span.end:
+                features = images[span.digest]
+                assert isinstance(features, ToyWords)
+                runs = span.embedded or ((0, span.length),)
+                places = [span.start + at for first, last in runs for at in range(first, last)]
+                found.update(zip(places, features.words, strict=True))
+        return found
+
+    def _append(self, state: _State, token: int, chunk: int, value: int | None = None) -> None:
+        """Feeds a token. `value`: stands for it in the state; None: its own."""
         if not 0 <= token < self._options.vocab_size:
             raise RuntimeError(f"token {token} is outside the vocabulary")
         noise = mix(chunk) if self._options.chunk_sensitive else 0
-        hidden = mix(self._reduce(state) + (token + 1) * GOLDEN + state.position + noise)
+        value = token + 1 if value is None else value
+        place = state.position - sum(span.shift for span in state.media if span.end <= state.position)
+        hidden = mix(self._reduce(state) + value * GOLDEN + place + noise)
         for path, leaf in state.leaves.items():
             leaf.append(mix(hidden ^ self._salts[path]))
         state.position += 1

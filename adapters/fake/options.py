@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from adapters.fake.leaves import RECURRENT_WORDS, WORD_BYTES
+from application.ports.vision import ImageProcessor
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import ImageCost, MemoryShape, StateCost, StepCost
 from domain.models.model_card import DecodeMode
 from domain.models.state_layout import HitPolicy, LayerState, StateGroup, StateKind, StateLayout
 from domain.speculation.gain import WidthCosts
 
 EOS_ID = 258
+PAD_ID = 259
+"""The placeholder of an image."""
+
 VOCAB_SIZE = 260
 
 SLICED = LayerState(StateKind.SLICED, "FakeSliced")
@@ -64,8 +68,9 @@ class FakeOptions:
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
     does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `embedding_size`: length of
-    its vectors; 0: it does not pool. `load_error`: `load` fails with this message, after `load_pieces` pieces and once
-    `load_waits_for` is done.
+    its vectors; 0: it does not pool. `images`: prepares images; None: it does not see. `image_is_whole`: as in
+    ModelDescription; a chunk that cuts an image is then misuse. `load_error`: `load` fails with this message, after
+    `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -84,6 +89,8 @@ class FakeOptions:
     drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
     width_costs: WidthCosts | None = None
     embedding_size: int = 0
+    images: ImageProcessor | None = None
+    image_is_whole: bool = False
     load_error: str | None = None
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None
@@ -91,7 +98,12 @@ class FakeOptions:
     @property
     def memory(self) -> MemoryShape:
         """The memory that the model takes: exactly what its leaves hold."""
-        return MemoryShape(weight_bytes=self.weight_bytes, states=tuple(_cost(group) for group in self.layout.groups))
+        states = tuple(_cost(group) for group in self.layout.groups)
+        image = ImageCost() if self.images is None else IMAGE_COST
+        return MemoryShape(weight_bytes=self.weight_bytes, states=states, image=image)
+
+
+IMAGE_COST = ImageCost(prepared_bytes=WORD_BYTES, feature_bytes=WORD_BYTES, tower=StepCost(token_bytes=WORD_BYTES))
 
 
 def _cost(group: StateGroup) -> StateCost:

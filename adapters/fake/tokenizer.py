@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from adapters.fake.options import EOS_ID, VOCAB_SIZE
+from adapters.fake.options import EOS_ID, PAD_ID, VOCAB_SIZE
 from application.ports.tokenizer import (
     Detokenizer,
     EncodedPairs,
@@ -40,7 +40,7 @@ from domain.request.request import ChatPrompt
 from domain.request.rerank import PREFIX, SUFFIX, document_text, query_text
 
 START_ID = 257
-SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
+SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", PAD_ID: "<|pad|>"}
 _OUTPUT = OutputFormat(
     Family(
         "fake",

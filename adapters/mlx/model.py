@@ -25,12 +25,22 @@ from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.speculation.drafting import Choose, DraftingNetwork
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
-from application.ports.compute import NO_DRAFTS, DecodeResult, DecodeStart, Draft, PromptScores
+from application.ports.compute import (
+    NO_DRAFTS,
+    NO_IMAGES,
+    DecodeResult,
+    DecodeStart,
+    Draft,
+    Images,
+    PromptScores,
+)
 from application.ports.state_access import LeftState
+from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.capability import PoolingProfile
 from domain.models.model_card import ModelDescription
+from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
 from domain.request.pooling import Pooling
 from domain.speculation.gain import WidthCosts
@@ -113,8 +123,23 @@ class MlxModel:
             raise ComputeFailed(f"forking a sequence failed: {error}") from error
         self._rows.update((forked.id, forked) for forked in forks)
 
+    @property
+    def image_processor(self) -> ImageProcessor | None:
+        return None
+
+    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        raise ComputeFailed("this model does not see images")
+
+    def look(self, image: PreparedImage) -> ImageFeatures:
+        raise ComputeFailed("this model does not see images")
+
     def prefill(
-        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
@@ -152,7 +177,13 @@ class MlxModel:
         self._description = replace(self._description, width_costs=costs)
 
     def start_decode(
-        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        start: DecodeStart,
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:

@@ -3,9 +3,11 @@
     capability     who needs it        Protocol
     generating     the engine          Generating
     pooling        the engine          PoolingRows
+    seeing         the engine          Seeing
     state access   the prefix cache    StateAccess (application.ports.state_access)
 
-A LoadedModel has all of them; a model whose LoadOptions have no `pooling` refuses to pool.
+A LoadedModel has all of them; a model whose LoadOptions have no `pooling` refuses to pool, and one without an image
+processor does not see.
 
 Threading: every method is called from one thread only, the compute thread, which also created the engine, except where
 a docstring says otherwise. Calls block on computation only. Errors: ComputeFailed for one sequence's failure (the
@@ -35,11 +37,13 @@ from typing import Any, Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
 from application.ports.token_constraint import TokenConstraint
+from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryReading
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.prompt_content import MediaSpan
 from domain.request.pooling import Pooling
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
@@ -106,6 +110,12 @@ class DecodeResult:
 NO_DRAFTS: Mapping[SequenceId, Draft] = MappingProxyType({})
 
 
+Images: TypeAlias = Mapping[bytes, ImageFeatures]
+"""The features of images by the digest of their spans."""
+
+NO_IMAGES: Images = MappingProxyType({})
+
+
 PromptScores: TypeAlias = Sequence[TokenLogprob | None]
 """The log probability of each token of one call's `token_ids`, in order; empty where it was not requested.
 
@@ -130,9 +140,17 @@ class Generating(Protocol):
         ...
 
     def prefill(
-        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
         """Appends at least one token to the state and computes it, as one chunk.
+
+        `images`: the features of every image that was placed where the chunk is. The chunk may begin or end inside one,
+        but for `image_is_whole` models it does not end inside.
 
         `num_prompt_logprobs`: scores these tokens, each with so many of the likeliest alternatives (0 for none); None
         scores nothing. The state is the same either way. Scoring waits for the chunk and takes the memory of all its
@@ -142,9 +160,16 @@ class Generating(Protocol):
         ...
 
     def start_decode(
-        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        start: DecodeStart,
+        *,
+        num_prompt_logprobs: int | None = None,
+        images: Images = NO_IMAGES,
     ) -> PromptScores:
-        """Appends the end of the prompt, at least its last token, and chooses the first token after it.
+        """Appends the end of the prompt, at least its last token, and chooses the first token after it. `images` as in
+        `prefill`.
 
         This is one chunk as well: it may be scored, or still be computing when this returns. The sequence takes part in
         the next `decode` that names it. A state that cannot be cut by tokens can no longer be captured at a position
@@ -183,7 +208,26 @@ class PoolingRows(Protocol):
         ...
 
 
-class LoadedModel(Generating, PoolingRows, StateAccess, Protocol):
+class Seeing(Protocol):
+    """Images in prompts. An image's features are made once; the caller keeps them as long as it wants."""
+
+    @property
+    def image_processor(self) -> ImageProcessor | None:
+        """Prepares images for `look`, in any thread; None for a model that does not see."""
+        ...
+
+    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        """Places all images of its prompt in an open, empty sequence. Positions in the sequence derive from them, so
+        they stay through `restore`, `take_over` and `fork`, whether or not their tokens are restored."""
+        ...
+
+    def look(self, image: PreparedImage) -> ImageFeatures:
+        """Runs the tower on one image; takes the memory of `MemoryShape.image`. Concerns no sequence: raises
+        ComputeFailed."""
+        ...
+
+
+class LoadedModel(Generating, PoolingRows, Seeing, StateAccess, Protocol):
     """One model in memory and the states of its open sequences."""
 
     @property

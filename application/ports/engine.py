@@ -35,6 +35,7 @@ from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
 from domain.request.grammar import Grammar
+from domain.request.media import Image
 from domain.request.pooling import Pooling
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import FinishReason, Usage
@@ -72,6 +73,7 @@ class Submission:
     `pooling`: vectors or scores are computed instead of an answer (`max_new_tokens` is 0 and there is one choice): one
     for each of `rows`, texts that follow the prompt, each by itself, of 1 to MAX_ROW tokens. The prompt is their common
     beginning, may be empty, and is looked up, restored, computed and kept like any other; the rows are not kept.
+    `images`: the image of each span of the prompt, by the span's digest; its file crosses as the client sent it.
     `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
     reported twice.
     """
@@ -96,6 +98,7 @@ class Submission:
     predicted_ids: IdRow = field(default_factory=IdRow)
     pooling: Pooling | None = None
     rows: tuple[IdRow, ...] = ()
+    images: Mapping[bytes, Image] = field(default_factory=dict[bytes, Image])
     resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property

@@ -75,11 +75,21 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageCost:
+    """The memory of images, by the tokens that they have in the prompt: `prepared_bytes` of pixels and `feature_bytes`
+    a token. `tower`: a tower pass over one image, by its tokens, without both."""
+
+    prepared_bytes: int = 0
+    feature_bytes: int = 0
+    tower: StepCost = StepCost()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShape:
     """The memory shape of one model. The default costs nothing: it was not estimated.
 
     `states`: by state group, in the layout's order. `step`: a forward pass without its logits. `logit_bytes`: for each
-    token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
+    token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `image`: of images.
     """
 
     weight_bytes: int = 0
@@ -87,6 +97,7 @@ class MemoryShape:
     step: StepCost = StepCost()
     logit_bytes: int = 0
     sample_bytes: int = 0
+    image: ImageCost = ImageCost()
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""

@@ -3,6 +3,7 @@
 GENERATE   tokens after a prompt
 EMBED      a vector for a text: one hidden state of it, or the mean of all, behind the final norm
 SCORE      a number in 0..1 for a query and a document: the probability of "yes" against "no" as the next token
+SEE        images in the prompt, beside one of the others
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ class Capability(Enum):
     GENERATE = "generate"
     EMBED = "embed"
     SCORE = "score"
+    SEE = "see"
 
 
 class PoolingMethod(Enum):

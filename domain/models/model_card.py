@@ -90,7 +90,8 @@ class ModelDescription:
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
-    drafts are not verified. `embedding_size`: the length of its vectors; 0 where it makes none.
+    drafts are not verified. `embedding_size`: the length of its vectors; 0 where it makes none. `image_is_whole`: the
+    tokens of an image attend to all of it, so that no chunk may end inside one.
     """
 
     id: ModelId
@@ -113,6 +114,7 @@ class ModelDescription:
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
     embedding_size: int = 0
+    image_is_whole: bool = False
 
     @property
     def drafting(self) -> SpeculationMode:

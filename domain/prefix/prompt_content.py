@@ -6,13 +6,21 @@
 
 A state computed in whole steps from the start has the same bits every time. A state that is resumed elsewhere continues
 with a chunk of another shape, and then equals recomputing only up to rounding.
+
+The content of a prompt is not always the tokens that are fed: an image is many equal placeholders. The prefix cache
+compares *key ids*: token ids for text, and ids above every vocabulary, derived from the image's digest, for images.
+
+    token ids   Look at <img> <img> <img> <img> : what
+    key ids     Look at  k0    k1    k2    k3   : what         k_i >= 2**31
+    media                |------ span -------|
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import shake_256
 
-from domain.id_row import IdRow
+from domain.id_row import ID_BYTES, IdRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +66,55 @@ class ForkPoint:
     kind: ForkKind
 
 
+FIRST_MEDIA_ID = 1 << 31
+"""The key ids from here on stand for images; every vocabulary ends before."""
+
+_AS_MEDIA = bytes(value | 0x80 for value in range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSpan:
+    """An image in a prompt: `length` tokens from the position `start` on. Positions decide where an image is, never
+    ids: a client may spell a placeholder in a text.
+
+    `digest`: 32 bytes over all that the model sees of the image. `embedded`: the runs [start, end), relative to the
+    span, whose tokens get the image's features, in order; the others are markers, fed like text. Empty for all.
+    `grid`: frames, rows and columns of a model with three positions a token; None for one position a token. `number`: 1
+    for the prompt's first image.
+    """
+
+    start: int
+    length: int
+    digest: bytes
+    embedded: tuple[tuple[int, int], ...] = ()
+    grid: tuple[int, int, int] | None = None
+    number: int = 1
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
+    def shift(self) -> int:
+        """The number by which positions after the image are behind the number of tokens: with a grid, an image takes as
+        many positions as its longest side."""
+        return self.length - max(self.grid) if self.grid is not None else 0
+
+    def key_ids(self) -> IdRow:
+        """Returns an id for each token. Their first bits only: what must not be forged compares digests too."""
+        data = bytearray(shake_256(self.digest).digest(ID_BYTES * self.length))
+        data[ID_BYTES - 1 :: ID_BYTES] = data[ID_BYTES - 1 :: ID_BYTES].translate(_AS_MEDIA)
+        return IdRow.of_bytes(data)
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt ready for the engine, and the fork points found in it, ascending, one a position."""
+    """A prompt ready for the engine. `fork_points`: those found in it, ascending, one a position. `media`: its images,
+    ascending, without overlap."""
 
     token_ids: IdRow
     fork_points: tuple[ForkPoint, ...] = ()
+    media: tuple[MediaSpan, ...] = ()
 
     @classmethod
     def of_text(cls, token_ids: Iterable[int], fork_points: Sequence[ForkPoint] = ()) -> "EncodedPrompt":
@@ -72,4 +123,15 @@ class EncodedPrompt:
 
     def followed_by(self, token_ids: Iterable[int]) -> "EncodedPrompt":
         """Returns the prompt with more tokens appended."""
-        return EncodedPrompt(self.token_ids.followed_by(token_ids), self.fork_points)
+        return replace(self, token_ids=self.token_ids.followed_by(token_ids))
+
+    @property
+    def key_ids(self) -> IdRow:
+        """What the prefix cache compares; the token ids of a prompt without images."""
+        if not self.media:
+            return self.token_ids
+        rows, at = list[IdRow](), 0
+        for span in self.media:
+            rows += [self.token_ids[at : span.start], span.key_ids()]
+            at = span.end
+        return IdRow.joined((*rows, self.token_ids[at:]))

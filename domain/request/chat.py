@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
+from domain.request.media import PlacedImage
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value. Treated as immutable once it is inside a domain value."""
 
@@ -48,7 +50,7 @@ _ERROR_CHARS = max(map(len, _ERROR_OPENINGS))
 class ChatMessage:
     """One message. `content` is plain text: dialects flatten text parts and refuse other media before this point.
 
-    `is_error`: this result of a tool reports that the call failed.
+    `images`: ascending by their place in `content`. `is_error`: this result of a tool reports that the call failed.
     """
 
     role: Role
@@ -58,6 +60,7 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     is_error: bool = False
+    images: tuple[PlacedImage, ...] = ()
 
     @property
     def content_for_model(self) -> str:

@@ -1,0 +1,94 @@
+"""The toy model's images: files of a few bytes, rows of tokens that end with a marker, features of one word a token.
+
+    toy:2x3:a cat        <pad> <pad> <pad> \\n        rows of features, and the marker of each row's end
+                         <pad> <pad> <pad> \\n
+
+A feature is a function of the file's content and the model's weights. It enters the toy's state like a token, so that
+features of another image, or in another place, change every later token.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from adapters.fake.leaves import WORD_BYTES, Words, mix
+from adapters.fake.options import PAD_ID
+from application.ports.vision import ImageProcessor, ImageTokens, Pixels
+from domain.errors import InvalidRequest
+from domain.id_row import IdRow
+from domain.models.capability import Capability
+from domain.models.model_card import ModelSource
+from domain.request.media import Image
+
+MARK_ID = 10
+MAX_SIDE = 64
+
+_FILE = re.compile(rb"toy:(\d{1,2})x(\d{1,2}):(.*)", re.DOTALL)
+
+
+def toy_image(rows: int, columns: int, content: str = "", field: str = "") -> Image:
+    """Returns an image of a toy file. A content that begins with `broken` is measured, and cannot be prepared."""
+    return Image(f"toy:{rows}x{columns}:{content}".encode(), field=field)
+
+
+def decode_toy(data: bytes, field: str = "") -> Pixels:
+    """A DecodeImage of toy files: a pixel a token."""
+    rows, columns, content = _read(data, field)
+    return Pixels(columns, rows, (sha256(content).digest() * (rows * columns))[: 3 * rows * columns])
+
+
+@dataclass(frozen=True, slots=True)
+class ToyWords:
+    """A PreparedImage, and ImageFeatures: a word for each token that is no marker."""
+
+    words: Words
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.words) * WORD_BYTES
+
+
+class ToyImages:
+    """An ImageProcessor. `has_grid`: its model has positions of rows and columns."""
+
+    placeholder = "<|pad|>"
+
+    def __init__(self, *, has_grid: bool = True, before_prepare: Callable[[Image], object] = lambda _: None) -> None:
+        """`before_prepare`: called in the worker that prepares an image; it may wait, or raise."""
+        self._has_grid = has_grid
+        self._before_prepare = before_prepare
+
+    def measure(self, image: Image) -> ImageTokens:
+        rows, columns, _ = _read(image.data, image.field)
+        return ImageTokens(
+            IdRow((*[PAD_ID] * columns, MARK_ID) * rows),
+            sha256(b"toy images\0" + image.digest).digest(),
+            tuple((row * (columns + 1), row * (columns + 1) + columns) for row in range(rows)),
+            (1, rows, columns + 1) if self._has_grid else None,
+        )
+
+    def prepare(self, image: Image) -> ToyWords:
+        self._before_prepare(image)
+        rows, columns, content = _read(image.data, image.field)
+        if content.startswith(b"broken"):
+            raise InvalidRequest(f"{image.field or 'image'} is broken: send another file", param=image.field or None)
+        first = int.from_bytes(sha256(image.data).digest()[:WORD_BYTES], "little")
+        return ToyWords(Words("Q", [mix(first + at) for at in range(rows * columns)]))
+
+
+class ToyImagesLoader:
+    """An ImageProcessorLoader."""
+
+    def load(self, source: ModelSource) -> ImageProcessor | None:
+        return ToyImages() if Capability.SEE in source.capabilities else None
+
+
+def _read(data: bytes, field: str) -> tuple[int, int, bytes]:
+    """Returns rows, columns and content."""
+    found = _FILE.fullmatch(data)
+    rows, columns = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    if found is None or not (0 < rows <= MAX_SIDE and 0 < columns <= MAX_SIDE):
+        name = field or "image"
+        raise InvalidRequest(f"{name} is no toy image of 1 to {MAX_SIDE} rows and columns", param=field or None)
+    return rows, columns, found[3]

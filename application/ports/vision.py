@@ -1,0 +1,101 @@
+"""The vision port: images measured for the prompt, prepared for the model, and turned into features.
+
+    text side                             token side
+    measure: file ► ImageTokens           prepare: file ► PreparedImage (a worker) ► look: ImageFeatures (compute port)
+
+Both sides have an ImageProcessor of the same model, made from the same files. The file itself crosses the engine port,
+pixels never do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from domain.id_row import IdRow
+from domain.models.model_card import ModelSource
+from domain.prefix.prompt_content import MediaSpan
+from domain.request.media import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """A decoded image: 8-bit RGB, row by row from the top, three bytes a pixel."""
+
+    width: int
+    height: int
+    rgb: bytes
+
+
+class DecodeImage(Protocol):
+    """Decodes an image file. Any thread; blocking."""
+
+    def __call__(self, data: bytes, field: str = "") -> Pixels:
+        """Raises InvalidRequest that names `field`, for a file that is no image or beyond the limits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """The tokens of one image in a prompt of one model.
+
+    `token_ids`: what replaces the placeholder, including markers of rows and columns. `digest`: 32 bytes over all that
+    the model sees: the image's digest, the processor's settings and its version; equal digests have equal tokens and
+    features. `embedded`: the runs [start, end) of `token_ids` that get features in place of their embeddings, in order;
+    empty for all. `grid`: frames, rows and columns of a model with three positions a token; None for one position.
+    """
+
+    token_ids: IdRow
+    digest: bytes
+    embedded: tuple[tuple[int, int], ...] = ()
+    grid: tuple[int, int, int] | None = None
+
+    def placed(self, start: int, number: int) -> MediaSpan:
+        """Returns the span of the image in a prompt. `number`: 1 for the prompt's first image."""
+        return MediaSpan(start, len(self.token_ids), self.digest, self.embedded, self.grid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRows:
+    """The tokens of a prompt's images, by the digest of each Image. `placeholder`: as of the ImageProcessor."""
+
+    placeholder: str
+    tokens: Mapping[bytes, ImageTokens]
+
+
+class PreparedImage(Protocol):
+    """The pixels of one image as the model's tower takes them, in host memory. Opaque, immutable, any thread."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class ImageFeatures(Protocol):
+    """The output of the tower for one image: what stands in its tokens' place. Opaque; compute thread only."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class ImageProcessor(Protocol):
+    """The image processor of one model. Any thread; blocking, tens of milliseconds and more for a large image."""
+
+    @property
+    def placeholder(self) -> str:
+        """The text of the one added token that the chat template writes for an image."""
+        ...
+
+    def measure(self, image: Image) -> ImageTokens:
+        """Returns the tokens of an image. Raises InvalidRequest that names `image.field`."""
+        ...
+
+    def prepare(self, image: Image) -> PreparedImage:
+        """Returns the pixels of an image. Raises as `measure`."""
+        ...
+
+
+class ImageProcessorLoader(Protocol):
+    """Loads image processors. Any thread; blocking."""
+
+    def load(self, source: ModelSource) -> ImageProcessor | None:
+        """Returns None for a model that does not see, or whose libraries are missing. Raises ModelLoadFailed."""
+        ...

@@ -1,0 +1,44 @@
+"""Images of a conversation as the client sent them: encoded files, placed in the text of a message.
+
+An image is identified by the digest of its bytes and its detail. Two URLs, turns or dialects that hold the same file
+hold the same image.
+"""
+
+from dataclasses import dataclass
+from dataclasses import field as attribute
+from enum import Enum
+from hashlib import sha256
+
+
+class Detail(Enum):
+    """The resolution at which a client wants an image to be seen; a model may have one resolution only."""
+
+    AUTO = "auto"
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An encoded image file. `field`: the client's name for it, such as `messages[2].content[1]`, for errors; it is no
+    part of the image's identity."""
+
+    data: bytes = attribute(repr=False)
+    detail: Detail = Detail.AUTO
+    field: str = attribute(default="", compare=False)
+    _digest: bytes = attribute(default=b"", compare=False, repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over detail and data, computed once: a millisecond a megabyte."""
+        if not self._digest:
+            object.__setattr__(self, "_digest", sha256(self.detail.value.encode() + b"\0" + self.data).digest())
+        return self._digest
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image in the content of a message. `at`: the number of characters of the content before it."""
+
+    at: int
+    image: Image
