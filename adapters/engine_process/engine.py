@@ -10,7 +10,7 @@ them in another engine.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -57,7 +57,6 @@ from application.ports.model_repository import ModelPreview
 from application.services.faults import described
 from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity
-from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.explanation import Explanation
@@ -222,8 +221,8 @@ class EngineProcess:
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
         return await self._ask(EXPLAIN, model, prompt, salt)
 
-    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        return await self._ask(NUM_STORED, model, IdRow(prompt_ids), salt)
+    async def num_stored(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> int | None:
+        return await self._ask(NUM_STORED, model, prompt, salt)
 
     async def settle(self, timeout_s: float) -> bool:
         return await self._ask(SETTLE, float(timeout_s))

@@ -6,17 +6,16 @@ every later token.
 """
 
 import struct
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import takewhile
 from threading import get_ident
 
-from adapters.fake.leaves import GOLDEN, MASK, Leaf, RecurrentLeaf, TokenLeaf, Words, mix, pack, unpack
+from adapters.fake.leaves import GOLDEN, MASK, Words, mix
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
+from adapters.fake.state import ToyState
 from adapters.fake.vision import ToyWords
 from application.ports.compute import (
     NO_DRAFTS,
@@ -27,31 +26,17 @@ from application.ports.compute import (
     Images,
     PromptScores,
 )
-from application.ports.state_access import LeftState, StateMisfit
+from application.ports.state_access import LeftState
 from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed, DomainError
-from domain.ids import GroupIndex, SequenceId
+from domain.ids import SequenceId
 from domain.models.capability import Capability
 from domain.models.model_card import ModelDescription, ModelSource
-from domain.models.state_layout import HitPolicy, LayerState, LeafPath, StateGroup, StateKind
 from domain.prefix.prompt_content import MediaSpan
-from domain.prefix.record import GroupPayloads, StatePayload
+from domain.prefix.record import GroupPayloads
 from domain.request.pooling import Pooling
 from domain.request.stream import TokenLogprob
 from domain.speculation.drafter import Drafter, SpeculationMode
-
-
-@dataclass(slots=True)
-class _State:
-    leaves: dict[LeafPath, Leaf]
-    position: int = 0
-    start: DecodeStart | None = None
-    feed: int = -1
-    output_ids: list[int] = field(default_factory=list[int])
-    ahead: tuple[int, TokenLogprob | None] | None = None
-    media: tuple[MediaSpan, ...] = ()
-    is_scored: bool = False
-    calls: Counter[str] = field(default_factory=Counter[str])
 
 
 class FakeModel:
@@ -65,8 +50,8 @@ class FakeModel:
         self, source: ModelSource, options: FakeOptions, speculation: SpeculationMode = SpeculationMode.AUTO
     ) -> None:
         self._options = options
-        self._states: dict[SequenceId, _State] = {}
-        self._left: dict[SequenceId, _State] = {}
+        self._states: dict[SequenceId, ToyState] = {}
+        self._left: dict[SequenceId, ToyState] = {}
         self._thread = get_ident()
         self.num_looks = 0
         self._salts = {
@@ -106,16 +91,14 @@ class FakeModel:
         if state.start is not None or len(set(into)) < len(into) or not self._states.keys().isdisjoint(into):
             raise RuntimeError(f"sequence {id} decodes, or one of {into} is open already")
         for other in into:
-            self._states[other] = _State(
-                deepcopy(state.leaves), state.position, is_scored=state.is_scored, media=state.media
-            )
+            self._states[other] = state.copied()
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._check_thread()
         before, state = self._state(id), self._empty()
         try:
             self._begin("restore", id)
-            state = self._refilled(position, blocks, snapshot)
+            state = ToyState.refilled(self._options.layout, position, blocks, snapshot)
         finally:
             state.calls, state.media = before.calls, before.media
             self._states[id] = state
@@ -192,8 +175,8 @@ class FakeModel:
             raise ComputeFailed(f"this model cannot {pooling.task.value}")
         return [self._vector(state, row, size) for row in rows]
 
-    def _vector(self, state: _State, row: Sequence[int], size: int) -> bytes:
-        whole = _State(deepcopy(state.leaves), state.position, media=state.media)
+    def _vector(self, state: ToyState, row: Sequence[int], size: int) -> bytes:
+        whole = state.copied()
         for token in row:
             self._append(whole, token, 1)
         digest = self._reduce(whole)
@@ -203,16 +186,11 @@ class FakeModel:
         state = self._begin("capture_blocks", id)
         if any(not 0 <= start < end <= state.position for start, end in spans):
             raise RuntimeError(f"spans {spans} reach beyond position {state.position}")
-        return [self._slices(state, start, end) for start, end in spans]
+        return [state.slices(self._options.layout, start, end) for start, end in spans]
 
     def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
         state = self._begin("capture_snapshot", id)
-        groups = dict(self._slices(state, block_start, state.position)) if block_start < state.position else {}
-        for group in self._options.layout.groups:
-            if group.policy is HitPolicy.SNAPSHOT:
-                words = [leaf.words for path in group.leaves if isinstance(leaf := state.leaves[path], RecurrentLeaf)]
-                groups[group.index] = pack(words, is_sliced=False)
-        return groups
+        return state.snapshot(self._options.layout, block_start)
 
     def close(self, ids: Sequence[SequenceId]) -> None:
         self._check_thread()
@@ -275,7 +253,7 @@ class FakeModel:
         found = tuple(logprob for logprob in logprobs if logprob is not None)
         return DecodeResult(id, tokens, found, None, len(proposal), drafter if proposal else None)
 
-    def _next(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
+    def _next(self, state: ToyState, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         before = state.position
         given = state.ahead or self._step(state, start)
         state.feed, state.ahead = given[0], None
@@ -286,7 +264,9 @@ class FakeModel:
             self._settle(state, state.position - before)
         return given
 
-    def _proposed(self, state: _State, start: DecodeStart, draft: Draft | None) -> tuple[Sequence[int], Drafter | None]:
+    def _proposed(
+        self, state: ToyState, start: DecodeStart, draft: Draft | None
+    ) -> tuple[Sequence[int], Drafter | None]:
         """Returns the tokens to verify behind the next one, which is chosen if it was not, and their drafter."""
         if draft is None:
             return (), None
@@ -301,7 +281,7 @@ class FakeModel:
         return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, found)), drafter
 
     def _verify(
-        self, state: _State, start: DecodeStart, proposal: Sequence[int]
+        self, state: ToyState, start: DecodeStart, proposal: Sequence[int]
     ) -> list[tuple[int, TokenLogprob | None]]:
         """Feeds the next token and a proposal behind it, as one pass does, and undoes what was rejected. Returns the
         next token and the accepted ones."""
@@ -322,19 +302,24 @@ class FakeModel:
         self._settle(state, len(given))
         return given
 
-    def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
+    def _step(self, state: ToyState, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._append(state, state.feed, 1)
         if start.constraint is not None:
             start.constraint.accept(state.feed)
         return self._choose(state, start)
 
-    def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
+    def _choose(self, state: ToyState, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         return next_token(self._reduce(state), self._options, start, state.output_ids)
 
-    def _feed(self, state: _State, token_ids: Sequence[int], num_logprobs: int | None, images: Images) -> PromptScores:
+    def _feed(
+        self, state: ToyState, token_ids: Sequence[int], num_logprobs: int | None, images: Images
+    ) -> PromptScores:
         """Computes one chunk of the prompt."""
         scores: list[TokenLogprob | None] = []
-        is_known, features = state.is_scored, self._features(state, len(token_ids), images)
+        is_known, features = (
+            state.is_scored,
+            state.features(len(token_ids), images, is_whole=self._options.image_is_whole),
+        )
         for token in token_ids:
             if num_logprobs is not None:
                 scored = score_token(self._reduce(state), self._options, token, num_logprobs) if is_known else None
@@ -345,86 +330,31 @@ class FakeModel:
         self._settle(state, len(token_ids))
         return scores
 
-    def _features(self, state: _State, chunk: int, images: Images) -> dict[int, int]:
-        """Returns the features of the next `chunk` tokens by their positions."""
-        found, end = dict[int, int](), state.position + chunk
-        for span in state.media:
-            if self._options.image_is_whole and span.start < end < span.end:
-                raise RuntimeError(f"a chunk ends at {end}, inside the image {span.start}..{span.end}")
-            if span.start < end and state.position < span.end:
-                features = images[span.digest]
-                assert isinstance(features, ToyWords)
-                runs = span.embedded or ((0, span.length),)
-                places = [span.start + at for first, last in runs for at in range(first, last)]
-                found.update(zip(places, features.words, strict=True))
-        return found
-
-    def _append(self, state: _State, token: int, chunk: int, value: int | None = None) -> None:
+    def _append(self, state: ToyState, token: int, chunk: int, value: int | None = None) -> None:
         """Feeds a token. `value`: stands for it in the state; None: its own."""
         if not 0 <= token < self._options.vocab_size:
             raise RuntimeError(f"token {token} is outside the vocabulary")
         noise = mix(chunk) if self._options.chunk_sensitive else 0
         value = token + 1 if value is None else value
-        place = state.position - sum(span.shift for span in state.media if span.end <= state.position)
-        hidden = mix(self._reduce(state) + value * GOLDEN + place + noise)
+        hidden = mix(self._reduce(state) + value * GOLDEN + state.place + noise)
         for path, leaf in state.leaves.items():
             leaf.append(mix(hidden ^ self._salts[path]))
         state.position += 1
 
-    def _settle(self, state: _State, num_fed: int) -> None:
+    def _settle(self, state: ToyState, num_fed: int) -> None:
         for leaf in state.leaves.values():
             leaf.settle(num_fed)
 
-    def _reduce(self, state: _State) -> int:
+    def _reduce(self, state: ToyState) -> int:
         total = self._options.weights * GOLDEN
         for leaf in state.leaves.values():
             total = (total * 31 + leaf.digest) & MASK
         return mix(total)
 
-    def _slices(self, state: _State, start: int, end: int) -> GroupPayloads:
-        """The span of every token group; a windowed group that lost it is left out."""
-        groups: dict[GroupIndex, StatePayload] = {}
-        for group in self._options.layout.groups:
-            parts: list[Words] = []
-            for path in group.leaves:
-                leaf = state.leaves[path]
-                part = leaf.capture(start, end) if isinstance(leaf, TokenLeaf) else None
-                if part is not None:
-                    parts.append(part)
-            if len(parts) == len(group.leaves):
-                groups[group.index] = pack(parts, is_sliced=True)
-        return groups
+    def _empty(self) -> ToyState:
+        return ToyState.empty(self._options.layout)
 
-    def _refilled(self, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> _State:
-        state = self._empty()
-        state.position = position
-        try:
-            for group in self._options.layout.groups:
-                self._refill(state, group, position, blocks, snapshot)
-        except Exception as error:
-            failure = StateMisfit if isinstance(error, (ValueError, KeyError)) else ComputeFailed
-            raise failure(f"cannot restore at {position}: {error}") from error
-        return state
-
-    def _refill(
-        self,
-        state: _State,
-        group: StateGroup,
-        position: int,
-        blocks: Sequence[GroupPayloads],
-        snapshot: GroupPayloads,
-    ) -> None:
-        sources = [snapshot] if group.policy is HitPolicy.SNAPSHOT else [*blocks, snapshot]
-        pieces = [unpack(source[group.index].buffers()) for source in sources if group.index in source]
-        if any(len(piece) != len(group.leaves) for piece in pieces):
-            raise ValueError(f"group {group.index} does not have {len(group.leaves)} tensors")
-        for number, path in enumerate(group.leaves):
-            state.leaves[path].refill([piece[number] for piece in pieces], position)
-
-    def _empty(self) -> _State:
-        return _State({path: _new_leaf(layer) for path, layer in self._options.layout.leaves()})
-
-    def _begin(self, operation: str, id: SequenceId) -> _State:
+    def _begin(self, operation: str, id: SequenceId) -> ToyState:
         self._check_thread()
         state = self._state(id)
         count = state.calls[operation]
@@ -437,7 +367,7 @@ class FakeModel:
                 raise
         return state
 
-    def _state(self, id: SequenceId) -> _State:
+    def _state(self, id: SequenceId) -> ToyState:
         if id not in self._states:
             raise RuntimeError(f"sequence {id} is not open")
         return self._states[id]
@@ -445,9 +375,3 @@ class FakeModel:
     def _check_thread(self) -> None:
         if get_ident() != self._thread:
             raise RuntimeError("the model belongs to the thread that loaded it")
-
-
-def _new_leaf(layer: LayerState) -> Leaf:
-    if layer.kind is StateKind.RECURRENT:
-        return RecurrentLeaf()
-    return TokenLeaf(layer.window or 1) if layer.kind is StateKind.WINDOWED else TokenLeaf()

@@ -17,7 +17,7 @@ submission that `submit` accepted, however the engine ends.
 Threading: the event loop that called `start`, except `status`, which any thread may call. Errors: DomainError.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -253,8 +253,8 @@ class EngineCache(Protocol):
         Computes nothing. Raises ModelNotFound for a model that is not loaded."""
         ...
 
-    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        """Returns how many of these tokens could be reused after a restart; None when nothing is persisted. Raises
+    async def num_stored(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> int | None:
+        """Returns how many of its tokens could be reused after a restart; None when nothing is persisted. Raises
         ModelNotFound and StoreUnresponsive."""
         ...
 

@@ -98,7 +98,7 @@ class CachedPrompts:
                 answer.close()
             cache = self._engine.cache
             await cache.settle(SETTLE_TIMEOUT_S)
-            num_stored = await cache.num_stored(id, answer.prompts[0], request.cache_salt)
+            num_stored = await cache.num_stored(id, answer.encoded[0], request.cache_salt)
         finally:
             self._pool.release(served)
         return WarmedPrompt(id, usage, num_stored)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import groupby
 
-from domain.prefix.prompt_content import ForkPoint
+from domain.prefix.prompt_content import FIRST_MEDIA_ID, ForkPoint, MediaSpan
 
 TIER_NAMES = ("live", "hot", "store")
 """The tiers that state can come from, fastest first, as the response header and metrics name them."""
 
+IMAGE_MARK = "[image]"
 CONTEXT_TOKENS = 12
 """Tokens shown on either side of a divergence."""
 
@@ -54,7 +56,8 @@ class Divergence:
     """The first token that differs from the nearest stored chain, with the tokens around it on both sides, as key ids.
 
     `before_ids` are common to both; the other two runs begin with the differing tokens. `stored_ids` may belong to
-    another request: None where the client must not see it. Texts are empty until `Explanation.with_text`.
+    another request: None where the client must not see it. `image`: the number of the prompt's image that differs; 0
+    for text. Texts are empty until `Explanation.with_text`.
     """
 
     position: int
@@ -64,6 +67,7 @@ class Divergence:
     before: str = ""
     prompt: str = ""
     stored: str | None = ""
+    image: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Explanation:
         ]
         if self.divergence is not None:
             fields.append(f"diverged={self.divergence.position}")
+            fields += [f"image={self.divergence.image}"] if self.divergence.image else []
         return "; ".join(fields)
 
     def scored(self) -> "Explanation":
@@ -119,16 +124,23 @@ class Explanation:
         """Returns a copy with positions and numbers only, without tokens or text of either side."""
         if self.divergence is None:
             return self
-        return replace(self, divergence=Divergence(self.divergence.position, (), (), None, stored=None))
+        found = Divergence(self.divergence.position, (), (), None, stored=None, image=self.divergence.image)
+        return replace(self, divergence=found)
 
     def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
         """Returns a copy with the divergence's tokens as text."""
         if self.divergence is None:
             return self
         found = self.divergence
-        stored = decode(found.stored_ids) if found.stored_ids is not None else None
-        texts = replace(found, before=decode(found.before_ids), prompt=decode(found.prompt_ids), stored=stored)
-        return replace(self, divergence=texts)
+        stored = _text(found.stored_ids, decode) if found.stored_ids is not None else None
+        before, prompt = _text(found.before_ids, decode), _text(found.prompt_ids, decode)
+        return replace(self, divergence=replace(found, before=before, prompt=prompt, stored=stored))
+
+
+def _text(key_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
+    """Returns key ids as text, with a mark for each image."""
+    runs = groupby(key_ids, lambda id: id >= FIRST_MEDIA_ID)
+    return "".join(IMAGE_MARK if is_media else decode(tuple(run)) for is_media, run in runs)
 
 
 def common_length(left: Sequence[object], right: Sequence[object]) -> int:
@@ -146,9 +158,11 @@ def common_length(left: Sequence[object], right: Sequence[object]) -> int:
     return low
 
 
-def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
+def find_divergence(
+    key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]], media: Sequence[MediaSpan] = ()
+) -> Divergence | None:
     """Compares the prompt from `start` with every run stored there; returns the point at which it diverges from the
-    nearest one.
+    nearest one. `media`: the prompt's images.
 
     None when nothing is stored there, when the nearest run and the prompt differ in length only, or when they have no
     token in common from the start: then the prompts are unrelated.
@@ -166,13 +180,16 @@ def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequenc
         before_ids=tuple(key_ids[max(0, at - CONTEXT_TOKENS) : at]),
         prompt_ids=tuple(key_ids[at : at + CONTEXT_TOKENS]),
         stored_ids=run[length : length + CONTEXT_TOKENS],
+        image=next((span.number for span in media if span.start <= at < span.end), 0),
     )
 
 
-def compared_with_stored(found: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
+def compared_with_stored(
+    found: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]], media: Sequence[MediaSpan] = ()
+) -> Explanation:
     """Returns a copy that compares the prompt with the runs of key ids stored after the known blocks: with the position
     where it diverges from the nearest run, or with PARTIAL_BLOCK where the prompt ends inside one."""
-    divergence = find_divergence(key_ids, found.num_known, stored)
+    divergence = find_divergence(key_ids, found.num_known, stored, media)
     if divergence is not None or found.reason is not StopReason.NEVER_SEEN:
         return replace(found, divergence=divergence)
     num_rest = len(key_ids) - found.num_known
@@ -194,8 +211,11 @@ def explanation_sentence(found: Explanation) -> str:
 
 
 def _never_seen(found: Explanation) -> str:
-    if found.divergence is not None:
-        return f"From token {found.divergence.position} on the prompt differs from what is stored."
+    if (apart := found.divergence) is not None:
+        at = f"From token {apart.position} on"
+        if apart.image:
+            return f"{at} image {apart.image} of the prompt differs from what is stored."
+        return f"{at} the prompt differs from what is stored."
     why = f": {found.note}" if found.note else ""
     if found.stopped_at == 0:
         return f"Nothing that begins like this prompt is stored{why}."

@@ -325,7 +325,11 @@ def _own_snapshots(
         if length > end - start:
             break
         hasher.update(data[ID_BYTES * num_hashed : ID_BYTES * length])
-        num_hashed, digest = length, hasher.digest()
+        num_hashed, whole = length, hasher
+        if digests := chain.digests(start, start + length):
+            whole = hasher.copy()
+            whole.update(digests)
+        digest = whole.digest()
         if start + length and lengths[length].get(digest, 0) & place:
             found.append((start + length, SnapshotKey(chain.namespace, parent, length, digest)))
     return found

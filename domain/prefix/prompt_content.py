@@ -127,7 +127,7 @@ class EncodedPrompt:
 
     @property
     def key_ids(self) -> IdRow:
-        """What the prefix cache compares; the token ids of a prompt without images."""
+        """The ids that the prefix cache compares: the token ids, and each image's own where it stands."""
         if not self.media:
             return self.token_ids
         rows, at = list[IdRow](), 0

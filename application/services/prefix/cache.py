@@ -5,7 +5,7 @@ captured takes part too: its sequences reuse nothing and say why. `attach`, `det
 compute thread; the rest may be called from any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 
 from application.ports.cache_stats import Cleared, HotUsage, LiveUsage
@@ -16,7 +16,6 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ModelNotFound
-from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelDescription
 from domain.prefix.explanation import Explanation, StopReason
@@ -112,7 +111,7 @@ class PrefixCache:
             return self._no_reuse(described, prompt)
         salt = self._tenant(model, salt)
         info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
-        chain = BlockChain(info.namespace, self._grid.block_size, prompt.token_ids)
+        chain = BlockChain.of(info.namespace, self._grid.block_size, prompt)
         return explain(
             self._tiers,
             chain,
@@ -123,7 +122,7 @@ class PrefixCache:
             asks_store=asks_store,
         )
 
-    def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
+    def num_stored(self, model: ModelId, prompt: EncodedPrompt, salt: str = "") -> int | None:
         """The position at which the prompt could be resumed after a restart, from what the store holds now. None when
         nothing is persisted. Reads the store and raises as `explain`."""
         described = self._described(model)
@@ -131,7 +130,7 @@ class PrefixCache:
             return None
         info = self._info(described, self._tenant(model, salt))
         indexes, rules = self._tiers.indexes, ReuseRules.of(described.layout, self._grid)
-        epoch, chain = indexes.epoch(info), BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
+        epoch, chain = indexes.epoch(info), BlockChain.of(info.namespace, self._grid.block_size, prompt)
         indexes.load(epoch)
         return indexes.match(epoch, chain, rules, place=STORED).position
 

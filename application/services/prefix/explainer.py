@@ -45,7 +45,7 @@ def explained(
         followers: list[IdRow] = tiers.hot.followers(chain.namespace, parent, limit)
         if store is not None:
             followers += store.followers(chain.namespace, parent, limit)
-        found = compared_with_stored(found, chain.prompt, followers)
+        found = compared_with_stored(found, chain.prompt, followers, chain.media)
     at = found.divergence.position if found.divergence is not None else found.stopped_at
     return replace(found, nearest_fork=nearest_fork(forks, at))
 
@@ -115,8 +115,8 @@ def _elsewhere(
         for usage in store.usage().namespaces
         if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
     ]
-    first = chain.key_ids(0, size)
-    keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first)) for one in others]
+    first, digests = chain.key_ids(0, size), chain.digests(0, size)
+    keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, digests)) for one in others]
     for other, record in zip(others, store.get(keys, [NO_STATE] * len(keys)) if keys else (), strict=True):
         if record is not None:
             fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"

@@ -100,7 +100,7 @@ class Lookup(SequenceCache):
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
         self._load = tiers.load(self.epoch)
-        self._hashing = tiers.hashing.submit(BlockChain, info.namespace, rules.grid.block_size, prompt.token_ids)
+        self._hashing = tiers.hashing.submit(BlockChain.of, info.namespace, rules.grid.block_size, prompt)
         self._hashing.add_done_callback(lambda _: tiers.wake())
         tiers.open.add(id)
 

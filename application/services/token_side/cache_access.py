@@ -33,8 +33,8 @@ class CacheAccess:
         except StoreUnresponsive:
             return await asyncio.to_thread(partial(explain, asks_store=False))
 
-    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        return await self._store.answer(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
+    async def num_stored(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> int | None:
+        return await self._store.answer(partial(self._prefix_cache.num_stored, model, prompt, salt))
 
     async def settle(self, timeout_s: float) -> bool:
         writer = self._store.writer

@@ -287,8 +287,8 @@ def test_the_cache_explains_stores_counts_and_clears(run: Run) -> None:
         client.submit("a", "what is asked for twice " * 10)
         await client.end("a")
         assert await cache.settle(PATIENCE_S)
-        assert await cache.num_stored(MODEL, prompt.token_ids, "") == num_prompt - 1
-        assert await cache.num_stored(MODEL, prompt.token_ids, "other") == 0
+        assert await cache.num_stored(MODEL, prompt, "") == num_prompt - 1
+        assert await cache.num_stored(MODEL, prompt, "other") == 0
         assert (await cache.explain(MODEL, prompt, "")).stopped_at == num_prompt - 1
         stats = await cache.stats()
         assert stats.hot.num_blocks > 0

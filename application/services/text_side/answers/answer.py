@@ -15,6 +15,7 @@ from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import DomainError, RequestCancelled
 from domain.id_row import IdRow
 from domain.prefix.explanation import Explanation
+from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem
 
@@ -30,13 +31,13 @@ class Progress:
 
 class Answer:
     """One reader on the event loop iterates it for (choice, item) or awaits `items`. `close` it in any case, which
-    cancels what still runs. Choices are numbered prompt by prompt. `prompts`: token ids, one row a prompt."""
+    cancels what still runs. Choices are numbered prompt by prompt. `encoded`: the prompts."""
 
     def __init__(self, engine: Engine, model: ServedModel, release: Callable[[], None]) -> None:
         """Takes over a lease on `model`. `release` gives it back; it is called once."""
         self.model = model
         self.choices: list[Choice] = []
-        self.prompts: list[IdRow] = []
+        self.encoded: list[EncodedPrompt] = []
         self.is_closed = False
         self._engine = engine
         self._release: Callable[[], None] | None = release
@@ -46,9 +47,14 @@ class Answer:
 
     # ---- the engine's side -------------------------------------------------------------------------------------
 
-    def add(self, prompt_ids: IdRow, choices: Sequence[Choice]) -> None:
+    @property
+    def prompts(self) -> list[IdRow]:
+        """The token ids of each prompt."""
+        return [prompt.token_ids for prompt in self.encoded]
+
+    def add(self, prompt: EncodedPrompt, choices: Sequence[Choice]) -> None:
         """Adds the choices of a submitted prompt."""
-        self.prompts.append(prompt_ids)
+        self.encoded.append(prompt)
         self.choices += choices
         self._num_unread += len(choices)
 

@@ -80,7 +80,7 @@ class Intake:
         """Submits a prepared request. From here on the engine holds its places in the queue."""
         queued_ns = self._clock.now_ns()  # before the engine can admit it
         self._engine.submit(submission)
-        answer.add(submission.prompt.token_ids, choices)
+        answer.add(submission.prompt, choices)
         self._requests.add(answer, choices)
         for choice in choices:
             self._events.emit(_queued(request, submission, choice.number, queued_ns))
