@@ -192,7 +192,8 @@ MEMORY_LEVEL = _gauge(
 )
 MEMORY_ACTIONS = _counter(
     *("cairn.memory.actions", "{action}"),
-    "Actions against memory pressure: clear_cache, drop_live, shrink_hot, grow_hot, pause, resume, preempt or refuse.",
+    "Actions against memory pressure: clear_cache, drop_features, drop_live, shrink_hot, grow_hot, pause, resume,"
+    " preempt or refuse.",
     names.CAIRN_KIND,
 )
 TELEMETRY_FAILURES = _counter(

@@ -9,6 +9,8 @@ from typing import TypeAlias
 from application.events.request import (
     DecodeStarted,
     FirstToken,
+    ImageSeen,
+    ImagesMatched,
     Parsing,
     PrefillChunkComputed,
     PrefixAwaited,
@@ -60,6 +62,8 @@ __all__ = (
     "FaultObserved",
     "FirstToken",
     "HttpRefused",
+    "ImageSeen",
+    "ImagesMatched",
     "MemoryMeasured",
     "ModelLoaded",
     "ModelUnloaded",

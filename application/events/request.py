@@ -141,7 +141,7 @@ class TokensReceived:
 class PrefixMatched:
     """The result of a lookup: tokens reused by tier (tiers without any are left out), and the StopReason value.
     `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from the blocks in
-    memory, None if that is unknown.
+    memory, None if that is unknown. `diverged_image`: the number of the prompt's image at which that is; 0 for text.
     """
 
     id: RequestId
@@ -152,6 +152,7 @@ class PrefixMatched:
     started_ns: int
     at_ns: int
     diverged_at: int | None = None
+    diverged_image: int = 0
 
     @classmethod
     def of(cls, id: RequestId, found: Explanation, started_ns: int, at_ns: int) -> "PrefixMatched":
@@ -165,6 +166,7 @@ class PrefixMatched:
             started_ns=started_ns,
             at_ns=at_ns,
             diverged_at=diverged_at,
+            diverged_image=found.divergence.image if found.divergence is not None else 0,
         )
 
 
@@ -216,6 +218,28 @@ class StateCaptured:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ImagesMatched:
+    """The images of a prompt when the request was admitted, and their tokens; `num_reused` of these were restored."""
+
+    id: RequestId
+    num_images: int
+    num_tokens: int
+    num_reused: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSeen:
+    """The model's tower passed over one image, of `num_tokens` in the prompt; its features have `size_bytes`."""
+
+    id: RequestId
+    num_tokens: int
+    size_bytes: int
+    started_ns: int
+    at_ns: int
+
+
 RequestEvent: TypeAlias = (
     RequestQueued
     | RequestWaits
@@ -231,4 +255,6 @@ RequestEvent: TypeAlias = (
     | PrefixAwaited
     | StateRestored
     | StateCaptured
+    | ImagesMatched
+    | ImageSeen
 )

@@ -118,8 +118,8 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class PressureRelieved:
-    """An action was taken because memory became short, or no longer is. `kind`: clear_cache, drop_live, shrink_hot,
-    grow_hot, pause, resume, preempt or refuse."""
+    """An action was taken because memory became short, or no longer is. `kind`: clear_cache, drop_features, drop_live,
+    shrink_hot, grow_hot, pause, resume, preempt or refuse."""
 
     kind: str
     at_ns: int

@@ -1,7 +1,7 @@
 """The reaction to memory pressure: a pure function of the ledger, the demand of the next step, and the relief so far.
 
     level        reaction                                                    undone
-    CALM         none, except that live states are evicted
+    CALM         none, except that features of images and live states are evicted
     LEAN         the hot tier is smaller than its setting                    below the low mark, an eighth at a time
     PAUSED       no sequence is admitted                                     when a whole step stays below the low mark
     PREEMPTING   the youngest sequences release their states                 in the next step
@@ -65,6 +65,11 @@ class Relief:
         if not self.admits:
             return Level.PAUSED
         return Level.LEAN if is_lean else Level.CALM
+
+
+def feature_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
+    """Returns the budget of kept features: what live states and the hot tier leave at their present size."""
+    return max(0, _kept_bytes(ledger.without_live(), limits, demand) - ledger.hot_bytes - ledger.live_bytes)
 
 
 def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:

@@ -99,6 +99,17 @@ class MemoryShape:
     sample_bytes: int = 0
     image: ImageCost = ImageCost()
 
+    def feature_bytes(self, num_image: int, chunk: int) -> int:
+        """Returns the bytes of the features that a chunk of a prompt uses whose largest image has `num_image` tokens:
+        as many as the chunk has, and the rest of an image that begins before or ends behind it."""
+        return self.image.feature_bytes * (num_image + chunk) if num_image else 0
+
+    def image_bytes(self, num_image: int, chunk: int) -> int:
+        """Returns the peak beyond the states while the tower passes over such an image, with its pixels, beside these
+        features."""
+        pixels = self.image.prepared_bytes * num_image + self.image.tower.bytes_at(num_image, num_image)
+        return pixels + self.feature_bytes(num_image, chunk) if num_image else 0
+
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""
         return sum(state.held_bytes(num_tokens, chunk) for state in self.states)

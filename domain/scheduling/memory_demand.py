@@ -63,6 +63,8 @@ def demand_of(
     """Returns the demand of the next step. `chunk`: most tokens that it prefills. `first`: the next sequence to admit
     that has a shape; None: none waits."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
+    # An image that no chunk may cut is a chunk, also where it is longer than others.
+    chunk = max([chunk, *(last - start for view, _ in known for start, last in view.whole)])
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
@@ -81,7 +83,8 @@ def _waiting_bytes(
     view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
 ) -> int:
     """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
-    length, pass_bytes = min(chunk, view.prompt_end), (view.rows or NO_ROWS).pass_bytes
+    length = min(chunk, view.prompt_end)
+    pass_bytes = max((view.rows or NO_ROWS).pass_bytes, shape.image_bytes(view.num_image, length))
     peak = _peak(view, shape, length, view.prompt_end)
     if not active:
         return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.prompt_end, length) + peak)
@@ -107,13 +110,14 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
 
 
 def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
-    return shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
+    peak = shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
+    return peak + shape.feature_bytes(view.num_image, chunk)
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
     """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes with what
-    the cache copies of them; or a batch of rows behind the states."""
-    growths, copies, batches = list[tuple[int, int]](), list[tuple[int, int]](), [0]
+    the cache copies of them; or a batch of rows behind the states; or a pass of the tower before the chunk."""
+    growths, copies, passes = list[tuple[int, int]](), list[tuple[int, int]](), [0]
     for view, shape in prompts:
         start = view.num_held
         length = max(0, min(chunk, view.prompt_end - start))
@@ -125,9 +129,10 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
         growths.append((length, grown))
         copies.append((length, grown + max(0, copied)))
         if view.rows is not None and view.num_computed + chunk > view.rows.start:
-            batches.append(view.rows.state_bytes + view.rows.pass_bytes)
+            passes.append(view.rows.state_bytes + view.rows.pass_bytes)
+        passes.append(shape.image_bytes(view.num_image, length))
     chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)
-    return max(chunks, _of_one_turn(growths, chunk) + max(batches))
+    return max(chunks, _of_one_turn(growths, chunk) + max(passes))
 
 
 def _of_one_turn(sizes: Sequence[tuple[int, int]], chunk: int) -> int:

@@ -12,7 +12,9 @@
 Chunks end at absolute multiples of `grid`, so that restored and recomputed states are bit-identical; at stops, where a
 snapshot is due; and at the end of the prompt. The chunk that ends the prompt gives the first token. It is short,
 because logits cost all of its tokens: a longer one ends one token earlier, and the last token is a chunk of its own.
-The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`).
+The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`). No
+chunk ends inside an image whose tokens attend to all of it: it ends before the image, or behind one that it begins
+with, which may be longer than the grid. A prompt is not computed into an image that is not prepared: others are.
 Behind the prompt of a pooled request, which gives no token, its batches follow as chunks.
 
     position   0         grid       2*grid  stop    3*grid  end
@@ -25,6 +27,7 @@ waits for two long chunks, and no prompt for more than `aging` turns for each op
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
@@ -39,6 +42,8 @@ from domain.scheduling.step_values import (
     StepPace,
     StepPlan,
 )
+
+Span: TypeAlias = tuple[int, int]
 
 MAX_DECODES = 64
 """The most decode steps between two prefill turns, whatever was measured."""
@@ -86,20 +91,32 @@ def is_following(view: SequenceView, sequences: Sequence[SequenceView]) -> bool:
     return owner.priority is Priority.INTERACTIVE or view.priority is Priority.BATCH
 
 
-def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -> int:
+def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = (), whole: Sequence[Span] = ()) -> int:
     """Returns the end of the chunk at `start`: the next grid line, stop or `end`, whichever comes first."""
     bound = min((start // grid + 1) * grid, end)
-    return min((stop for stop in stops if start < stop < bound), default=bound)
+    return _beside(min((stop for stop in stops if start < stop < bound), default=bound), start, whole)
 
 
 def next_prompt_chunk(
-    start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = (), *, gives_token: bool = True
+    start: int,
+    num_prompt: int,
+    limits: StepLimits,
+    stops: Sequence[int] = (),
+    whole: Sequence[Span] = (),
+    *,
+    gives_token: bool = True,
 ) -> int:
     """Returns the end of the chunk at `start` of a prompt of `num_prompt` tokens, see the module docstring."""
     is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
-    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops)
+    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops, whole)
     is_too_long = gives_token and end == num_prompt and end - start > max(limits.max_last_chunk, 1)
-    return end - 1 if is_too_long else end
+    return _beside(end - 1, start, whole) if is_too_long else end
+
+
+def _beside(end: int, start: int, whole: Sequence[Span]) -> int:
+    """Returns the end of a chunk that begins at `start`, moved out of the image that it would cut."""
+    first, last = next((span for span in whole if span[0] < end < span[1]), (end, end))
+    return first if first > start else last
 
 
 def _plan_preemption(
@@ -150,7 +167,7 @@ def _plan_admission(
 
 def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: StepPace) -> tuple[PrefillChunk, ...]:
     """Returns the next turn; empty while no prompt is open, or running streams still have to get their share."""
-    prompts = [sequence for sequence in sequences if sequence.phase is Phase.PREFILLING]
+    prompts = [view for view in sequences if view.phase is Phase.PREFILLING and not _is_blocked(view, limits)]
     if not prompts or (_owes_decoding(limits, pace) and any(view.phase is Phase.DECODING for view in sequences)):
         return ()
     by_rest = sorted(prompts, key=lambda view: (view.priority is Priority.BATCH, view.num_prompt - view.num_computed))
@@ -170,6 +187,8 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
         start = view.num_computed
         while start < view.num_prompt:
             end = _next_end(view, start, limits)
+            if view.blocked_at is not None and end > view.blocked_at:
+                break
             if budget and end - start > left:
                 return tuple(chunks)
             chunks.append(PrefillChunk(view.id, start, end))
@@ -182,10 +201,15 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
 
 def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
     if view.rows is None:
-        return next_prompt_chunk(start, view.num_prompt, limits, view.stops)
+        return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole)
     if start >= view.rows.start:
         return view.rows.at(start).end
     return next_prompt_chunk(start, view.rows.start, limits, view.stops, gives_token=False)
+
+
+def _is_blocked(view: SequenceView, limits: StepLimits) -> bool:
+    """Returns whether the next chunk has to wait for an image."""
+    return view.blocked_at is not None and _next_end(view, view.num_computed, limits) > view.blocked_at
 
 
 def _holds_turn(
@@ -218,7 +242,7 @@ def _count_waits(
     changes = dict.fromkeys([*admit, *served], 0)
     num_passed = 0
     for view in reversed(sequences):
-        if view.phase is Phase.PREFILLING and served and view.id not in served:
+        if view.phase is Phase.PREFILLING and served and view.id not in served and view.blocked_at is None:
             changes[view.id] = view.num_waited + 1
         elif view.id in admit:
             num_passed += 1

@@ -49,13 +49,15 @@ class SequenceView:
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
     `rows`: the batches behind the prompt of a pooled request, which never decodes; `num_prompt` and `num_computed`
-    include them.
+    include them. `num_image`: tokens of the largest image that the model's tower has yet to pass over. `whole`: the
+    images inside which no chunk may end, as [start, end).
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
     computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself. While
-    restoring: `is_held`: it waits for room to fetch into, or for its grammar. While decoding: `width`: the most tokens
-    of it that a step computes: one, and a draft's.
+    restoring: `is_held`: it waits for room to fetch into, or for its grammar. While prefilling: `blocked_at`: no chunk
+    may reach beyond, because an image there is not prepared. While decoding: `width`: the most tokens of it that a step
+    computes: one, and a draft's.
     """
 
     id: SequenceId
@@ -75,6 +77,9 @@ class SequenceView:
     next_block: BlockHash | None = None
     is_held: bool = False
     width: int = 1
+    num_image: int = 0
+    whole: tuple[tuple[int, int], ...] = ()
+    blocked_at: int | None = None
 
     @property
     def prompt_end(self) -> int:

@@ -30,7 +30,7 @@ MAX_NAMESPACES = 1_024
 
 
 class PrefixCache:
-    """The prefix cache as the engine uses it. See the module docstring for threads."""
+    """The prefix cache as the engine uses it. See the module docstring for threads. `num_cleared`: calls of `clear`."""
 
     def __init__(self, tiers: PrefixTiers, grid: BlockGrid, *, is_enabled: bool = True, salt: str = "") -> None:
         """`salt`: the server's own; it enters every namespace together with the model's and the request's."""
@@ -41,6 +41,7 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
+        self.num_cleared = 0
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop may be idle then."""
@@ -141,6 +142,7 @@ class PrefixCache:
         the salts of all models that were loaded since the start. Blocks, perhaps for long: not on the event loop.
         """
         own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
+        self.num_cleared += 1
         choices = [NamespaceChoice.of(model, salt, own) for own in sorted(own_salts)]
         return reduce(Cleared.plus, [self._tiers.clear(choice) for choice in choices])
 

@@ -26,6 +26,7 @@ from application.services.memory_ledger import Lease, Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.constraints import constraint_of
 from application.services.token_side.event_batcher import ActivityTracker, EventBatcher
+from application.services.token_side.images import EngineImages
 from application.services.token_side.loaded_models import LoadedModels
 from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.sequence_run import SequenceRun
@@ -71,6 +72,7 @@ class EngineLoop:
         self.is_held = False
         self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
+        self.images = guard.images = EngineImages(prefix_cache.memory, batcher, 2 * limits.grid)
         self._constraints = constraints
         self._step_clock, self._speculation = StepClock(), Speculation(batcher)
         self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival
@@ -82,6 +84,7 @@ class EngineLoop:
         """Workers call `wake` when something that a sequence or a load waits for is ready."""
         self.models.wake = wake
         self.prefix_cache.wake_with(wake)
+        self.images.wake = wake
         if self._constraints is not None:
             self._constraints.wake_with(wake)
 
@@ -161,6 +164,7 @@ class EngineLoop:
         """Unloads a model; its open sequences end with ServerUnavailable."""
         if id in self.models:
             self.fail_all(ServerUnavailable(f"model {id} was unloaded"), id)
+        self.images.drop_model(id)
         self.models.unload(id)
         self.batcher.deliver()
 
@@ -203,6 +207,7 @@ class EngineLoop:
         """Plans a step from the sequences, the memory budget and the durations of the last steps. Ends sequences that
         have waited too long for memory."""
         self.prefix_cache.tidy()
+        self.images.note_clears(self.prefix_cache.num_cleared)
         for run in self._in_phase(*WAITING):
             self._guarded(run, run.cache.look)
         found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values()) if run.leader is None]
@@ -345,7 +350,7 @@ class EngineLoop:
         when that failed and the choice has ended."""
         id, model = SequenceId(self._next_id), self.models.get(submission.model)
         self._next_id += 1
-        run = self._runs[id] = SequenceRun(id, submission, choice, model=model, batcher=self.batcher)
+        run = self._runs[id] = SequenceRun(id, submission, choice, self.images, model=model, batcher=self.batcher)
         self._guarded(run, partial(run.charge, self.guard))
         if model is not None and id in self._runs:
             self._guarded(run, partial(self._constrain, run, model))

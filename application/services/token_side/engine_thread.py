@@ -209,6 +209,7 @@ class EngineThread:
             attempt("engine.end", partial(loop.models.abandon_loads, why))
             attempt("engine.end", partial(loop.fail_all, why))
             attempt("engine.end", loop.unload_all)
+            attempt("engine.end", loop.images.close)
             if backend is not None:
                 attempt("engine.close", backend.close)
 

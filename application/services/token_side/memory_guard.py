@@ -17,10 +17,11 @@ from application.ports.event_sink import EventSink
 from application.services.memory_ledger import Purpose
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
+from application.services.token_side.images import EngineImages
 from application.services.token_side.memory_readings import HostMemory, MemoryReadings
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, feature_budget, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
 from domain.scheduling.plan_step import admission_order
@@ -47,7 +48,7 @@ MEASURE_EVERY_STEPS = 16
 
 class MemoryGuard:
     """The guard of the process's memory. `limits`: the memory that it may hold; None bounds nothing. `ledger`: the
-    memory that it holds, counted in either case. Any thread may read both."""
+    memory that it holds, counted in either case. Any thread may read both. `images`: whose features it drops."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class MemoryGuard:
         """`steps`: the planner's limits. `queued_bytes`: returns the bytes that wait for the store. `host`: reads the
         host's memory where the backend computes in another; state kept there counts there only."""
         self.limits = limits
+        self.images: EngineImages | None = None
         self._hot, self._live, self._memory = hot, live, live.memory
         self._memory.make_room_with(self._room_for_weights)
         self._queued_bytes, self._holds_host = queued_bytes, host is None
@@ -104,8 +106,9 @@ class MemoryGuard:
         if limits is None:
             return None
         used = ledger.used_bytes - ledger.weight_bytes + self._memory.held_bytes(Purpose.WEIGHTS)
-        room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes)
+        room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes - ledger.feature_bytes)
         if num_bytes <= room and (over := used + num_bytes - limits.high_bytes) > 0:
+            over -= self._drop_features(max(0, self._feature_bytes - over))
             over -= self._shrink_live(max(0, self._live.held_bytes - over))
             self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
             self._readings.clear()
@@ -177,8 +180,9 @@ class MemoryGuard:
             state_bytes=found.state_bytes,
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
-            flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD),
+            flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD, Purpose.IMAGES),
             live_bytes=self._live.held_bytes,
+            feature_bytes=self._feature_bytes,
             other_bytes=self._readings.other_bytes,
             growth_bytes=found.growth_bytes,
             limits=self.limits,
@@ -194,16 +198,29 @@ class MemoryGuard:
     def _shrink_kept(
         self, ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, first: SequenceView | None
     ) -> int:
-        """Evicts live states that have no room, then sets the hot tier's budget. Returns the bytes given back. A state
-        that the next sequence takes over is spared."""
+        """Evicts features and live states that have no room, then sets the hot tier's budget. Returns the bytes given
+        back. A state that the next sequence takes over is spared."""
         waiting = demand.waiting_bytes if first is not None and first.is_looked_up else 0
         wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._memory.wanted_bytes)
         spared = first.takes_over.state if first is not None and first.takes_over is not None else None
-        freed = self._shrink_live(live_budget(ledger, limits, wanted), spared)
+        freed = self._drop_features(feature_budget(ledger, limits, wanted))
+        freed += self._shrink_live(live_budget(ledger, limits, wanted), spared)
         budget = hot_budget(ledger, limits, wanted, self._hot.budget_bytes, self._wanted_hot)
         if self._host is not None:
             budget = min(budget, self._host.hot_budget(self._hot.held_bytes(), budget))
         return freed + self._give_hot(budget)
+
+    @property
+    def _feature_bytes(self) -> int:
+        return self.images.kept_bytes if self.images is not None else 0
+
+    def _drop_features(self, num_bytes: int) -> int:
+        """Drops features down to `num_bytes`. Returns the bytes given back."""
+        if self.images is None or num_bytes >= self.images.kept_bytes:
+            return 0
+        freed = self.images.shrink(num_bytes)
+        self._act("drop_features")
+        return freed
 
     def _shrink_live(self, num_bytes: int, spared: SequenceId | None = None) -> int:
         """Evicts live states down to `num_bytes`. Returns the bytes given back."""

@@ -20,12 +20,13 @@ from dataclasses import replace
 from functools import partial
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
-from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
+from application.ports.compute import DecodeResult, DecodeStart, Images, LoadedModel, PromptScores
 from application.ports.engine import Ended, Submission, Tokens
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.constraints import AnswerConstraint
 from application.services.token_side.event_batcher import EventBatcher
+from application.services.token_side.images import EngineImages, SequenceImages
 from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.pooled_rows import PooledRows
 from application.services.token_side.speculation import SequenceDrafts
@@ -46,10 +47,17 @@ CLOSE_TRIES = 2
 class SequenceRun:
     """A sequence in the engine. `leader`: the choice whose state this one waits for. `constraint`: allows its tokens;
     None allows all. `cache`: reuses nothing until the sequence is queued. `charge_bytes`, `num_waited`: as in
-    SequenceView. `drafts`: from the end of the prompt on; None if it does not speculate."""
+    SequenceView. `drafts`: from the end of the prompt on; None if it does not speculate. `images`: of the prompt."""
 
     def __init__(
-        self, id: SequenceId, submission: Submission, choice: int, *, model: LoadedModel | None, batcher: EventBatcher
+        self,
+        id: SequenceId,
+        submission: Submission,
+        choice: int,
+        images: EngineImages,
+        *,
+        model: LoadedModel | None,
+        batcher: EventBatcher,
     ) -> None:
         """`model`: None when it was unloaded before the submission arrived; admission then fails."""
         resumed = submission.resumed[choice] if submission.resumed else None
@@ -78,6 +86,7 @@ class SequenceRun:
         self._batcher = batcher
         self.cache = SequenceCache(Explanation(len(submission.prompt.token_ids), StopReason.DISABLED))
         self._has_state = False
+        self.images = SequenceImages(images, submission, self.request_id)
 
     @property
     def id(self) -> SequenceId:
@@ -118,6 +127,9 @@ class SequenceRun:
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
             width=1 if self.drafts is None else self.drafts.width,
+            num_image=self.images.num_unseen(sequence.position),
+            whole=self.images.whole(self._model),
+            blocked_at=self.images.blocked_at(sequence.position),
         )
 
     def usage(self) -> Usage:
@@ -171,6 +183,7 @@ class SequenceRun:
         """Opens a state, which is restored as soon as its prefix has been fetched."""
         self._leave_queue(Phase.RESTORING)
         self._loaded().open(self.id)
+        self.images.place(self._loaded(), self.id)
         self.cache.prepare()
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
 
@@ -182,7 +195,7 @@ class SequenceRun:
         self.cache = leader.cache.fork(self.id, self.request_id)
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
         self.sequence.num_computed = leader.sequence.num_computed
-        self._report_admission(self.cache.explanation)
+        self._begin_prompt(self.cache.explanation)
 
     # ---- computing ----------------------------------------------------------------------------------------------
 
@@ -193,7 +206,7 @@ class SequenceRun:
             return False
         self.sequence.num_computed = cache.restore(self._loaded())
         self.sequence.enter(Phase.PREFILLING)
-        self._report_admission(cache.explanation)
+        self._begin_prompt(cache.explanation)
         return True
 
     def ends_prompt(self, chunk: PrefillChunk) -> bool:
@@ -207,10 +220,12 @@ class SequenceRun:
         if self._rows is not None and chunk.start >= len(fed):
             return self._pool(self._rows, chunk)
         starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
-        scores = self._compute(model, fed[chunk.start : chunk.end], starts_decode=starts_decode)
+        images = self.images.look(model, chunk.start, chunk.end)
+        scores = self._compute(model, fed[chunk.start : chunk.end], images, starts_decode=starts_decode)
         self._emit_chunk(chunk.start, chunk.end, started, is_resumed=self._was_resumed or sequence.num_preempted > 0)
         self._report_progress(chunk, scores)
         sequence.num_computed = chunk.end
+        self.images.move_to(chunk.end, model)
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(fed) - (self._rows is None))) > chunk.start:
             self.cache.prefilled(model, reusable)
@@ -284,6 +299,7 @@ class SequenceRun:
     def release(self) -> None:
         """Releases the state and everything pinned for it. Idempotent."""
         self._batcher.attempt("cache.abandon", self.cache.abandon)
+        self._batcher.attempt("engine.images", self.images.release)
         for _ in range(CLOSE_TRIES):
             self._batcher.attempt("engine.close", self._close)
 
@@ -307,17 +323,15 @@ class SequenceRun:
         return end - start
 
     def _emit_chunk(self, start: int, end: int, started_ns: int, *, is_resumed: bool) -> None:
-        at_ns = self._batcher.now_ns()
+        id, at_ns = self.request_id, self._batcher.now_ns()
         self._batcher.emit(
-            PrefillChunkComputed(
-                id=self.request_id, start=start, end=end, started_ns=started_ns, at_ns=at_ns, is_resumed=is_resumed
-            )
+            PrefillChunkComputed(id=id, start=start, end=end, started_ns=started_ns, at_ns=at_ns, is_resumed=is_resumed)
         )
 
-    def _compute(self, model: LoadedModel, token_ids: IdRow, *, starts_decode: bool) -> PromptScores:
+    def _compute(self, model: LoadedModel, token_ids: IdRow, images: Images, *, starts_decode: bool) -> PromptScores:
         asked, num_tops = self.submission, self._num_scored_tops()
         if not starts_decode:
-            return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops)
+            return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops, images=images)
         if self.constraint is not None:
             self.constraint.catch_up(self.sequence.output_ids)
         start = DecodeStart(
@@ -329,7 +343,7 @@ class SequenceRun:
             constraint=self.constraint,
             output_ids=tuple(self.sequence.output_ids),
         )
-        return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)
+        return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops, images=images)
 
     def _end_after(self, token_id: int, num_tokens: int) -> FinishReason | None:
         asked = self.submission
@@ -343,13 +357,15 @@ class SequenceRun:
         is_done = self._num_reported >= len(self.sequence.prompt_ids)
         return self.submission.num_prompt_logprobs if self.choice == 0 and not is_done else None
 
-    def _report_admission(self, explanation: Explanation) -> None:
-        """Sends Admitted once for each choice, also if it is preempted or resumed."""
+    def _begin_prompt(self, explanation: Explanation) -> None:
+        """Prepares images, and sends Admitted once for each choice, also if it is preempted or resumed."""
+        self.images.move_to(self.sequence.num_computed, self._loaded())
         if self._explanation is None:
             if self._rows is not None:
                 explanation = replace(explanation, num_prompt=self.submission.num_prompt_tokens)
             self._explanation = explanation
             self._send(Admitted(explanation))
+            self.images.report(explanation.stopped_at)
 
     def _report_progress(self, chunk: PrefillChunk, scores: PromptScores) -> None:
         """Sends what of the prompt was not reported before the sequence was preempted or resumed."""
@@ -357,7 +373,7 @@ class SequenceRun:
         if chunk.end <= num_before or num_before == num_prompt:
             return
         if self._num_scored_tops() is not None:
-            self._send(PromptLogprobs(tuple(scores[max(0, num_before - chunk.start) :])))
+            self._send(PromptLogprobs(self.images.text_scores(scores, chunk.start)[max(0, num_before - chunk.start) :]))
         self._num_reported = chunk.end
         self._send(PrefillProgress(chunk.end, num_prompt))
 

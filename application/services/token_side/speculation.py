@@ -14,8 +14,10 @@ from math import prod
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft, LoadedModel
 from application.ports.engine import Submission
 from application.services.token_side.event_batcher import EventBatcher
+from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import ModelDescription
+from domain.prefix.prompt_content import EncodedPrompt
 from domain.scheduling.sequence import Sequence as TokenSequence
 from domain.speculation.drafter import Drafter
 from domain.speculation.gain import MOST_ROWS, DepthControl
@@ -30,7 +32,7 @@ class SequenceDrafts:
         self._sequence, self._num_seen = sequence, len(sequence.output_ids)
         self._lookup: NgramLookup | None = None
         if model.speculation.allows(Drafter.NGRAM) and model.vocab_size <= LARGEST_ID:
-            self._lookup = NgramLookup(submission.prompt.token_ids, sequence.output_ids, submission.predicted_ids)
+            self._lookup = NgramLookup(_searched(submission.prompt), sequence.output_ids, submission.predicted_ids)
 
     @property
     def num_wanted(self) -> int:
@@ -82,6 +84,16 @@ class Speculation:
         if control is None or control.costs is not model.width_costs:  # loaded, or loaded once more
             control = self._controls[model.id] = DepthControl(model.width_costs)
         return control
+
+
+def _searched(prompt: EncodedPrompt) -> IdRow:
+    """Returns the prompt with an id in place of images that no output has, so that no match reaches over one, and that
+    ends a draft."""
+    rows, at = list[IdRow](), 0
+    for span in prompt.media:
+        rows += [prompt.token_ids[at : span.start], IdRow([LARGEST_ID])]
+        at = span.end
+    return IdRow.joined((*rows, prompt.token_ids[at:])) if rows else prompt.token_ids
 
 
 def _drafts(

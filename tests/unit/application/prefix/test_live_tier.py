@@ -13,7 +13,7 @@ from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.prompt_content import BlockGrid, ForkKind, ForkPoint
+from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, ForkKind, ForkPoint
 from domain.prefix.record import Namespace
 from tests.support.stores.cache_driver import GRID, VOCAB, CacheDriver, plain_answer
 
@@ -237,7 +237,7 @@ def test_a_store_that_lacks_its_blocks_gets_them() -> None:
         job = driver.run(prompt, 40)
         assert set(job.explanation.reused) == {"live"}
         whole = len(prompt) // 16 * 16
-        assert (driver.cache.num_stored(driver.model.description.id, prompt) or 0) >= whole
+        assert (driver.cache.num_stored(driver.model.description.id, EncodedPrompt.of_text(prompt)) or 0) >= whole
 
 
 def test_what_is_found_is_predicted() -> None:

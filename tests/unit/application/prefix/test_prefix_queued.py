@@ -78,9 +78,9 @@ def test_what_waits_is_not_offered_again(layout: StateLayout) -> None:
 def test_what_a_restart_would_leave_does_not_count_what_waits(layout: StateLayout) -> None:
     driver, queue = queued_driver(layout)
     driver.run(PROMPT)
-    assert driver.cache.num_stored(MODEL, PROMPT) == 0
+    assert driver.cache.num_stored(MODEL, EncodedPrompt.of_text(PROMPT)) == 0
     queue.pump()
-    assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1
+    assert driver.cache.num_stored(MODEL, EncodedPrompt.of_text(PROMPT)) == len(PROMPT) - 1
 
 
 def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:
@@ -114,6 +114,6 @@ def test_the_writers_thread_may_be_in_the_middle_of_it() -> None:
     assert (again.computed, again.explanation.reused.get("store", 0)) == (0, len(PROMPT) - 1)
     store.open()
     assert writer.flush(PATIENCE_S)
-    assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1
+    assert driver.cache.num_stored(MODEL, EncodedPrompt.of_text(PROMPT)) == len(PROMPT) - 1
     assert driver.run(PROMPT).computed == 0
     writer.close(PATIENCE_S)
