@@ -63,7 +63,7 @@ class ToyImages:
         rows, columns, _ = _read(image.data, image.field)
         return ImageTokens(
             IdRow((*[PAD_ID] * columns, MARK_ID) * rows),
-            sha256(b"toy images\0" + image.digest).digest(),
+            sha256(b"toy images\0" + bytes((self._has_grid,)) + image.digest).digest(),
             tuple((row * (columns + 1), row * (columns + 1) + columns) for row in range(rows)),
             (1, rows, columns + 1) if self._has_grid else None,
         )

@@ -3,6 +3,7 @@
     hard mark |-- weights and other fixed bytes --|-------------- available --------------|
     prefill                                        |- state at the prompt's end -|-copy-|-chunk-|
     rows                                           |- the same -|- state behind one row -|-pass-|
+    image                                          |- the same -|- pixels, features, tower pass -|
     decode                                         |- state of every choice at its end --|-step-|
 
 The copy is made by the prefix cache. A request that does not fit by this sum never will, however long it waits; one
@@ -20,13 +21,14 @@ from domain.memory.shape import MemoryShape
 class Demand:
     """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
     logits of every token are computed. `num_row`: the last tokens of the prompt are a row of a pooled request, which is
-    computed alone where memory is short."""
+    computed alone where memory is short. `num_image`: tokens of the largest image."""
 
     num_prompt: int
     num_new: int
     num_choices: int = 1
     is_scored: bool = False
     num_row: int = 0
+    num_image: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,13 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Preflight:
     """The check for one model in one engine. `fixed_bytes`: memory that cannot be evicted. `max_chunk`: most tokens
-    that are prefilled at once."""
+    that are prefilled at once; an image that no chunk may cut may be longer."""
 
     shape: MemoryShape
     limit_bytes: int
     fixed_bytes: int
     max_chunk: int
+    image_is_whole: bool = False
 
     @property
     def available_bytes(self) -> int:
@@ -62,10 +65,12 @@ class Preflight:
         shape, end = self.shape, demand.num_prompt + demand.num_new
         width = min(demand.num_row, demand.num_prompt)
         start = demand.num_prompt - width
-        chunk = min(self.max_chunk, max(start, 1))
+        num_image = min(demand.num_image, start)
+        chunk = min(max(self.max_chunk, num_image * self.image_is_whole), max(start, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
         prefill = shape.state_bytes(start, chunk) + shape.state_bytes(chunk)
-        prefill += shape.peak_bytes(chunk, start, **logits)
+        prefill += shape.peak_bytes(chunk, start, **logits) + shape.feature_bytes(num_image, chunk)
+        prefill = max(prefill, shape.state_bytes(start, chunk) + shape.image_bytes(num_image, chunk))
         if width:
             rows = shape.rows_bytes(1, start, width) + shape.pass_bytes(1, start, width)
             return max(prefill, shape.state_bytes(start, chunk) + rows)

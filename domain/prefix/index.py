@@ -37,20 +37,29 @@ from domain.ids import BlockHash, GroupIndex
 from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.prompt_content import BlockGrid
-from domain.prefix.record import BlockKey, Namespace, RecordKey, SnapshotKey
+from domain.prefix.prompt_content import BlockGrid, MediaSpan
+from domain.prefix.record import MAX_POSITION, BlockKey, Namespace, RecordKey, SnapshotKey
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseRules:
-    """The rules of reuse for a model: its state groups, and the grid by which prompts are cut."""
+    """The rules of reuse for a model: its state groups, the grid by which prompts are cut, and whether images are not
+    (see `plan_step`)."""
 
     groups: tuple[StateGroup, ...]
     grid: BlockGrid
+    image_is_whole: bool = False
 
     @classmethod
-    def of(cls, layout: StateLayout, grid: BlockGrid) -> "ReuseRules":
-        return cls(layout.groups, grid)
+    def of(cls, layout: StateLayout, grid: BlockGrid, *, image_is_whole: bool = False) -> "ReuseRules":
+        return cls(layout.groups, grid, image_is_whole)
+
+    def last_kept(self, media: Sequence[MediaSpan]) -> int:
+        """Returns the last position of a prompt with these images whose state can be kept. Only an exact grid has one:
+        the grid line before the first image that the next line would cut, because the chunk ends elsewhere there."""
+        step = self.grid.step
+        lines = [line for span in media if (line := (span.start // step + 1) * step) < span.end]
+        return min(lines) - step if lines and self.image_is_whole and self.grid.is_exact else MAX_POSITION
 
     @property
     def needs_snapshots(self) -> bool:

@@ -204,7 +204,7 @@ def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
         return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole)
     if start >= view.rows.start:
         return view.rows.at(start).end
-    return next_prompt_chunk(start, view.rows.start, limits, view.stops, gives_token=False)
+    return next_prompt_chunk(start, view.rows.start, limits, view.stops, view.whole, gives_token=False)
 
 
 def _is_blocked(view: SequenceView, limits: StepLimits) -> bool:

@@ -49,11 +49,11 @@ class ReuseBound:
 
     def submitted(self, id: RequestId, submission: Submission) -> None:
         """From now on others of its key may profit from this choice's prompt."""
-        self._streams.setdefault(self._key(submission), {})[id] = submission.prompt.token_ids
+        self._streams.setdefault(self._key(submission), {})[id] = submission.prompt.key_ids
 
     def allowance(self, id: RequestId, submission: Submission) -> int:
         """Tokens that some other choice of the same key had in common with this one: no more can be reused."""
-        prompt = submission.prompt.token_ids
+        prompt = submission.prompt.key_ids
         if id in self._excused:
             return len(prompt)
         streams = self._streams[self._key(submission)]
@@ -64,8 +64,10 @@ class ReuseBound:
         """Tokens of this prompt that must not be computed again; 0 where nothing is promised."""
         key, layout = self._key(submission), self._plan.models[submission.model].layout
         tokens = 0
-        if self._plan.is_ample and layout.is_reusable:
-            prompt = submission.prompt.token_ids
+        # Where no chunk may end inside an image, one may lack the snapshot that it should have taken there.
+        is_cut_anywhere = not (submission.prompt.media and self._plan.models[submission.model].image_is_whole)
+        if self._plan.is_ample and layout.is_reusable and is_cut_anywhere:
+            prompt = submission.prompt.key_ids
             earlier = self._done.get(key, [])
             tokens = max([0, *(self._reusable(prompt, other, layout.needs_snapshots) for other in earlier)])
         return Promise(key, tokens, self._versions.get(key, 0))
@@ -78,7 +80,7 @@ class ReuseBound:
     ) -> None:
         """A request ended, one way or another."""
         key, layout = self._key(submission), self._plan.models[submission.model].layout
-        prompt = submission.prompt.token_ids
+        prompt = submission.prompt.key_ids
         self._streams[key][id] = (*prompt, *output)
         done = self._done.setdefault(key, [])
         if layout.needs_snapshots:

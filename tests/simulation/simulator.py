@@ -8,7 +8,7 @@ from random import Random
 from adapters.fake import FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed, RequestPreempted
-from application.ports.compute import DecodeStart
+from application.ports.compute import DecodeStart, Images
 from application.ports.engine import Ended, EngineItem, Submission
 from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ServerUnavailable
@@ -24,7 +24,7 @@ from domain.scheduling.plan_step import next_prompt_chunk
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import StepLimits
 from tests.simulation.bound import Promise, ReuseBound
-from tests.simulation.workload import SALTS, VOCAB, Conversation, Workload
+from tests.simulation.workload import BY_DIGEST, SALTS, TOYS, VOCAB, Conversation, Workload, is_broken
 from tests.simulation.world import World, draw_plan
 from tests.support.engines.drafters import KnowingDrafter
 from tests.support.engines.sync_engine import tokens_of, usage_of
@@ -55,12 +55,13 @@ class Simulation:
         self._random = Random(seed)
         self.plan = draw_plan(self._random)
         self._memory = MemoryBlockStore(self.plan.quota_bytes) if self.plan.quota_bytes is not None else None
-        self._workload = Workload(self._random, list(self.plan.models))
+        self._workload = Workload(self._random, list(self.plan.models), sees=self.plan.sees)
         self._world = self._start()
         self._asked: dict[RequestId, Asked] = {}
         self._num_requests = 0
         self._plain: dict[tuple[object, ...], list[int]] = {}
         self._bound = ReuseBound(self.plan)
+        self._late = set[RequestId]()
         self.counts: Counter[str] = Counter()
 
     def run(self, num_actions: int) -> Counter[str]:
@@ -112,7 +113,9 @@ class Simulation:
             eos_token_ids=frozenset({self.plan.models[talk.model].eos_id}),
             cache_salt=talk.salt,
             num_choices=random.choice((1, 1, 1, 2, 4)),
+            images={span.digest: BY_DIGEST[span.digest] for span in prompt.media},
         )
+        self.counts["images"] += len(prompt.media)
         submission = self._pooled(submission) if random.random() < 0.2 else self._predicted(submission)
         promise = self._bound.promise(looked_up(submission))
         for choice in range(submission.num_choices):
@@ -139,7 +142,7 @@ class Simulation:
         """The request, perhaps without drafts, or with a prediction that is right but for a token. Shows the answers to
         the model's own drafter."""
         random, drafter = self._random, self.plan.models[submission.model].drafter
-        if self.plan.models[submission.model].width_costs is None:
+        if self.plan.models[submission.model].width_costs is None or is_broken(submission.prompt):
             return submission
         answers = [self._plain_answer(submission, choice) for choice in range(submission.num_choices)]
         if isinstance(drafter, KnowingDrafter):
@@ -213,6 +216,7 @@ class Simulation:
     def _press(self) -> None:
         """Memory gets short: what is kept alive goes first."""
         self._world.live.shrink(self._random.choice((0, 5_000, 30_000)))
+        self._world.loop.images.shrink(self._random.choice((0, 100)))
 
     def _reload(self) -> None:
         """A model that nobody asks anything of is unloaded, and comes back."""
@@ -237,6 +241,8 @@ class Simulation:
     def _hang(self) -> None:
         """Reads that are under way do not return before the workers' next turn, and the deadline passes."""
         self.counts["hung reads"] += self._world.lane.hang()
+        for run in self._world.loop._runs.values():
+            self._late.update({run.request_id} if run.images._preparing else ())
         self._world.clock.advance(3600)
 
     def _finish(self) -> None:
@@ -263,12 +269,19 @@ class Simulation:
 
     def _check_answer(self, asked: Asked, items: list[EngineItem], *, is_stopping: bool) -> None:
         submission, bounded, last = asked.submission, looked_up(asked.submission), items[-1]
+        if is_broken(submission.prompt):
+            assert isinstance(last, Ended)
+            assert not tokens_of(items)
+            assert last.error is not None or last.reason is FinishReason.CANCELLED, "an image that cannot be seen was"
+            self.counts["broken images"] += last.error is not None and last.error.kind == "InvalidRequest"
+            self._bound.ended(asked.id, bounded, [], is_complete=False, num_reused=0)
+            return
         output, expected = tokens_of(items)[: asked.stopped_at], self._plain_answer(asked.submission, asked.choice)
         values = self._check_values(asked, items)
         assert output == expected[: len(output)], f"{asked.id} got a wrong token"
         assert isinstance(last, Ended)
         if last.error is not None:
-            assert is_stopping or self._world.num_injected, last.error
+            assert is_stopping or self._world.num_injected or asked.id in self._late, last.error
             self._bound.ended(asked.id, bounded, output, is_complete=False, num_reused=0)
             self.counts["failed"] += 1
             return
@@ -336,7 +349,7 @@ class Simulation:
         if submission.pooling is not None:
             return []
         seed = choice_seed(submission.seed, choice)
-        key = (submission.model, submission.prompt.token_ids, submission.max_new_tokens, submission.sampling, seed)
+        key = (submission.model, submission.prompt.key_ids, submission.max_new_tokens, submission.sampling, seed)
         if key not in self._plain:
             options = self.plan.models[submission.model]
             self._plain[key] = plain_answer(options, submission, seed, self.plan.limits)
@@ -348,14 +361,24 @@ def looked_up(submission: Submission) -> Submission:
     return replace(submission, prompt=submission.prompt.followed_by(submission.rows[0][:1] if submission.rows else ()))
 
 
+def seen_by(model: FakeModel, submission: Submission) -> tuple[Images, tuple[tuple[int, int], ...]]:
+    """Opens sequence 0 with the prompt's images. Returns their features, and those that no chunk may cut."""
+    id, media = SequenceId(0), submission.prompt.media
+    model.open(id)
+    if media:
+        model.place(id, media)
+    images = {span.digest: model.look(TOYS.prepare(submission.images[span.digest])) for span in media}
+    return images, tuple((span.start, span.end) for span in media) if model.description.image_is_whole else ()
+
+
 def plain_values(options: FakeOptions, submission: Submission, limits: StepLimits) -> Sequence[bytes]:
     """The same model alone: the prompt in the canonical chunks, and each row behind it."""
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
     id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
-    model.open(id)
+    images, whole = seen_by(model, submission)
     while at < len(tokens):
-        end = next_prompt_chunk(at, len(tokens), limits, gives_token=False)
-        model.prefill(id, tokens[at:end])
+        end = next_prompt_chunk(at, len(tokens), limits, whole=whole, gives_token=False)
+        model.prefill(id, tokens[at:end], images=images)
         at = end
     return [value for row in submission.rows for value in model.pool(id, [row], EMBED)]
 
@@ -364,11 +387,11 @@ def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits
     """The same model alone, in the canonical chunks, token by token."""
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
     id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
-    model.open(id)
-    while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):
-        model.prefill(id, tokens[at:end])
+    images, whole = seen_by(model, submission)
+    while (end := next_prompt_chunk(at, len(tokens), limits, whole=whole)) < len(tokens):
+        model.prefill(id, tokens[at:end], images=images)
         at = end
-    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed=seed))
+    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed=seed), images=images)
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
         output += model.decode([id])[0].token_ids

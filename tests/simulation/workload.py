@@ -1,15 +1,36 @@
-"""Prompts as clients send them: fresh, the next turn, an edit in the middle, a fork, the same again."""
+"""Prompts as clients send them: fresh, the next turn, an edit in the middle, a fork, the same again. Where the models
+see, some hold images: the same again, others of equal size, and one that cannot be prepared.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from adapters.fake import ToyImages, toy_image
 from application.ports.tokenizer import EncodedPrompt
+from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.prefix.prompt_content import ForkKind, ForkPoint
+from domain.prefix.prompt_content import ForkKind, ForkPoint, MediaSpan
 
 VOCAB = 1 << 20
 MAX_PROMPT = 260
+
+FIRST_IMAGE = 1 << 21
+"""In a conversation an image is one number, so that no edit cuts it."""
+
+TOYS = ToyImages()
+IMAGES = (
+    *(toy_image(2, 3, content) for content in ("cat", "dog", "cat")),
+    *(toy_image(5, 6, content) for content in ("cat", "owl")),
+    toy_image(1, 1, "dot"),
+    toy_image(2, 3, "broken"),
+)
+BY_DIGEST = {TOYS.measure(image).digest: image for image in IMAGES}
+
+
+def is_broken(prompt: EncodedPrompt) -> bool:
+    """Returns whether the prompt can never be computed."""
+    return any(b":broken" in BY_DIGEST[span.digest].data for span in prompt.media)
 
 
 SALTS = ("", "", "alice", "bob")
@@ -28,8 +49,9 @@ class Conversation:
 class Workload:
     """Draws prompts. Deterministic for a given Random."""
 
-    def __init__(self, random: Random, models: Sequence[ModelId]) -> None:
+    def __init__(self, random: Random, models: Sequence[ModelId], *, sees: bool = False) -> None:
         self._random = random
+        self._image_rate = 0.3 if sees else 0.0
         self._models = models
         self._systems = [self._text(random.randint(5, 70)) for _ in range(2)]
         self._talks: list[Conversation] = []
@@ -85,7 +107,23 @@ class Workload:
         if talk.turns and talk.turns[0] <= length:
             found[talk.turns[0]] = ForkKind.SYSTEM_END
         found[max(1, length - self._random.randint(0, 4))] = ForkKind.NEXT_TURN
-        return EncodedPrompt.of_text(tuple(talk.tokens), tuple(ForkPoint(at, found[at]) for at in sorted(found)))
+        ids, media, places = list[int](), list[MediaSpan](), list[int]()
+        for token in talk.tokens:
+            if token < FIRST_IMAGE:
+                ids.append(token)
+            else:
+                measured = TOYS.measure(IMAGES[token - FIRST_IMAGE])
+                media.append(measured.placed(len(ids), len(media) + 1))
+                ids += measured.token_ids
+            places.append(len(ids))
+        return EncodedPrompt(
+            IdRow(ids), tuple(ForkPoint(places[at - 1], found[at]) for at in sorted(found)), tuple(media)
+        )
 
     def _text(self, length: int) -> list[int]:
-        return [self._random.randrange(VOCAB) for _ in range(length)]
+        found = [self._random.randrange(VOCAB) for _ in range(length)]
+        while self._image_rate and self._random.random() < self._image_rate:
+            is_good = self._random.random() < 0.97
+            number = self._random.randrange(len(IMAGES) - 1) if is_good else len(IMAGES) - 1
+            found.insert(self._random.randint(0, len(found)), FIRST_IMAGE + number)
+        return found

@@ -8,6 +8,7 @@ from random import Random
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineItem, StepBatch, Submission
+from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.indexes import Epoch
@@ -29,7 +30,7 @@ from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import StepLimits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
-from tests.simulation.workload import VOCAB
+from tests.simulation.workload import TOYS, VOCAB
 from tests.support.engines.compute_faults import ComputeFaults, FaultyEngine
 from tests.support.engines.drafters import CHEAP, KINDS, KnowingDrafter
 from tests.support.engines.finish_load import finish_load
@@ -42,6 +43,7 @@ from tests.support.telemetry.recording import RecordingEvents
 BLOCK, GRID = 16, 32
 DEFECTS = frozenset(
     {"open", "close", "position", "start_decode", "capture_blocks", "capture_snapshot", "leave", "take_over", "drop"}
+    | {"place", "look"}
 )
 RETRIED = frozenset({"close", "drop"})
 
@@ -49,7 +51,8 @@ RETRIED = frozenset({"close", "drop"})
 @dataclass(frozen=True)
 class Plan:
     """What is drawn once for a run. `quota_bytes` None: no store. `is_ample`: nothing is ever evicted or fails.
-    `guarded_bytes`: what a scripted guard has room for; None: there is none. `live_bytes`: for states that are left."""
+    `guarded_bytes`: what a scripted guard has room for; None: there is none. `live_bytes`: for states that are left.
+    `feature_bytes`: for features of images that no sequence uses."""
 
     models: dict[ModelId, FakeOptions]
     limits: StepLimits
@@ -63,6 +66,11 @@ class Plan:
     defect_rate: float = 0.0
     guarded_bytes: int | None = None
     live_bytes: int = 0
+    feature_bytes: int = 0
+
+    @property
+    def sees(self) -> bool:
+        return any(model.images is not None for model in self.models.values())
 
 
 def draw_plan(random: Random) -> Plan:
@@ -71,6 +79,8 @@ def draw_plan(random: Random) -> Plan:
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
     base = replace(base, embedding_size=2)
+    if random.random() < 0.6:
+        base = replace(base, images=TOYS, image_is_whole=random.random() < 0.3)
     base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
     if random.random() < 0.5:  # with few tokens an answer repeats what was said, and lookup finds it
         base = replace(base, alphabet=range(random.choice((2, VOCAB))), width_costs=CHEAP)
@@ -100,7 +110,8 @@ def draw_plan(random: Random) -> Plan:
     if is_ample:
         plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
         plan = replace(plan, failure_rate=0.0, defect_rate=0.0)
-    return replace(plan, live_bytes=random.choice((0, 20_000, 100_000, 1 << 30, 1 << 30)))
+    plan = replace(plan, live_bytes=random.choice((0, 20_000, 100_000, 1 << 30, 1 << 30)))
+    return replace(plan, feature_bytes=random.choice((0, 100, 400, 1 << 30)))
 
 
 def draw_drafter(random: Random) -> KnowingDrafter | None:
@@ -129,7 +140,7 @@ class CheckedTiers(PrefixTiers):
             if self.store.writer is not None:
                 records += queued_records(self.store.writer, chain.namespace)
                 records += stored_records(self.store.writer.store, chain.namespace)
-            allowed = StorageOracle(records, rules).furthest(chain.prompt)
+            allowed = StorageOracle(records, rules).furthest(chain.prompt)  # by key ids: those of two images differ
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
             may_promise = any(group.window is not None for group in rules.groups)
             if self.is_store_truthful:
@@ -192,6 +203,8 @@ class World:
             limits=plan.limits,
             waits=waits,
         )
+        self.loop.images.lane, self.loop.images.max_kept_bytes = self.lane, plan.feature_bytes
+        self.loop.images.wake = self._wake
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.load(id)
@@ -240,6 +253,8 @@ class World:
         self.check()
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
+        assert self.tiers.memory.held_bytes(Purpose.IMAGES) == 0, "images are in use"
+        assert self.loop.images.check_integrity() == []
         assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
         assert sum(len(model.left_ids()) for model in self.engine.loaded) == self.live.usage().num_states

@@ -97,7 +97,7 @@ class PrefixCache:
             request_id,
             prompt,
             self._info(described, self._tenant(model, salt)),
-            ReuseRules.of(described.layout, self._grid),
+            self._rules(described),
             persist=persist,
             restores=restores,
             shape=described.memory,
@@ -111,7 +111,7 @@ class PrefixCache:
         if self.note(described):
             return self._no_reuse(described, prompt)
         salt = self._tenant(model, salt)
-        info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
+        info, rules = self._info(described, salt), self._rules(described)
         chain = BlockChain.of(info.namespace, self._grid.block_size, prompt)
         return explain(
             self._tiers,
@@ -130,7 +130,7 @@ class PrefixCache:
         if self._tiers.store.writer is None or self.note(described):
             return None
         info = self._info(described, self._tenant(model, salt))
-        indexes, rules = self._tiers.indexes, ReuseRules.of(described.layout, self._grid)
+        indexes, rules = self._tiers.indexes, self._rules(described)
         epoch, chain = indexes.epoch(info), BlockChain.of(info.namespace, self._grid.block_size, prompt)
         indexes.load(epoch)
         return indexes.match(epoch, chain, rules, place=STORED).position
@@ -182,6 +182,9 @@ class PrefixCache:
         if described is None:
             raise ModelNotFound(f"model {model} is not loaded", param="model")
         return described
+
+    def _rules(self, model: ModelDescription) -> ReuseRules:
+        return ReuseRules.of(model.layout, self._grid, image_is_whole=model.image_is_whole)
 
     def _no_reuse(self, model: ModelDescription | None, prompt: EncodedPrompt) -> Explanation:
         unsupported = model is not None and self._is_enabled

@@ -83,7 +83,9 @@ class StateCapture:
                 self._next_block = first_missing
         known = match.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
-        self._due = set(plan_snapshots(chain.num_prompt, start, forks, rules))
+        # Beyond the last position nothing is kept, and a pause would only change how the rest is rounded.
+        self._last = rules.last_kept(chain.media)
+        self._due = {at for at in plan_snapshots(chain.num_prompt, start, forks, rules) if at <= self._last}
         self._mine = {start}
 
     def fork(self, id: RequestId) -> "StateCapture":
@@ -102,7 +104,7 @@ class StateCapture:
 
     def expect(self, position: int) -> None:
         """Plans a snapshot at `position` of the prompt, where another sequence will resume, if it is still ahead."""
-        if position > self.position:
+        if self.position < position <= self._last:
             self._due.add(position)
 
     def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> list[Record]:

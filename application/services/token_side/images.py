@@ -71,7 +71,7 @@ class EngineImages:
         self.lane = Lane("images", NUM_WORKERS)
         self.wake: Callable[[], object] = lambda: None
         self.kept_bytes = self.num_cleared = 0
-        self._max_kept_bytes = max_kept_bytes
+        self.max_kept_bytes = max_kept_bytes
         self._found: OrderedDict[Key, _Features] = OrderedDict()
 
     def __contains__(self, key: Key) -> bool:
@@ -104,7 +104,7 @@ class EngineImages:
         found.lease, self.kept_bytes = None, self.kept_bytes + found.size_bytes
         if not found.may_stay:
             self._drop([key])
-        self.shrink(self._max_kept_bytes)
+        self.shrink(self.max_kept_bytes)
 
     def shrink(self, size_bytes: int) -> int:
         """Drops features that no sequence uses, down to `size_bytes`; returns the freed bytes."""
@@ -129,6 +129,18 @@ class EngineImages:
     def close(self) -> None:
         """Prepares nothing any more."""
         self.lane.close()
+
+    def check_integrity(self) -> list[str]:
+        """Recounts everything; returns one line for each problem, empty when sound."""
+        counted = sum(found.size_bytes for found in self._found.values() if not found.num_uses)
+        problems = [f"{self.kept_bytes} bytes accounted, {counted} counted"] if counted != self.kept_bytes else []
+        if self.kept_bytes > self.max_kept_bytes:
+            problems.append(f"{self.kept_bytes} bytes kept of {self.max_kept_bytes}")
+        return problems + [
+            f"the uses and the lease of {key} differ"
+            for key, found in self._found.items()
+            if (found.lease is None) != (found.num_uses == 0)
+        ]
 
     def _drop(self, keys: Sequence[Key]) -> None:
         for key in keys:

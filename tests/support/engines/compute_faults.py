@@ -18,6 +18,8 @@ ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "close_engine")
 MODEL_OPERATIONS = (
     "description",
     "open",
+    "place",
+    "look",
     "fork",
     "restore",
     "position",
@@ -103,6 +105,8 @@ class _FaultyModel:
         self._faults = faults
 
     def __getattr__(self, operation: str) -> Any:
+        if operation == "image_processor":
+            return self.inner.image_processor
         if operation not in MODEL_OPERATIONS:
             raise AttributeError(operation)
         if operation == "description":

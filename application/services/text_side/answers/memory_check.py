@@ -53,11 +53,13 @@ class MemoryCheck:
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
             num_row=num_row,
+            num_image=max((span.length for span in prompt.media), default=0),
         )
         least = _least(request.stop, max_new)
         pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
         used_bytes = self._pool.fixed_bytes(model.id, with_leased=True) + ledger.other_bytes
-        now = Preflight(model.memory, limits.hard_bytes, used_bytes, status.prefill_chunk)
+        chunk = status.prefill_chunk
+        now = Preflight(model.memory, limits.hard_bytes, used_bytes, chunk, image_is_whole=model.image_is_whole)
         most = max_new if now.fits(demand) else now.most_new(demand)
         if most < least:
             ever = replace(now, fixed_bytes=pinned_bytes)
@@ -78,7 +80,7 @@ def _least(rules: StopRules, max_new: int) -> int:
 def _not_now(request: GenerationRequest, now: Preflight, demand: Demand, least: int) -> MemoryBusy:
     needed_bytes, available_bytes = now.needed_bytes(replace(demand, num_new=least)), max(0, now.available_bytes)
     return MemoryBusy(
-        f"{prompt_field(request.prompt)} has {demand.num_prompt} tokens;{_with('an answer', least)} they need about"
+        f"{prompt_field(request.prompt)} has {_tokens(demand)};{_with('an answer', least)} they need about"
         f" {format_bytes(needed_bytes)} of memory, and {format_bytes(available_bytes)} are available at present;"
         " try again later"
     )
@@ -90,7 +92,7 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
     answers = f"{demand.num_choices} answers" if demand.num_choices > 1 else "an answer"
     instead = f", or this one with {answers} of {most_new}" if most_new else ""
     return PrefillMemoryExceeded(
-        f"{field} has {demand.num_prompt} tokens;{_with(answers, demand.num_new)} they need about"
+        f"{field} has {_tokens(demand)};{_with(answers, demand.num_new)} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
         f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits{instead}",
         param="max_tokens" if most_new else field,
@@ -102,6 +104,11 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
         limit_bytes=refusal.limit_bytes,
         largest_prompt=refusal.most_prompt,
     )
+
+
+def _tokens(demand: Demand) -> str:
+    largest = f", {demand.num_image} of them in the largest image" if demand.num_image else ""
+    return f"{demand.num_prompt} tokens{largest}"
 
 
 def _with(answers: str, num_new: int) -> str:
