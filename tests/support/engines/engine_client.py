@@ -14,7 +14,7 @@ from adapters.engine_process.host import Hosted
 from adapters.fake.engine import FakeEngine
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
-from adapters.fake.tokenizer import FakeTokenizer
+from adapters.fake.vision import ToyImages
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.clock import SystemClock
 from application.events import Event
@@ -35,6 +35,7 @@ from interfaces.composition.cache import CacheTiers
 from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission, tokens_of
+from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.hosted_child import HostedChild
 
@@ -94,8 +95,8 @@ def kill_the_process(operation: str, id: SequenceId | None, call: int) -> None:
 
 
 OPTIONS: Mapping[ModelId, FakeOptions] = {
-    MODEL: FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE),
-    DRAFTING: greedy_drafter(FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE)),
+    MODEL: FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE, images=ToyImages()),
+    DRAFTING: greedy_drafter(FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE, images=ToyImages())),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
@@ -174,9 +175,9 @@ class EngineClient:
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:
         return self._items[id, choice]
 
-    def submit(self, id: str, text: str = "a prompt", num_tokens: int = 4, **changes: Any) -> None:
+    def submit(self, id: str, text: Parts = "a prompt", num_tokens: int = 4, **changes: Any) -> None:
         model = changes.pop("model", MODEL)
-        self.engine.submit(submission(id, model, FakeTokenizer().encode(text), num_tokens, **changes))
+        self.engine.submit(submission(id, model, prompt_of(text), num_tokens, images=images_of(text), **changes))
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adapters.fake.vision import toy_image
 from adapters.system.clock import SystemClock
 from application.ports.engine import Ended, MakeInstance, Tokens
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
@@ -18,10 +19,12 @@ from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, Pooled, PrefillProgress, PromptLogprobs
 from tests.support.engines.engine_client import MODEL, EngineClient, source
+from tests.support.engines.toy_prompts import text_of
 from tests.support.patience import PATIENCE_S
 
 DRAWN = SamplingParams(temperature=1.0)
 WORN = SamplingParams(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.6, num_logprobs=2)
+CAT, DOG, OWL = (toy_image(5, 8, content) for content in ("cat", "dog", "owl"))
 EMBED = Pooling(Capability.EMBED)
 ROWS = tuple(IdRow(range(start, start + 5 + start % 30)) for start in range(7, 200, 11))
 STREAMS: dict[str, dict[str, Any]] = {
@@ -33,6 +36,8 @@ STREAMS: dict[str, dict[str, Any]] = {
     "choices": {"text": "what then? " * 8, "num_tokens": 9, "sampling": DRAWN, "seed": 7, "num_choices": 3},
     "scored": {"text": "how likely is this? " * 6, "num_tokens": 3, "num_prompt_logprobs": 2},
     "short": {"text": "x", "num_tokens": 1},
+    "seeing": {"text": ("look: ", CAT, " and at ", DOG, " once more"), "num_tokens": 20, "sampling": DRAWN, "seed": 4},
+    "seen": {"text": ("look: ", CAT, " and at ", OWL, ": which?"), "num_tokens": 12, "num_choices": 2},
     "thinking": {
         "text": "think " * 7,
         "num_tokens": 16,
@@ -70,6 +75,8 @@ def play(
         try:
             found = await engine.load(model or source(MODEL), LoadOptions(pooling=PoolingProfile()))
             for id, asked in STREAMS.items():
+                if model is not None and model.path != source(MODEL).path:  # it does not see
+                    asked = asked | {"text": text_of(asked["text"])}
                 client.submit(id, **asked, model=found.description.id, cache_salt=salt)
             await during(client)
             for id, number in NUM_CHOICES.items():
