@@ -29,6 +29,7 @@ from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission
+from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
 from tests.support.processes.lanes import InlineLane
 
 MODEL = ModelId("toy")
@@ -97,6 +98,11 @@ class SteppedEngine:
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
         self.loop.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
+
+    def ask(self, id: str, parts: Parts, num_tokens: int = 12, **changes: Any) -> None:
+        """Submits a prompt of texts and images."""
+        prompt, images = prompt_of(parts), images_of(parts)
+        self.loop.add(submission(id, MODEL, prompt, num_tokens, images=images, **changes))
 
     def step(self, number: int = 1) -> None:
         for _ in range(number):
