@@ -21,7 +21,8 @@ from domain.memory.shape import MemoryShape
 class Demand:
     """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
     logits of every token are computed. `num_row`: the last tokens of the prompt are a row of a pooled request, which is
-    computed alone where memory is short. `num_image`: tokens of the largest image."""
+    computed alone where memory is short. `num_image`: tokens of the largest image; `num_pixels`: of all
+    whose pixels are held at once."""
 
     num_prompt: int
     num_new: int
@@ -29,6 +30,7 @@ class Demand:
     is_scored: bool = False
     num_row: int = 0
     num_image: int = 0
+    num_pixels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Preflight:
         logits = {"num_logits": chunk} if demand.is_scored else {}
         prefill = shape.state_bytes(start, chunk) + shape.state_bytes(chunk)
         prefill += shape.peak_bytes(chunk, start, **logits) + shape.feature_bytes(num_image, chunk)
-        prefill = max(prefill, shape.state_bytes(start, chunk) + shape.image_bytes(num_image, chunk))
+        prefill = max(prefill, shape.state_bytes(start, chunk) + shape.tower_bytes(num_image, chunk))
+        prefill += shape.pixel_bytes(min(demand.num_pixels, start))
         if width:
             rows = shape.rows_bytes(1, start, width) + shape.pass_bytes(1, start, width)
             return max(prefill, shape.state_bytes(start, chunk) + rows)

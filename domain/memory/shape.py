@@ -104,11 +104,14 @@ class MemoryShape:
         as many as the chunk has, and the rest of an image that begins before or ends behind it."""
         return self.image.feature_bytes * (num_image + chunk) if num_image else 0
 
-    def image_bytes(self, num_image: int, chunk: int) -> int:
-        """Returns the peak beyond the states while the tower passes over such an image, with its pixels, beside these
-        features."""
-        pixels = self.image.prepared_bytes * num_image + self.image.tower.bytes_at(num_image, num_image)
-        return pixels + self.feature_bytes(num_image, chunk) if num_image else 0
+    def tower_bytes(self, num_image: int, chunk: int) -> int:
+        """Returns the peak beyond states and pixels while the tower passes over such an image, with these features."""
+        tower = self.image.tower.bytes_at(num_image, num_image)
+        return tower + self.feature_bytes(num_image, chunk) if num_image else 0
+
+    def pixel_bytes(self, num_tokens: int) -> int:
+        """Returns the bytes of the pixels of images with `num_tokens` together."""
+        return self.image.prepared_bytes * num_tokens
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""

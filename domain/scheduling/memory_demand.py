@@ -84,8 +84,9 @@ def _waiting_bytes(
 ) -> int:
     """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
     length = min(chunk, view.prompt_end)
-    pass_bytes = max((view.rows or NO_ROWS).pass_bytes, shape.image_bytes(view.num_image, length))
-    peak = _peak(view, shape, length, view.prompt_end)
+    pixels = shape.pixel_bytes(view.unseen[1])
+    pass_bytes = max((view.rows or NO_ROWS).pass_bytes, pixels + shape.tower_bytes(view.unseen[0], length))
+    peak = _peak(view, shape, length, view.prompt_end) + pixels
     if not active:
         return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.prompt_end, length) + peak)
     return view.charge_bytes + max(0, max(peak, pass_bytes) - _widest(prompts, length))
@@ -111,13 +112,13 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
 
 def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
     peak = shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
-    return peak + shape.feature_bytes(view.num_image, chunk)
+    return peak + shape.feature_bytes(view.unseen[0], chunk)
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
     """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes with what
     the cache copies of them; or a batch of rows behind the states; or a pass of the tower before the chunk."""
-    growths, copies, passes = list[tuple[int, int]](), list[tuple[int, int]](), [0]
+    growths, copies, passes, pixels = list[tuple[int, int]](), list[tuple[int, int]](), [0], 0
     for view, shape in prompts:
         start = view.num_held
         length = max(0, min(chunk, view.prompt_end - start))
@@ -130,9 +131,10 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
         copies.append((length, grown + max(0, copied)))
         if view.rows is not None and view.num_computed + chunk > view.rows.start:
             passes.append(view.rows.state_bytes + view.rows.pass_bytes)
-        passes.append(shape.image_bytes(view.num_image, length))
+        passes.append(shape.tower_bytes(view.unseen[0], length))
+        pixels += shape.pixel_bytes(view.unseen[1])
     chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)
-    return max(chunks, _of_one_turn(growths, chunk) + max(passes))
+    return pixels + max(chunks, _of_one_turn(growths, chunk) + max(passes))
 
 
 def _of_one_turn(sizes: Sequence[tuple[int, int]], chunk: int) -> int:

@@ -49,8 +49,8 @@ class SequenceView:
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
     `rows`: the batches behind the prompt of a pooled request, which never decodes; `num_prompt` and `num_computed`
-    include them. `num_image`: tokens of the largest image that the model's tower has yet to pass over. `whole`: the
-    images inside which no chunk may end, as [start, end).
+    include them. `unseen`: of the images that the model's tower has yet to pass over, the tokens of the largest, and of
+    all whose pixels are held at once. `whole`: the images inside which no chunk may end, as [start, end).
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
@@ -77,7 +77,7 @@ class SequenceView:
     next_block: BlockHash | None = None
     is_held: bool = False
     width: int = 1
-    num_image: int = 0
+    unseen: tuple[int, int] = (0, 0)
     whole: tuple[tuple[int, int], ...] = ()
     blocked_at: int | None = None
 

@@ -34,6 +34,7 @@ from application.services.token_side.speculation import Speculation
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.pressure import Level
+from domain.prefix.prompt_content import AHEAD_CHUNKS
 from domain.request.request import FinishReason
 from domain.scheduling.plan_step import admission_order, plan_step
 from domain.scheduling.queue_waits import QueueWaits
@@ -72,7 +73,7 @@ class EngineLoop:
         self.is_held = False
         self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
-        self.images = guard.images = EngineImages(prefix_cache.memory, batcher, 2 * limits.grid)
+        self.images = guard.images = EngineImages(prefix_cache.memory, batcher, AHEAD_CHUNKS * limits.grid)
         self._constraints = constraints
         self._step_clock, self._speculation = StepClock(), Speculation(batcher)
         self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival

@@ -28,7 +28,7 @@ from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.prefix.prompt_content import MediaSpan
+from domain.prefix.prompt_content import MediaSpan, most_pixels
 from domain.request.stream import TokenLogprob
 
 NUM_WORKERS = 2
@@ -56,8 +56,7 @@ class _Features:
 
 class EngineImages:
     """The images of an engine. `kept_bytes`: features that no sequence uses. `ahead_tokens`: how near the computed part
-    of a prompt is to an image when that is prepared: at least as far as a chunk reaches (the rest of a prompt that was
-    resumed off the grid reaches beyond the next line). `num_cleared`: how often the
+    of a prompt is to an image when that is prepared. `num_cleared`: how often the
     prefix cache was cleared. `wake`: called by workers when an image is prepared."""
 
     def __init__(
@@ -195,10 +194,11 @@ class SequenceImages:
             return ()
         return tuple([(span.start, span.end) for span in self._media])
 
-    def num_unseen(self, position: int) -> int:
-        """Returns the tokens of the largest image behind `position` of which there are no features."""
+    def unseen(self, position: int) -> tuple[int, int]:
+        """Returns the tokens of the largest image behind `position` of which there are no features, and of all such
+        images whose pixels are held at once."""
         spans = [span for span in self._media if span.end > position and self._key(span) not in self._images]
-        return max((span.length for span in spans), default=0)
+        return max((span.length for span in spans), default=0), most_pixels(spans, self._images.ahead_tokens)
 
     def move_to(self, position: int, model: LoadedModel) -> None:
         """Begins to prepare the images that `position` comes near to, and gives back those before it."""

@@ -127,7 +127,7 @@ class SequenceRun:
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
             width=1 if self.drafts is None else self.drafts.width,
-            num_image=self.images.num_unseen(sequence.position),
+            unseen=self.images.unseen(sequence.position),
             whole=self.images.whole(self._model),
             blocked_at=self.images.blocked_at(sequence.position),
         )

@@ -8,24 +8,31 @@ not seen, which is what goes around it.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from adapters.fake.engine import FakeEngine
+from adapters.fake.vision import ToyImages
 from application.ports.compute import (
     NO_DRAFTS,
+    NO_IMAGES,
     DecodeResult,
     DecodeStart,
     Draft,
+    Images,
     LoadedModel,
     LoadSteps,
     PromptScores,
 )
 from application.ports.state_access import LeftState
+from application.ports.vision import ImageFeatures, ImageTokens, PreparedImage
 from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
+from domain.request.media import Image
 
 
 class Meter:
@@ -68,7 +75,26 @@ class MeteredModel:
         self._chunks: dict[SequenceId, int] = {}
         self._decoding: set[SequenceId] = set()
         self._left: dict[SequenceId, int] = {}
-        self._gone_bytes = 0
+        self._gone_bytes = self.image_bytes = 0
+
+    @property
+    def image_processor(self) -> "MeteredImages | None":
+        return MeteredImages(self) if self.inner.image_processor is not None else None
+
+    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        self.inner.place(id, media)
+
+    def prepared(self, inner: PreparedImage, num_tokens: int) -> "MeteredImage":
+        """Returns the pixels of an image."""
+        size_bytes = num_tokens * self.shape.image.prepared_bytes
+        self._meter.bill("prepare", growth=size_bytes)
+        return MeteredImage(self, inner, num_tokens, size_bytes)
+
+    def look(self, image: PreparedImage) -> ImageFeatures:
+        assert isinstance(image, MeteredImage)
+        cost, length = self.shape.image, image.num_tokens
+        self._meter.bill("look", growth=length * cost.feature_bytes, transient=cost.tower.bytes_at(length, length))
+        return MeteredImage(self, self.inner.look(image.inner), length, length * cost.feature_bytes)
 
     @property
     def description(self) -> ModelDescription:
@@ -76,7 +102,7 @@ class MeteredModel:
 
     def held_bytes(self) -> int:
         states = sum(map(self._state_bytes, self.inner.open_ids())) + sum(self._left.values())
-        return self.shape.weight_bytes + states + self._gone_bytes
+        return self.shape.weight_bytes + states + self._gone_bytes + self.image_bytes
 
     def open(self, id: SequenceId) -> None:
         self._meter.bill("open", [id])
@@ -92,16 +118,22 @@ class MeteredModel:
         self.inner.restore(id, position, blocks, snapshot)
 
     def prefill(
-        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+        self, id: SequenceId, token_ids: Sequence[int], *, images: Images = NO_IMAGES, **rest: Any
     ) -> PromptScores:
         self._bill_chunk("prefill", id, len(token_ids))
-        return self.inner.prefill(id, token_ids, num_prompt_logprobs=num_prompt_logprobs)
+        return self.inner.prefill(id, token_ids, images=toys(images), **rest)
 
     def start_decode(
-        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+        self,
+        id: SequenceId,
+        token_ids: Sequence[int],
+        start: DecodeStart,
+        *,
+        images: Images = NO_IMAGES,
+        **rest: Any,
     ) -> PromptScores:
         self._bill_chunk("start_decode", id, len(token_ids))
-        found = self.inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs)
+        found = self.inner.start_decode(id, token_ids, start, images=toys(images), **rest)
         self._decoding.add(id)
         self._chunks[id] = 0
         return found
@@ -176,6 +208,37 @@ class MeteredModel:
 
     def _state_bytes(self, id: SequenceId) -> int:
         return self.shape.state_bytes(self.inner.position(id), self._chunks.get(id, 0))
+
+
+class MeteredImage:
+    """Pixels or features that take `size_bytes` until they are let go."""
+
+    def __init__(self, model: MeteredModel, inner: Any, num_tokens: int, size_bytes: int) -> None:
+        self.inner, self.num_tokens, self.size_bytes, self._model = inner, num_tokens, size_bytes, model
+        model.image_bytes += size_bytes
+
+    def __del__(self) -> None:
+        self._model.image_bytes -= self.size_bytes
+
+
+class MeteredImages:
+    """An ImageProcessor whose pixels take memory."""
+
+    placeholder = ToyImages.placeholder
+
+    def __init__(self, model: MeteredModel) -> None:
+        self._model, self._inner = model, ToyImages()
+
+    def measure(self, image: Image) -> ImageTokens:
+        return self._inner.measure(image)
+
+    def prepare(self, image: Image) -> MeteredImage:
+        return self._model.prepared(self._inner.prepare(image), len(self.measure(image).token_ids))
+
+
+def toys(images: Images) -> Images:
+    """Returns the features as the toy made them."""
+    return {digest: one.inner for digest, one in images.items() if isinstance(one, MeteredImage)}
 
 
 class MeteredEngine:

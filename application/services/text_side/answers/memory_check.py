@@ -18,7 +18,7 @@ from domain.byte_size import format_bytes
 from domain.errors import MemoryBusy, PrefillMemoryExceeded
 from domain.memory.preflight import Demand, Preflight, Refusal
 from domain.models.model_card import ModelDescription
-from domain.prefix.prompt_content import EncodedPrompt
+from domain.prefix.prompt_content import AHEAD_CHUNKS, EncodedPrompt, most_pixels
 from domain.request.request import GenerationRequest
 from domain.request.sampling import StopRules
 
@@ -54,6 +54,7 @@ class MemoryCheck:
             is_scored=request.num_prompt_logprobs is not None,
             num_row=num_row,
             num_image=max((span.length for span in prompt.media), default=0),
+            num_pixels=most_pixels(prompt.media, AHEAD_CHUNKS * status.prefill_chunk),
         )
         least = _least(request.stop, max_new)
         pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
