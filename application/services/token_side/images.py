@@ -15,7 +15,7 @@ Compute thread only, but for the workers.
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from application.events import ImageSeen, ImagesMatched
@@ -30,6 +30,7 @@ from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.prefix.prompt_content import MediaSpan, most_pixels
 from domain.request.stream import TokenLogprob
+from domain.scheduling.step_values import SequenceView
 
 NUM_WORKERS = 2
 
@@ -188,17 +189,16 @@ class SequenceImages:
                 found[at - start] = None
         return tuple(found)
 
-    def whole(self, model: LoadedModel | None) -> tuple[tuple[int, int], ...]:
-        """Returns the images inside which no chunk may end, as [start, end)."""
-        if not self._media or model is None or not model.description.image_is_whole:
-            return ()
-        return tuple([(span.start, span.end) for span in self._media])
-
-    def unseen(self, position: int) -> tuple[int, int]:
-        """Returns the tokens of the largest image behind `position` of which there are no features, and of all such
-        images whose pixels are held at once."""
-        spans = [span for span in self._media if span.end > position and self._key(span) not in self._images]
-        return max((span.length for span in spans), default=0), most_pixels(spans, self._images.ahead_tokens)
+    def added_to(self, view: SequenceView, model: LoadedModel | None) -> SequenceView:
+        """Returns the planner's view of the sequence with its images."""
+        unseen = [span for span in self._media if span.end > view.num_computed and self._key(span) not in self._images]
+        is_whole = model is not None and model.description.image_is_whole
+        return replace(
+            view,
+            unseen=(max((span.length for span in unseen), default=0), most_pixels(unseen, self._images.ahead_tokens)),
+            whole=tuple([(span.start, span.end) for span in self._media]) if is_whole else (),
+            blocked_at=self._blocked_at(view.num_computed),
+        )
 
     def move_to(self, position: int, model: LoadedModel) -> None:
         """Begins to prepare the images that `position` comes near to, and gives back those before it."""
@@ -215,7 +215,7 @@ class SequenceImages:
             else:
                 self._preparing[span.digest] = self._begin(span, model)
 
-    def blocked_at(self, position: int) -> int | None:
+    def _blocked_at(self, position: int) -> int | None:
         """Returns where computing has to wait for an image; None where all are ready. One that failed or is late is
         not waited for: `look` raises its error."""
         for span in self._media:

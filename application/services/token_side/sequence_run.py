@@ -109,7 +109,7 @@ class SequenceRun:
         sequence = self.sequence
         cache = self.cache if sequence.phase is not Phase.DECODING else None
         rows = self._rows.batches if self._rows is not None else None
-        return SequenceView(
+        view = SequenceView(
             sequence.id,
             sequence.phase,
             sequence.position,
@@ -127,10 +127,8 @@ class SequenceRun:
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
             width=1 if self.drafts is None else self.drafts.width,
-            unseen=self.images.unseen(sequence.position),
-            whole=self.images.whole(self._model),
-            blocked_at=self.images.blocked_at(sequence.position),
         )
+        return view if cache is None or not self.submission.prompt.media else self.images.added_to(view, self._model)
 
     def usage(self) -> Usage:
         """Returns the token counts without those of drafts, which go out with the tokens."""

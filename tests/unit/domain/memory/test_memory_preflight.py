@@ -9,7 +9,7 @@ from adapters.mlx.runtime.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_L
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.preflight import Demand, Preflight
-from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
+from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, MemoryShape, StateCost, StepCost
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
@@ -44,9 +44,25 @@ shapes = st.builds(
     ),
     logit_bytes=st.integers(0, 500),
     sample_bytes=st.integers(0, 500),
+    image=st.builds(
+        ImageCost,
+        prepared_bytes=st.integers(0, 50),
+        feature_bytes=st.integers(0, 20),
+        tower=st.builds(
+            StepCost, base_bytes=st.integers(0, 9_000), token_bytes=st.integers(0, 50), pair_bytes=st.integers(0, 3)
+        ),
+    ),
 )
-demands = st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5)) | st.builds(
-    Demand, st.integers(1, 3_000), st.just(0), num_row=st.integers(1, 512)
+demands = st.one_of(
+    st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5)),
+    st.builds(Demand, st.integers(1, 3_000), st.just(0), num_row=st.integers(1, 512)),
+    st.builds(
+        Demand,
+        st.integers(1, 3_000),
+        st.integers(0, 3_000),
+        num_image=st.integers(0, 2_000),
+        num_pixels=st.integers(0, 3_000),
+    ),
 )
 
 
@@ -112,12 +128,17 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     shape: MemoryShape, num_prompt: int, num_new: int, data: st.DataObject
 ):
     """Alone, the guard's sums never ask for more, at any position."""
-    grid = 512
-    needed = Preflight(shape, 0, 0, grid).needed_bytes(Demand(num_prompt, num_new))
+    grid, largest = 512, data.draw(st.integers(0, num_prompt))
+    unseen = largest, min(num_prompt, largest + data.draw(st.integers(0, 2 * grid)))
+    is_whole = data.draw(st.booleans())
+    demanded = Demand(num_prompt, num_new, num_image=unseen[0], num_pixels=unseen[1])
+    needed = Preflight(shape, 0, 0, grid, image_is_whole=is_whole).needed_bytes(demanded)
     charge = charge_bytes(shape, num_prompt, num_new, grid)
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
+        if phase is not Phase.DECODING:
+            view = replace(view, unseen=unseen, whole=((0, largest),) if is_whole else ())
         demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
         return demand.waiting_bytes, demand.step_bytes
 
