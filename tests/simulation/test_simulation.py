@@ -12,7 +12,8 @@ from adapters.fake.model import FakeModel
 from application.ports.compute import DecodeStart
 from application.services.prefix.live_tier import LiveState
 from domain.prefix.hashing import BlockChain
-from domain.prefix.prompt_content import BlockGrid
+from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
+from domain.prefix.record import Namespace
 from tests.simulation.simulator import Simulation
 from tests.support.effort import scaled
 
@@ -52,6 +53,17 @@ def test_a_wrong_take_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         play_all(range(NUM_QUICK))
 
 
+def test_an_image_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: prompts are compared by the tokens that are fed."""
+
+    def careless(namespace: Namespace, block_size: int, prompt: EncodedPrompt) -> BlockChain:
+        return BlockChain(namespace, block_size, prompt.token_ids)
+
+    monkeypatch.setattr(BlockChain, "of", careless)
+    with pytest.raises(AssertionError, match=r"wrong token|more was reused"):
+        play_all(range(NUM_QUICK))
+
+
 def test_a_rejected_token_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a recurrent state keeps what a rejected draft did to it."""
     verify = FakeModel._verify
@@ -83,9 +95,10 @@ def test_a_seed_always_plays_the_same_run() -> None:
 
 def test_runs_have_the_lives_that_went_wrong_once() -> None:
     """Restored and left before computing; preempted while others wait for what they compute; drafts of each kind; rows
-    behind a prompt."""
-    counts = sum((played(seed) for seed in range(8)), Counter[str]())
+    behind a prompt; images, also one that cannot be prepared."""
+    counts = sum((played(seed) for seed in range(16)), Counter[str]())
     drafted = ("accepted ngram", "accepted mtp", "accepted prediction", "rejected")
     assert all(
-        counts[kind] for kind in ("left restored", "preempted", "rows", "followed", "tokens taken over", *drafted)
+        counts[kind]
+        for kind in ("left restored", "preempted", "rows", "followed", "tokens taken over", "broken images", *drafted)
     )

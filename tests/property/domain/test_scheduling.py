@@ -349,6 +349,41 @@ def test_a_short_rest_off_the_grid_is_computed_in_one_piece() -> None:
     assert next_prompt_chunk(30, 46, limits, stops=(32, 45)) == 32
 
 
+gaps_and_lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=6)
+
+
+@given(gaps_and_lengths, st.integers(0, 30), limits, st.lists(st.integers(1, 200), max_size=3))
+def test_no_chunk_ends_inside_an_image_that_must_not_be_cut(
+    drawn: list[tuple[int, int]], tail: int, limits: StepLimits, stops: list[int]
+) -> None:
+    whole, at = list[tuple[int, int]](), 0
+    for gap, length in drawn:
+        whole.append((at + gap, at + gap + length))
+        at += gap + length
+    num_prompt, start = max(at + tail, 1), 0
+    longest = max([limits.grid, *(last - first for first, last in whole)])
+    while start < num_prompt:
+        end = next_prompt_chunk(start, num_prompt, limits, sorted(stops), whole)
+        assert start < end <= start + longest
+        assert not any(first < end < last for first, last in whole)
+        plain = next_prompt_chunk(start, num_prompt, limits, sorted(stops))
+        assert end == plain or any(first < plain < last or first < plain - 1 < last for first, last in whole)
+        start = end
+
+
+def test_a_prompt_waits_for_its_image_and_gives_its_turn_to_others() -> None:
+    limits = StepLimits(8, 2 * GRID, GRID)
+    waiting = SequenceView(SequenceId(1), Phase.PREFILLING, 0, 60, blocked_at=20)
+    other = SequenceView(SequenceId(2), Phase.PREFILLING, 0, 100)
+    assert plan_step([waiting, other], limits).prefill == (PrefillChunk(SequenceId(1), 0, 16), PrefillChunk(2, 0, 16))
+    waiting = replace(waiting, num_computed=16)
+    plan = plan_step([waiting, other], limits)
+    assert plan.prefill == (PrefillChunk(SequenceId(2), 0, 16), PrefillChunk(SequenceId(2), 16, 32))
+    assert plan.num_waited == {2: 0}, "it waits for a worker, not for the others"
+    assert plan_step([waiting], limits).is_empty
+    assert plan_step([replace(waiting, blocked_at=32)], limits).prefill == (PrefillChunk(SequenceId(1), 16, 32),)
+
+
 def test_one_budget_serves_several_short_prompts() -> None:
     views = [SequenceView(SequenceId(index), Phase.PREFILLING, 0, 10) for index in range(5)]
     plan = plan_step(views, StepLimits(8, 32, GRID))
