@@ -121,7 +121,7 @@ class SnapshotKey:
     """A snapshot `num_partial` (0 to block_size - 1) tokens after the end of the block `block_hash`.
 
     `block_hash` is the namespace itself when the snapshot lies inside the first block. `digest`: SHA-256 over the
-    block hash and the partial block's token ids (uint32, little endian).
+    block hash, the partial block's key ids (uint32, little endian) and the digests of the images that they touch.
     """
 
     namespace: Namespace
@@ -140,8 +140,7 @@ RecordKey: TypeAlias = BlockKey | SnapshotKey
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored block or snapshot. `parent`: the preceding block, or the namespace itself. `key_ids`: this record's own
-    token ids.
+    """A stored block or snapshot. `parent`: the preceding block, or the namespace itself. `key_ids`: this record's own.
 
     `position`: tokens from the start of the prompt to the end of this record. `groups`: its state by state group.
     """

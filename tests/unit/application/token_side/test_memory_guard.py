@@ -5,20 +5,16 @@ from dataclasses import replace
 import pytest
 
 from adapters.fake.environment import FakeClock, FakeMemory
-from adapters.fake.leaves import Words
-from adapters.fake.vision import ToyWords
 from application.events import MemoryMeasured, PressureRelieved
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.token_side.event_batcher import EventBatcher
-from application.services.token_side.images import EngineImages
 from application.services.token_side.memory_guard import LASTING_STEPS, ROWS_SHARE, MemoryGuard
 from application.services.token_side.memory_readings import IDLE_STEPS, READ_EVERY_STEPS
-from domain.ids import ModelId, SequenceId
+from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
-from domain.memory.shape import ImageCost, MemoryShape, StateCost, StepCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.prefix.fingerprint import EVERYTHING
 from domain.prefix.record import HostPayload, Record, TensorSpec
 from domain.priority import Priority
@@ -108,79 +104,6 @@ def test_every_purpose_is_counted():
     assert ledger.state_bytes == 1_024 + 2_100  # what decodes grows in steps, and no further than its charge
     assert ledger.growth_bytes == 4_100 - 1_024
     assert ledger.transient_bytes > 2 * 512  # a chunk's growth and its copy, and what the layer works on
-
-
-SEEING = replace(
-    SHAPE, image=ImageCost(prepared_bytes=3, feature_bytes=2, tower=StepCost(base_bytes=50, token_bytes=7))
-)
-
-
-def test_a_step_counts_pixels_features_and_the_pass_of_the_tower():
-    """Of two prompts the pixels together; of the chunk's peak and the pass of the tower the larger one."""
-    bench = Bench(limits=None)
-    ahead, behind = view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.PREFILLING, 512, 4_000)
-
-    def transient(*views: SequenceView) -> int:
-        bench.guard.limits = bench.guard._readings._limits = LIMITS
-        bench.guard.budget(views, {view.id: SEEING for view in views})
-        return bench.guard.ledger.transient_bytes
-
-    without = transient(ahead, behind)
-    small, large = replace(ahead, unseen=(10, 40)), replace(ahead, unseen=(2_000, 2_000))
-    assert transient(small, behind) == without + 3 * 40 + 2 * (10 + CHUNK)
-    assert transient(small, replace(behind, unseen=(10, 60))) == without + 3 * 100 + 2 * (10 + CHUNK)
-    assert transient(large, behind) == CHUNK + 3 * 2_000 + 50 + 7 * 2_000 + 2 * (2_000 + CHUNK)
-
-
-def test_an_image_that_no_chunk_may_cut_is_a_chunk():
-    bench, whole = Bench(), replace(view(1, Phase.PREFILLING, 1_024, 9_000), whole=((1_024, 1_024 + 2_000),))
-    bench.budget(whole)
-    growth_and_copy, peak = 2 * 2_000, 2_000
-    assert bench.guard.ledger.transient_bytes == growth_and_copy + peak
-
-
-def test_a_sequence_with_an_image_waits_for_the_pass_of_the_tower_too():
-    bench = Bench()
-    queued = view(1, Phase.QUEUED, 0, 1_000)
-    room = [
-        bench.guard.budget((one,), {one.id: SEEING}).room_bytes or 0
-        for one in (queued, replace(queued, unseen=(2_000, 3_000)))
-    ]
-    chunk = CHUNK - 100  # beyond the charge, which has the answer of 100 tokens
-    assert room[0] - room[1] == 3 * 3_000 + (50 + 7 * 2_000 + 2 * (2_000 + CHUNK)) - chunk
-
-
-class KeptFeatures(EngineImages):
-    """Features of 1,000 bytes each that no sequence uses."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(LiveTier().memory, EventBatcher(FakeClock()), 1_000)
-        for at in range(number):
-            key = (ModelId("toy"), "", bytes((at,)))
-            self.add(key, ToyWords(Words("Q", range(125))), may_stay=True)
-            self.give_back(key)
-
-
-def test_features_are_counted_and_dropped_before_anything_else_that_is_kept():
-    bench = Bench(hot_bytes=20_000)
-    bench.guard.images = KeptFeatures(8)
-    bench.load(60_000)
-    bench.hot.put([sized_record(1, 10_000)])
-    bench.budget(view(1, Phase.DECODING, 5_000, 5_000))
-    assert (bench.guard.ledger.feature_bytes, bench.actions()) == (8_000, [])
-    bench.budget(view(1, Phase.DECODING, 5_000, 5_000), view(2, Phase.DECODING, 8_000, 8_000))
-    assert bench.guard.images.kept_bytes < 8_000
-    assert "drop_features" in bench.actions()
-    assert bench.hot.usage().used_bytes > 10_000
-
-
-def test_features_make_room_for_a_model():
-    bench = Bench()
-    bench.guard.images = KeptFeatures(30)
-    bench.load(60_000)
-    bench.budget(view(1, Phase.DECODING, 1_000, 1_000))
-    assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 25_000), Lease)
-    assert bench.guard.images.kept_bytes < 30_000
 
 
 def test_rows_take_a_part_of_the_memory_and_count_as_promised_until_they_are_computed():
