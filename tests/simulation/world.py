@@ -126,7 +126,12 @@ class CheckedTiers(PrefixTiers):
     is_store_truthful = True
     num_checked = 0
 
-    def match(
+    def __init__(self, hot: HotTier, store: StoreTier, live: LiveTier, *, hashing: HeldLane) -> None:
+        super().__init__(hot, store, live, hashing=hashing)
+        self._match = self.indexes.match
+        self.indexes.match = self._checked_match  # type: ignore[method-assign]
+
+    def _checked_match(
         self,
         epoch: Epoch,
         chain: BlockChain,
@@ -134,7 +139,7 @@ class CheckedTiers(PrefixTiers):
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
     ) -> PrefixMatch:
-        found = super().match(epoch, chain, rules, absent, place)
+        found = self._match(epoch, chain, rules, absent, place)
         if place == ANYWHERE and not absent and not epoch.is_over:
             records = hot_records(self.hot, chain.namespace)
             if self.store.writer is not None:
