@@ -57,8 +57,8 @@ class _Features:
 
 class EngineImages:
     """The images of an engine. `kept_bytes`: features that no sequence uses. `ahead_tokens`: how near the computed part
-    of a prompt is to an image when that is prepared. `num_cleared`: how often the
-    prefix cache was cleared. `wake`: called by workers when an image is prepared."""
+    of a prompt is to an image when that is prepared. `num_cleared`: how often the prefix cache was cleared. `wake`:
+    called by workers when an image is prepared."""
 
     def __init__(
         self,
