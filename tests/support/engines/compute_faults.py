@@ -17,6 +17,7 @@ Y = TypeVar("Y")
 ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "close_engine")
 MODEL_OPERATIONS = (
     "description",
+    "image_processor",
     "open",
     "place",
     "look",
@@ -105,12 +106,10 @@ class _FaultyModel:
         self._faults = faults
 
     def __getattr__(self, operation: str) -> Any:
-        if operation == "image_processor":
-            return self.inner.image_processor
         if operation not in MODEL_OPERATIONS:
             raise AttributeError(operation)
-        if operation == "description":
-            return self._faults.around(operation, lambda: self.inner.description)
+        if operation in ("description", "image_processor"):
+            return self._faults.around(operation, lambda: getattr(self.inner, operation))
         work = getattr(self.inner, operation)
 
         def attempt(*given: Any, **named: Any) -> Any:
