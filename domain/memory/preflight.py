@@ -73,7 +73,8 @@ class Preflight:
         prefill = shape.state_bytes(start, chunk) + shape.state_bytes(chunk)
         prefill += shape.peak_bytes(chunk, start, **logits) + shape.feature_bytes(num_image, chunk)
         prefill = max(prefill, shape.state_bytes(start, chunk) + shape.tower_bytes(num_image, chunk))
-        prefill += shape.pixel_bytes(min(demand.num_pixels, start))
+        # Beside them are the pixels of those to come, and the features of one that began before the chunk.
+        prefill += shape.pixel_bytes(min(demand.num_pixels, start)) + shape.feature_bytes(num_image, 0)
         if width:
             rows = shape.rows_bytes(1, start, width) + shape.pass_bytes(1, start, width)
             return max(prefill, shape.state_bytes(start, chunk) + rows)

@@ -100,8 +100,8 @@ class MemoryShape:
     image: ImageCost = ImageCost()
 
     def feature_bytes(self, num_image: int, chunk: int) -> int:
-        """Returns the bytes of the features that a chunk of a prompt uses whose largest image has `num_image` tokens:
-        as many as the chunk has, and the rest of an image that begins before or ends behind it."""
+        """Returns the bytes of the features that a chunk uses of images of at most `num_image` tokens that begin in it:
+        as many as it has tokens, and the rest of the last."""
         return self.image.feature_bytes * (num_image + chunk) if num_image else 0
 
     def tower_bytes(self, num_image: int, chunk: int) -> int:

@@ -50,7 +50,8 @@ class SequenceView:
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
     `rows`: the batches behind the prompt of a pooled request, which never decodes; `num_prompt` and `num_computed`
     include them. `unseen`: of the images that the model's tower has yet to pass over, the tokens of the largest, and of
-    all whose pixels are held at once. `whole`: the images inside which no chunk may end, as [start, end).
+    all whose pixels will be held at once and are not held yet. `whole`: the images inside which no chunk may end, as
+    [start, end).
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that

@@ -193,9 +193,11 @@ class SequenceImages:
         """Returns the planner's view of the sequence with its images."""
         unseen = [span for span in self._media if span.end > view.num_computed and self._key(span) not in self._images]
         is_whole = model is not None and model.description.image_is_whole
+        num_leased = sum(one.span.length for one in self._preparing.values())
+        num_pixels = max(0, most_pixels(unseen, self._images.ahead_tokens) - num_leased)
         return replace(
             view,
-            unseen=(max((span.length for span in unseen), default=0), most_pixels(unseen, self._images.ahead_tokens)),
+            unseen=(max((span.length for span in unseen), default=0), num_pixels),
             whole=tuple([(span.start, span.end) for span in self._media]) if is_whole else (),
             blocked_at=self._blocked_at(view.num_computed),
         )

@@ -1,7 +1,7 @@
 """The memory check of prompts with images: what they take besides their tokens is refused with its numbers."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -50,7 +50,7 @@ class Alone:
 
 def check(parts: Parts, total_bytes: int, other_bytes: int = 0) -> int:
     alone: Any = Alone(total_bytes, other_bytes)
-    memory = MemoryCheck(alone, cast(Any, alone))
+    memory = MemoryCheck(alone, alone)
     return asyncio.run(memory.answer_length(REQUEST, prompt_of(parts), MODEL, 4))
 
 
@@ -71,7 +71,8 @@ def test_an_image_takes_pixels_features_and_a_pass_of_the_tower() -> None:
     image, num_tokens, word = toy_image(12, 12, "cat"), 156, 8
     text = "x" * num_tokens
     beyond = needed((image, "what?")) - needed((text, "what?"))
-    assert beyond == word * num_tokens + word * (num_tokens + num_tokens + CHUNK) - word * 2 * CHUNK
+    pixels, tower, features = word * num_tokens, word * num_tokens, word * (2 * num_tokens + CHUNK)
+    assert beyond == pixels + tower + features - word * 2 * CHUNK, "the copy of a chunk's state comes after the pass"
     many = needed((image, image, image, "what?")) - needed((text, text, text, "what?"))
     assert many - beyond == word * 2 * CHUNK, "pixels of two more chunks, whatever else the prompt holds"
 

@@ -295,11 +295,15 @@ def test_an_image_whose_features_are_kept_is_not_prepared() -> None:
 def test_the_pixels_and_features_in_use_are_counted_until_the_image_is_passed() -> None:
     bench = Bench()
     bench.ask("a", ("x" * 40, CAT, "y" * 60))
+    (run,) = bench.loop._runs.values()
+    assert run.view().unseen == (45, 45)
     bench.step(2)
     memory = bench.cache.memory
     assert memory.held_bytes(Purpose.IMAGES) == 45 * WORD_BYTES
+    assert run.view().unseen == (45, 0), "the pixels have a lease by now"
     bench.lane.run()
     bench.step()
+    assert run.view().unseen == (0, 0)
     assert memory.held_bytes(Purpose.IMAGES) == NUM_WORDS * WORD_BYTES
     bench.finish()
     assert bench.loop.images.kept_bytes == NUM_WORDS * WORD_BYTES

@@ -130,7 +130,7 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     """Alone, the guard's sums never ask for more, at any position."""
     grid, largest = 512, data.draw(st.integers(0, num_prompt))
     unseen = largest, min(num_prompt, largest + data.draw(st.integers(0, 2 * grid)))
-    is_whole = data.draw(st.booleans())
+    num_leased, is_whole = 0, data.draw(st.booleans())
     demanded = Demand(num_prompt, num_new, num_image=unseen[0], num_pixels=unseen[1])
     needed = Preflight(shape, 0, 0, grid, image_is_whole=is_whole).needed_bytes(demanded)
     charge = charge_bytes(shape, num_prompt, num_new, grid)
@@ -138,13 +138,14 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
         if phase is not Phase.DECODING:
-            view = replace(view, unseen=unseen, whole=((0, largest),) if is_whole else ())
+            view = replace(view, unseen=(unseen[0], unseen[1] - num_leased), whole=((0, largest),) if is_whole else ())
         demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
         return demand.waiting_bytes, demand.step_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
-    position = data.draw(st.integers(0, num_prompt - 1))
-    assert shape.state_bytes(position) + alone(Phase.PREFILLING, position)[1] <= needed
+    position, num_leased = data.draw(st.integers(0, num_prompt - 1)), data.draw(st.integers(0, unseen[1]))
+    held = shape.state_bytes(position) + shape.pixel_bytes(num_leased) + largest * shape.image.feature_bytes
+    assert held + alone(Phase.PREFILLING, position)[1] <= needed
     position = data.draw(st.integers(num_prompt, num_prompt + num_new - 1))
     assert shape.state_bytes(position) + alone(Phase.DECODING, position)[1] <= needed
 
