@@ -25,6 +25,7 @@ from application.ports.tokenizer import (
     TemplateFeatures,
     Tokenizer,
 )
+from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
@@ -120,7 +121,9 @@ class FakeTokenizer:
         )
         return EncodedPairs(prefix, tuple(rows), suffix)
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
+    def render(
+        self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
+    ) -> EncodedPrompt:
         if not self._has_chat_template:
             raise TemplateFailed("this model has no chat template", param="messages")
         prompt = replace(prompt, messages=tuple(late_system_as_user(prompt.messages)))
@@ -131,8 +134,11 @@ class FakeTokenizer:
         else:
             opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
             token_ids = (*rendered, START_ID, *opening.encode())
-        _check_count(token_ids, max_tokens)
-        return EncodedPrompt.of_text(token_ids, self._fork_points(prompt, turns, token_ids))
+        encoded = EncodedPrompt.of_text(token_ids, self._fork_points(prompt, turns, token_ids))
+        if images is not None:
+            encoded = images.put_into(encoded, PAD_ID, prompt.images)
+        _check_count(encoded.token_ids, max_tokens)
+        return encoded
 
     def decode(self, token_ids: Sequence[int]) -> str:
         text: list[str] = []
@@ -196,7 +202,7 @@ class FakeTokenizer:
                 json.dumps({"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)})
                 for tool in tools
             )
-            turns.append(_turn("tools", listing))
+            turns.append(_turn("tools", _bytes(listing)))
         last_user = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=-1)
         for at, message in enumerate(messages):
             turns.append(_turn(message.role.value, _body(message, keeps_reasoning=at > last_user)))
@@ -225,17 +231,23 @@ class FakeTokenizer:
         return tuple(ForkPoint(position, found[position]) for position in sorted(found))
 
 
-def _turn(role: str, body: str) -> tuple[int, ...]:
-    return (START_ID, *f"{role}\n{body}".encode("utf-8", errors="replace"), *_TURN_END)
+def _turn(role: str, body: Sequence[int]) -> tuple[int, ...]:
+    return (START_ID, *_bytes(f"{role}\n"), *body, *_TURN_END)
 
 
-def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:
-    parts: list[str] = []
+def _body(message: ChatMessage, *, keeps_reasoning: bool) -> list[int]:
+    body: list[int] = []
     if message.reasoning and keeps_reasoning:
-        parts.append(f"<think>\n{message.reasoning}\n</think>\n")
-    parts.append(message.content_for_model)
-    parts += [f"\n<call>{call.name} {call.arguments}</call>" for call in message.tool_calls]
-    return "".join(parts)
+        body += _bytes(f"<think>\n{message.reasoning}\n</think>\n")
+    for piece in message.for_model.pieces:
+        body += _bytes(piece) if isinstance(piece, str) else (PAD_ID,)
+    for call in message.tool_calls:
+        body += _bytes(f"\n<call>{call.name} {call.arguments}</call>")
+    return body
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
 
 
 def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, strings_of
 from adapters.tokenizers.jinja_template import RenderingTooLong
+from adapters.tokenizers.template_images import ImageForm, find_image_form
 from adapters.tokenizers.template_messages import (
     REASONING_FIELDS,
     Adjustments,
@@ -77,11 +78,13 @@ MAX_REPEATED_CHARS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The common setting of all renderings of one prompt. `marks`: None if no string of it spells a control token."""
+    """The common setting of all renderings of one prompt. `marks`: None if no string of it spells a control token.
+    `images`: None without images."""
 
     prompt: ChatPrompt
     max_chars: int | None
     marks: ContentMarks | None
+    images: ImageForm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class ChatTemplate:
         self._source = source
         self._reserved = RESERVED_KWARGS.union(reserved)
         self._controls: ControlTokens | None = None
+        self._image_forms: dict[str, ImageForm | None] = {}
         traits = TemplateTraits("developer" in source)
         late_system = _places(apply, traits, _LATE_SYSTEM)
         self._traits = replace(
@@ -131,17 +135,18 @@ class ChatTemplate:
         self._controls = controls
         return controls.written_for_text(self._source)
 
-    def render(self, prompt: ChatPrompt, max_chars: int | None = None) -> RenderedChat:
-        """Render with the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed,
-        naming the message or argument that was refused, and RenderingTooLong beyond `max_chars`."""
+    def render(self, prompt: ChatPrompt, max_chars: int | None = None, placeholder: str = "") -> RenderedChat:
+        """Render with the generation prompt, or up to the end of the content that is continued. `placeholder`: the text
+        of the token that stands for an image; empty without images. Raises TemplateFailed, naming the message or
+        argument that was refused, and RenderingTooLong beyond `max_chars`."""
         self._check_kwargs(prompt)
-        controls = self._controls
+        controls, images = self._controls, self._image_form(placeholder) if placeholder else None
         marks = ContentMarks(controls) if controls is not None and controls.are_in(prompt) else None
         if not prompt.continues:
-            return self._rendered(_Setting(prompt, max_chars, marks))
+            return self._rendered(_Setting(prompt, max_chars, marks, images))
         *earlier, last = prompt.messages
         ended = replace(prompt, messages=(*earlier, replace(last, content=last.content + _END_MARK)))
-        rendered = self._rendered(_Setting(ended, max_chars, marks))
+        rendered = self._rendered(_Setting(ended, max_chars, marks, images))
         text, found, _ = rendered.text.rpartition(_END_MARK)
         if not found:
             raise TemplateFailed(
@@ -149,6 +154,17 @@ class ChatTemplate:
                 param=f"messages[{len(earlier)}]",
             )
         return replace(rendered, text=text)
+
+    def _image_form(self, placeholder: str) -> ImageForm:
+        if placeholder not in self._image_forms:
+            self._image_forms[placeholder] = find_image_form(self._apply, placeholder)
+        if (form := self._image_forms[placeholder]) is None:
+            raise TemplateFailed(
+                "the model's chat template shows no images: it neither takes image parts nor writes content as it is;"
+                " leave them out, or add a chat_template.jinja that shows them to the model's folder",
+                param="messages",
+            )
+        return form
 
     def _rendered(self, setting: _Setting) -> RenderedChat:
         prompt, refusal = setting.prompt, None
@@ -170,17 +186,20 @@ class ChatTemplate:
 
     def _text_of(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         text = self._applied(setting, messages, adjustments)
+        if setting.images is not None:
+            text = setting.images.rendered(text)
         if not has_stand_in(text):  # no other text can contain the name
             return text
         text = without_stand_ins(text)
         if not has_stand_in(text):
             return text
         self._traits = replace(self._traits, reads_arguments=True)
-        return self._applied(setting, messages, adjustments)
+        return self._text_of(setting, messages, adjustments)
 
     def _applied(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         prompt, marks = setting.prompt, setting.marks
-        shaped, tools = messages_for_template(messages, self._traits, adjustments), tools_for_template(prompt.tools)
+        shaped = messages_for_template(messages, self._traits, adjustments, setting.images)
+        tools = tools_for_template(prompt.tools)
         arguments: Mapping[str, Any] = prompt.template_kwargs
         if marks is not None:
             shaped = [marks.of_message(message) for message in shaped]
@@ -204,7 +223,7 @@ class ChatTemplate:
         setting = rendered.setting
         messages = setting.prompt.messages
         unmarked = str if rendered.controls is None else rendered.controls.unmarked
-        last = next((text for message in reversed(messages) if (text := message.content.strip())), "")
+        last = next((text for message in reversed(messages) if (text := _last_text(message))), "")
         if _holds(unmarked(rendered.text), last):
             return rendered
         adjustments = replace(rendered.adjustments, text_parts=True)
@@ -259,6 +278,11 @@ class ChatTemplate:
                 f" most {min(MAX_ARGUMENT_CHARS, MAX_REPEATED_CHARS // max(1, len(prompt.messages)))} are allowed",
                 param="chat_template_kwargs",
             )
+
+
+def _last_text(message: ChatMessage) -> str:
+    """Returns the text of a message after its last image; empty if that is white space."""
+    return message.content[message.images[-1].at if message.images else 0 :].strip()
 
 
 def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> list[int]:

@@ -7,7 +7,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
     MORE_SAID    the same messages with more behind them, or in the last question: what a client asks that got no
                  answer, or one that it does not keep
     SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
-                 an agent puts before it: messages of its own, or tagged text at the beginning of the question's
+                 an agent puts before it: messages of its own, or tagged text at the beginning of the question's; or
+                 behind its images
     TURN         the same messages up to one of the last user turns, and another one there
 
 A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share.
@@ -109,11 +110,13 @@ def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterat
     answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
     asked = [at for at in range(num_system, answered) if messages[at].role is Role.USER]
     for at in sorted({*asked[:1], *asked[-1:]}):
-        content = messages[at].content
+        content, images = messages[at].content, messages[at].images
         last = max((tag.end() for tag in _CLOSING_TAG.finditer(content)), default=0)
         for start in sorted({_end_of_tagged(content), last}):
             if start or at > num_system:
                 yield *messages[:at], _other_than(messages[at], start)
+        if images:
+            yield *messages[:at], replace(_other_than(messages[at], images[-1].at), images=images)
 
 
 def _end_of_tagged(content: str) -> int:
@@ -132,7 +135,8 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
     """Returns a user message that differs from this one at its first visible character from `start` on."""
     opening = message.content[start:].strip()[:1].casefold()
     probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
-    return ChatMessage(Role.USER, message.content[:start] + probe)
+    images = tuple(placed for placed in message.images if placed.at < start)
+    return ChatMessage(Role.USER, message.content[:start] + probe, images=images)
 
 
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:

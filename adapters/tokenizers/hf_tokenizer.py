@@ -17,6 +17,7 @@ from application.ports.tokenizer import (
     PromptTooLong,
     TemplateFeatures,
 )
+from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
@@ -118,21 +119,44 @@ class HfTokenizer:
         rows = tuple(self._encode_text(document_text(document), salt=salt) for document in documents)
         return EncodedPairs(self._encode_raw(PREFIX).followed_by(head), rows, self._encode_raw(SUFFIX))
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
+    def render(
+        self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
+    ) -> EncodedPrompt:
         if self._template is None:
             raise TemplateFailed(
                 "this model has no chat template: use /v1/completions, or add a chat_template.jinja to its folder",
                 param="messages",
             )
         reach = self._codec.reach or _CHARS_PER_TOKEN
+        placeholder = images.placeholder if images is not None else ""
         try:
-            rendered = self._template.render(prompt, None if max_tokens is None else max_tokens * reach)
+            rendered = self._template.render(prompt, None if max_tokens is None else max_tokens * reach, placeholder)
         except RenderingTooLong as error:
             raise PromptTooLong(error.num_chars // reach + 1, is_exact=False) from None
         encode = partial((rendered.controls or self._codec).encode, owner=salt)
         encoded = encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, encode, rendered, encoded)
-        return EncodedPrompt.of_text(encoded.ids, fork_points)
+        found = EncodedPrompt.of_text(encoded.ids, fork_points)
+        return found if images is None else self._with_images(found, images, prompt, max_tokens)
+
+    def _with_images(
+        self, encoded: EncodedPrompt, rows: ImageRows, prompt: ChatPrompt, max_tokens: int | None
+    ) -> EncodedPrompt:
+        images, id = prompt.images, self._codec.added_tokens.get(rows.placeholder)
+        try:
+            if id is None:
+                raise ValueError(f"{rows.placeholder} is none of its added tokens")
+            found = rows.put_into(encoded, id, images)
+        except ValueError as error:
+            field = images[0].field or "messages"
+            raise TemplateFailed(
+                f"{field}: the model's chat template does not show each of {len(images)} images once ({error}); leave"
+                f" out those in roles other than user, and texts that spell {rows.placeholder}",
+                param=field,
+            ) from None
+        if max_tokens is not None and len(found.token_ids) > max_tokens:
+            raise PromptTooLong(len(found.token_ids))
+        return found
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=False)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adapters.tokenizers.template_images import ImageForm
 from domain.request.chat import (
     SYSTEM_ROLES,
     ChatMessage,
@@ -73,9 +74,13 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None
 
 
 def messages_for_template(
-    messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments
+    messages: Sequence[ChatMessage],
+    traits: TemplateTraits,
+    adjustments: Adjustments,
+    images: ImageForm | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns messages as dictionaries. `developer` becomes `system` for a template that does not know it."""
+    """Returns messages as dictionaries. `developer` becomes `system` for a template that does not know it. `images`:
+    None for messages without any."""
     if not traits.knows_developer:
         messages = [
             replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message for message in messages
@@ -88,7 +93,10 @@ def messages_for_template(
     if adjustments.merged:
         messages = merged(messages)
     called = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [_message(message, _name(message, called), traits, adjustments) for message in messages]
+    return [
+        _message(message, _content(message.for_model, adjustments, images), _name(message, called), traits, adjustments)
+        for message in messages
+    ]
 
 
 def has_stand_in(rendered: str) -> bool:
@@ -128,9 +136,12 @@ def _merge(first: Role, second: Role) -> bool:
 
 
 def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    before = f"{first.content}\n\n" if first.content and second.content else first.content
+    joined = second.framed(before)
     return replace(
         first,
-        content="\n\n".join(text for text in (first.content, second.content) if text),
+        content=joined.content,
+        images=first.images + joined.images,
         name=first.name if first.name == second.name else None,
         reasoning="\n\n".join(text for text in (first.reasoning, second.reasoning) if text) or None,
         tool_calls=first.tool_calls + second.tool_calls,
@@ -141,12 +152,16 @@ def _name(message: ChatMessage, called: Mapping[str, str]) -> str | None:
     return message.name or called.get(message.tool_call_id or "")
 
 
+def _content(message: ChatMessage, adjustments: Adjustments, images: ImageForm | None) -> Any:
+    content = images.content_of(message) if images is not None and message.images else message.content
+    if adjustments.text_parts and isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content
+
+
 def _message(
-    message: ChatMessage, name: str | None, traits: TemplateTraits, adjustments: Adjustments
+    message: ChatMessage, content: Any, name: str | None, traits: TemplateTraits, adjustments: Adjustments
 ) -> dict[str, Any]:
-    content: Any = message.content_for_model
-    if adjustments.text_parts:
-        content = [{"type": "text", "text": content}]
     shaped: dict[str, Any] = {"role": message.role.value, "content": content}
     if name is not None:
         shaped["name"] = name

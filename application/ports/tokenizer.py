@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from application.ports.vision import ImageRows
 from domain.id_row import IdRow
 from domain.models.model_card import ModelSource, Vocabulary
 from domain.output.family import WrittenCalls
@@ -122,11 +123,15 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
+    def render(
+        self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
+    ) -> EncodedPrompt:
         """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
-        prompt continues it. Text of clients is encoded as text, also where it spells a control token, but for the
-        tags of reasoning in an assistant's content (`note` says where that fails). `salt` as in `encode`. Raises
-        TemplateFailed, naming the message or argument, and PromptTooLong as `encode` does."""
+        prompt continues it. `images`: the tokens of all images in it; None for a prompt without images. Text of clients
+        is encoded as text, also where it spells a control token or an image's placeholder, but for the tags of
+        reasoning in an assistant's content (`note` says where that fails). `salt` as in `encode`. Raises
+        TemplateFailed, naming the message or argument, also where the template shows no images, and PromptTooLong as
+        `encode` does."""
         ...
 
     @property

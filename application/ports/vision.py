@@ -7,13 +7,13 @@ Both sides have an ImageProcessor of the same model, made from the same files. T
 pixels never do.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from domain.id_row import IdRow
 from domain.models.model_card import ModelSource
-from domain.prefix.prompt_content import MediaSpan
+from domain.prefix.prompt_content import EncodedPrompt, MediaSpan
 from domain.request.media import Image
 
 
@@ -60,6 +60,23 @@ class ImageRows:
 
     placeholder: str
     tokens: Mapping[bytes, ImageTokens]
+
+    def put_into(self, prompt: EncodedPrompt, placeholder_id: int, images: Sequence[Image]) -> EncodedPrompt:
+        """Returns the prompt with the tokens of each image in place of its placeholder, in order. Raises ValueError if
+        the prompt has another number of placeholders."""
+        places = [at for at, id in enumerate(prompt.token_ids) if id == placeholder_id]
+        rows, spans, forks, start, num_added = list[IdRow](), list[MediaSpan](), list(prompt.fork_points), 0, 0
+        for number, (place, image) in enumerate(zip(places, images, strict=True), 1):
+            tokens = self.tokens[image.digest]
+            rows += [prompt.token_ids[start:place], tokens.token_ids]
+            spans.append(tokens.placed(place + num_added, number))
+            num_more, start = len(tokens.token_ids) - 1, place + 1
+            forks = [
+                replace(fork, position=fork.position + num_more) if fork.position - num_added > place else fork
+                for fork in forks
+            ]
+            num_added += num_more
+        return EncodedPrompt(IdRow.joined((*rows, prompt.token_ids[start:])), tuple(forks), tuple(spans))
 
 
 class PreparedImage(Protocol):

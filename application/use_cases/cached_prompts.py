@@ -73,7 +73,7 @@ class CachedPrompts:
         with self._requests.prepare(request, self._clock.now_ns()) as preparation:
             async with self._pool.leased(request.model) as served:
                 preparation.has_model = True
-                prompt = await self._encoder.encode(request, served.tokenizer, served.description)
+                prompt = (await self._encoder.encode(request, served)).prompt
                 check_fit(request, prompt, served.tokenizer, served.description)
                 found = await self._engine.cache.explain(served.source.id, prompt, request.cache_salt)
                 if request.num_prompt_logprobs is not None:

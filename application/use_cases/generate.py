@@ -79,7 +79,8 @@ class Generate:
         """Encodes, checks and submits a prompt."""
         served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
-        prompt = await self._encoder.encode(request, served.tokenizer, served.description)
+        encoded = await self._encoder.encode(request, served)
+        prompt = encoded.prompt
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
         _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
@@ -105,6 +106,7 @@ class Generate:
             priority=request.priority,
             speculates=request.speculates,
             predicted_ids=predicted_ids,
+            images=encoded.images,
         )
         choices = [self._choice(request, number, served, prompt.token_ids) for number in range(request.num_choices)]
         self._intake.submit(request, submission, answer, choices)

@@ -63,7 +63,7 @@ class Tokenize:
             return await self._encoder.decode(ids, served.tokenizer, served.description)
 
     async def _ids(self, request: GenerationRequest, served: ServedModel) -> IdRow:
-        return (await self._encoder.encode(request, served.tokenizer, served.description)).token_ids
+        return (await self._encoder.encode(request, served)).prompt.token_ids
 
 
 def _without_specials(ids: IdRow, tokenizer: Tokenizer) -> IdRow:

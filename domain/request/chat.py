@@ -6,12 +6,12 @@ prefix that was computed at the first call. `with_generated` puts the generated 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from domain.request.media import PlacedImage
+from domain.request.media import Image, PlacedImage
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value. Treated as immutable once it is inside a domain value."""
@@ -48,7 +48,7 @@ _ERROR_CHARS = max(map(len, _ERROR_OPENINGS))
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message. `content` is plain text: dialects flatten text parts and refuse other media before this point.
+    """One message. `content` is plain text: dialects flatten text parts.
 
     `images`: ascending by their place in `content`. `is_error`: this result of a tool reports that the call failed.
     """
@@ -63,11 +63,60 @@ class ChatMessage:
     images: tuple[PlacedImage, ...] = ()
 
     @property
-    def content_for_model(self) -> str:
-        """The content, with the failure of a tool call spelled out where the content does not mention it."""
+    def for_model(self) -> "ChatMessage":
+        """The message, with the failure of a tool call spelled out where the content does not mention it."""
         if not self.is_error or self.content.lstrip()[:_ERROR_CHARS].lower().startswith(_ERROR_OPENINGS):
-            return self.content
-        return f"Error: {self.content}"
+            return self
+        return self.framed("Error: ")
+
+    @property
+    def pieces(self) -> Iterator[str | Image]:
+        """The content's text and images in order, without empty texts."""
+        start = 0
+        for placed in self.images:
+            if text := self.content[start : placed.at]:
+                yield text
+            yield placed.image
+            start = placed.at
+        if text := self.content[start:]:
+            yield text
+
+    def framed(self, before: str, after: str = "") -> "ChatMessage":
+        """Returns the message with text around its content."""
+        images = tuple(PlacedImage(placed.at + len(before), placed.image) for placed in self.images)
+        return replace(self, content=f"{before}{self.content}{after}", images=images)
+
+    def with_images(self, instead: Sequence[Image | str]) -> "ChatMessage":
+        """Returns the message with something else in place of each image: another one, or a note in a line of its
+        own."""
+        if not self.images:
+            return self
+        content, images, is_note, others = "", list[PlacedImage](), False, iter(instead)
+        for piece in self.pieces:
+            new = next(others) if isinstance(piece, Image) else piece
+            if isinstance(new, Image):
+                images.append(PlacedImage(len(content), new))
+                is_note = False
+                continue
+            was_note, is_note = is_note, isinstance(piece, Image)
+            if content and (was_note or is_note) and not (content.endswith("\n") or new.startswith("\n")):
+                content += "\n"
+            content += new
+        return replace(self, content=content, images=tuple(images))
+
+
+def content_of(pieces: Iterable[str | Image], between: str = "") -> tuple[str, tuple[PlacedImage, ...]]:
+    """Returns the content of a message's pieces, with `between` neighbouring texts, and its images. Empty texts are
+    left out."""
+    content, images, follows_text = "", list[PlacedImage](), False
+    for piece in pieces:
+        if isinstance(piece, Image):
+            images.append(PlacedImage(len(content), piece))
+            follows_text = False
+        elif piece:
+            content += between + piece if follows_text else piece
+            follows_text = True
+    return content, tuple(images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +152,7 @@ def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """
     lead = num_leading_system(messages)
     return [
-        replace(message, role=Role.USER, content=f"<system-reminder>\n{message.content}\n</system-reminder>", name=None)
+        replace(message.framed("<system-reminder>\n", "\n</system-reminder>"), role=Role.USER, name=None)
         if at > lead and message.role in SYSTEM_ROLES
         else message
         for at, message in enumerate(messages)

@@ -9,6 +9,12 @@ from dataclasses import field as attribute
 from enum import Enum
 from hashlib import sha256
 
+MAX_IMAGES = 256
+"""The most images of one request."""
+
+MAX_IMAGE_BYTES = 20 << 20
+"""The most bytes of one image file."""
+
 
 class Detail(Enum):
     """The resolution at which a client wants an image to be seen; a model may have one resolution only."""
@@ -21,11 +27,12 @@ class Detail(Enum):
 @dataclass(frozen=True, slots=True)
 class Image:
     """An encoded image file. `field`: the client's name for it, such as `messages[2].content[1]`, for errors; it is no
-    part of the image's identity."""
+    part of the image's identity. `url`: where `data`, empty until then, is to be fetched; empty afterwards."""
 
     data: bytes = attribute(repr=False)
     detail: Detail = Detail.AUTO
     field: str = attribute(default="", compare=False)
+    url: str = ""
     _digest: bytes = attribute(default=b"", compare=False, repr=False)
 
     @property
@@ -42,3 +49,8 @@ class PlacedImage:
 
     at: int
     image: Image
+
+
+def left_out(what: str, why: str = "this model reads text only") -> str:
+    """Returns the text that a model reads instead of media. `what`: singular, as "image"."""
+    return f"[{what} left out: {why}]"

@@ -14,6 +14,7 @@ from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, ChatMessage, Json, Role, ToolChoice, ToolSpec
 from domain.request.grammar import Grammar
+from domain.request.media import MAX_IMAGES, Image
 from domain.request.pooling import PooledPrompt
 from domain.request.reasoning_budget import ReasoningLimit
 from domain.request.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
@@ -50,6 +51,16 @@ class ChatPrompt:
                 )
         if self.tool_choice.mode is CallMode.REQUIRED and not offered:
             raise InvalidRequest("tool_choice requires a call, but tools is empty", param="tool_choice")
+        if (num_images := len(self.images)) > MAX_IMAGES:
+            raise InvalidRequest(
+                f"messages hold {num_images} images, at most {MAX_IMAGES} are allowed: leave out the oldest",
+                param="messages",
+            )
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """All images, in order."""
+        return tuple(placed.image for message in self.messages for placed in message.images)
 
     @property
     def callable_tools(self) -> tuple[ToolSpec, ...]:

@@ -17,6 +17,7 @@ from adapters.system.machine import SystemMemory
 from application.ports.compute import ComputeEngine, MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
+from application.ports.vision import ImageProcessorLoader
 from application.services.faults import described
 from application.services.prefix.store_tier import Upload
 from application.services.text_side.models.model_finder import accept_any_model
@@ -50,7 +51,7 @@ class Backend:
     readers or (`uploads_on_compute_thread`) between steps; None where it is not needed. `memory`: the probe of the
     device's memory; `host_memory`: of the host's where that is another one. `check`: checks a model before others are
     unloaded for it. `plan`: estimates a model before it is loaded. `stuck_after_s`: longer than any step of the device
-    takes.
+    takes. `images`: the image processors of the text side; None where no model sees.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -65,6 +66,7 @@ class Backend:
     stuck_after_s: float = STUCK_AFTER_CPU_S
     check: ModelCheck = accept_any_model
     plan: ModelPlanner = _no_plan
+    images: ImageProcessorLoader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,17 @@ class Models:
     repository: ModelRepository
     tokenizers: TokenizerLoader
     check: ModelCheck
+    images: ImageProcessorLoader | None = None
 
 
 def models_for(settings: Settings, check: ModelCheck) -> Models:
     """The models of the settings. `check`: of the process that has the backend. Imports no compute library."""
-    return Models(model_repository(settings), tokenizers_of(settings), check)
+    return Models(model_repository(settings), tokenizers_of(settings), check, image_processors(settings))
+
+
+def image_processors(_settings: Settings) -> ImageProcessorLoader | None:
+    """The image processors of the text side. Imports no compute library; None where no model sees."""
+    return None
 
 
 def tokenizers_of(settings: Settings) -> TokenizerLoader:

@@ -117,6 +117,7 @@ class Container(TokenSide):
         clock=clock,
         check=models.provided.check,
         tables=settings.provided.models,
+        images=models.provided.images,
     )
     calls = providers.Singleton(GeneratedCalls, documents)
     encoder = providers.Singleton(PromptEncoder, calls)

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from domain.request.chat import ChatMessage, Role, ToolCall
+from domain.request.chat import ChatMessage, Role, ToolCall, content_of
+from domain.request.media import Image, left_out
+from interfaces.http.fields.image_fields import base64_image, url_image
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
 
@@ -48,11 +50,17 @@ class ToolResultBlock(Struct):
 
 
 class ImageBlock(Struct):
-    """Refused in a conversation without an answer, else a note that it is left out."""
+    """`base64`, or a `url` where the server allows its host; also in results of tools."""
+
+    source: dict[str, Any]
 
 
 class TextSource(Struct):
     data: str
+
+
+class UrlSource(Struct):
+    url: str
 
 
 class ContentSource(Struct):
@@ -60,7 +68,8 @@ class ContentSource(Struct):
 
 
 class DocumentBlock(Struct):
-    """Plain text and content are read; other sources as an image."""
+    """Plain text and content are read; other sources are refused in a conversation without an answer, else a note says
+    that they are left out."""
 
     source: dict[str, Any]
     title: str | None = None
@@ -129,52 +138,59 @@ def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
             yield at, block
 
 
-def text_of(content: Content, path: str, *, refuses_media: bool) -> str:
-    """Returns the text of all blocks, joined. Raises InvalidRequest."""
-    texts = (block_text(block, at, refuses_media=refuses_media) for at, block in blocks_of(content, path))
-    return BETWEEN.join(text for text in texts if text)
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
+    """Yields the texts and images of all blocks. Raises InvalidRequest."""
+    for at, block in blocks_of(content, path):
+        yield from block_pieces(block, at, refuses_media=refuses_media)
 
 
-def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
-    """Returns the text of one block; empty for blocks without text. Raises InvalidRequest."""
+def block_pieces(block: Block, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
+    """Yields the texts and images of one block; none for blocks without. Raises InvalidRequest."""
     match block:
         case TextBlock(text=text):
-            return text
-        case ImageBlock():
-            return media_note("image", path, is_refused=refuses_media)
-        case DocumentBlock():
-            return _document(block, path, refuses_media)
+            yield text
+        case ImageBlock(source=source):
+            yield _image(source, path, refuses_media)
+        case DocumentBlock(title=title, context=context, source=source):
+            yield from (title or "", context or "")
+            yield from _source_pieces(source, path, refuses_media)
         case SearchResultBlock(content=content, source=source, title=title):
-            found = _inner_text(content, f"{path}.content", refuses_media)
-            return BETWEEN.join(text for text in (title, source, found) if text)
+            yield from (title, source)
+            yield from _inner_pieces(content, f"{path}.content", refuses_media)
         case ToolReferenceBlock(tool_name=name):
-            return name
+            yield name
         case CompactionBlock(content=summary):
-            return summary or ""
+            yield summary or ""
         case _:
-            return ""
+            pass
 
 
-def _inner_text(content: Content, path: str, refuses_media: bool) -> str:
-    """The text of content inside a block: texts and images only, so that nothing nests."""
-    inner = ((at, block) for at, block in blocks_of(content, path) if isinstance(block, TextBlock | ImageBlock))
-    return BETWEEN.join(block_text(block, at, refuses_media=refuses_media) for at, block in inner)
+def _inner_pieces(content: Content, path: str, refuses_media: bool) -> Iterator[str | Image]:
+    """Yields the pieces of content inside a block: texts and images only, so that nothing nests."""
+    for at, block in blocks_of(content, path):
+        if isinstance(block, TextBlock | ImageBlock):
+            yield from block_pieces(block, at, refuses_media=refuses_media)
 
 
-def _document(block: DocumentBlock, path: str, refuses_media: bool) -> str:
-    texts = (block.title, block.context, _source_text(block.source, path, refuses_media))
-    return BETWEEN.join(text for text in texts if text)
-
-
-def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> str:
+def _source_pieces(source: Mapping[str, Any], path: str, refuses_media: bool) -> Iterator[str | Image]:
     match source.get("type"):
         case "text":
-            return converted(source, TextSource, f"{path}.source").data
+            yield converted(source, TextSource, f"{path}.source").data
         case "content":
             content = converted(source, ContentSource, f"{path}.source").content
-            return _inner_text(content, f"{path}.source.content", refuses_media)
+            yield from _inner_pieces(content, f"{path}.source.content", refuses_media)
         case _:
-            return media_note("document", path, is_refused=refuses_media)
+            yield media_note("document", path, is_refused=refuses_media)
+
+
+def _image(source: Mapping[str, Any], path: str, refuses_media: bool) -> str | Image:
+    match source.get("type"):
+        case "base64":
+            return base64_image(converted(source, TextSource, f"{path}.source").data, f"{path}.source.data")
+        case "url":
+            return url_image(converted(source, UrlSource, f"{path}.source").url, f"{path}.source.url")
+        case _:
+            return media_note("stored image", path, is_refused=refuses_media)
 
 
 BILLING = "x-anthropic-billing-header:"
@@ -210,7 +226,8 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
     if message.role == "assistant":
         return _assistant(message.content, path)
     if (role := _INSTRUCTING.get(message.role)) is not None:
-        return [ChatMessage(role, text_of(message.content, path, refuses_media=refuses_media))]
+        content, images = content_of(pieces_of(message.content, path, refuses_media=refuses_media), BETWEEN)
+        return [ChatMessage(role, content, images=images)]
     return _user(message.content, path, refuses_media)
 
 
@@ -226,7 +243,8 @@ def _assistant(content: Content, path: str) -> list[ChatMessage]:
             case ToolUseBlock():
                 calls.append(ToolCall(block.id, block.name, _arguments(block)))
             case _:
-                texts.append(block_text(block, at, refuses_media=False))
+                pieces = block_pieces(block, at, refuses_media=False)
+                texts += (left_out("image") if isinstance(piece, Image) else piece for piece in pieces)
     message = ChatMessage(Role.ASSISTANT, "".join(texts), reasoning="".join(thoughts) or None, tool_calls=tuple(calls))
     return [message] if message.content or message.reasoning or message.tool_calls else []
 
@@ -243,23 +261,23 @@ def _arguments(block: ToolUseBlock) -> str:
 def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]:
     """Returns tool results as separate messages; the blocks between them form the user's messages."""
     found: list[ChatMessage] = []
-    texts: list[str] = []
+    pieces: list[str | Image] = []
     for at, block in blocks_of(content, path):
         if isinstance(block, ToolResultBlock):
-            found += _joined(texts)
-            texts = []
-            result = text_of(block.content or "", f"{at}.content", refuses_media=False)
-            found.append(
-                ChatMessage(Role.TOOL, result, tool_call_id=block.tool_use_id, is_error=block.is_error is True)
-            )
+            found += _joined(pieces)
+            pieces = []
+            result = pieces_of(block.content or "", f"{at}.content", refuses_media=False)
+            text, images = content_of(result, BETWEEN)
+            is_error = block.is_error is True
+            found.append(ChatMessage(Role.TOOL, text, tool_call_id=block.tool_use_id, is_error=is_error, images=images))
         else:
-            texts.append(block_text(block, at, refuses_media=refuses_media))
-    return found + _joined(texts) or [ChatMessage(Role.USER)]
+            pieces += block_pieces(block, at, refuses_media=refuses_media)
+    return found + _joined(pieces) or [ChatMessage(Role.USER)]
 
 
-def _joined(texts: Sequence[str]) -> list[ChatMessage]:
-    text = BETWEEN.join(text for text in texts if text)
-    return [ChatMessage(Role.USER, text)] if text else []
+def _joined(pieces: Sequence[str | Image]) -> list[ChatMessage]:
+    content, images = content_of(pieces, BETWEEN)
+    return [ChatMessage(Role.USER, content, images=images)] if content or images else []
 
 
 def input_of(arguments: str) -> dict[str, object]:

@@ -3,9 +3,9 @@
 Service tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones
 every year, so an unknown one is no error.
 
-Images, documents and sound are refused by name in a conversation that has no answer yet, where a refusal costs nothing.
-Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and where a
-tool returned them it never could: the model reads that something was left out.
+Documents and sound are refused by name in a conversation that has no answer yet, where a refusal costs nothing. Later a
+client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and where a tool
+returned them it never could: the model reads that something was left out. Images: see `prompt_images`.
 
 `tool_choice` as chat completions and responses write it:
 
@@ -23,6 +23,7 @@ from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, Json, ToolChoice, named_tool
+from domain.request.media import left_out
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
 from interfaces.http.fields.parameters import supported
@@ -135,11 +136,11 @@ def anthropic_tier(priority: Priority) -> str:
 
 
 def media_note(what: str, path: str, *, is_refused: bool) -> str:
-    """The text that the model reads instead of media. `what`: singular, as "image". Raises InvalidRequest if
+    """The text that the model reads instead of media. `what`: singular, as "audio". Raises InvalidRequest if
     `is_refused`."""
     if is_refused:
-        raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
-    return f"[{what} left out: this model reads text only]"
+        raise InvalidRequest(f"{path}: {what} input is not supported, only text and images", param=path)
+    return left_out(what)
 
 
 _MODES = {mode.value: mode for mode in CallMode}

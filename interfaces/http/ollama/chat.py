@@ -14,9 +14,11 @@ from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
+from domain.request.media import PlacedImage
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.dialect import Operation, Started
+from interfaces.http.fields.image_fields import base64_image, url_image
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
 from interfaces.http.incoming.json_body import body_decoder
@@ -116,7 +118,7 @@ class Message(Struct):
     role: str
     content: str = ""
     thinking: str | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
     tool_calls: list[CalledTool] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -165,7 +167,9 @@ class ChatRequest(AnswerFields, kw_only=True):
 
     messages: Annotated[
         list[Message],
-        supported("roles `system`, `user`, `assistant` and `tool` anywhere, in place; `images` are refused"),
+        supported(
+            "roles `system`, `user`, `assistant` and `tool` anywhere, in place; `images` in base64, before the text"
+        ),
     ]
     tools: Annotated[list[Tool] | None, supported("functions")] = None
 
@@ -179,7 +183,7 @@ class GenerateRequest(AnswerFields, kw_only=True):
     suffix: Annotated[str | None, refused("infilling is not implemented", "")] = None
     template: Annotated[str | None, refused("the model's own template is used", "")] = None
     context: Annotated[list[int] | None, refused("send conversations to `/api/chat`", [])] = None
-    images: Annotated[list[Any] | None, refused("models read text only", [])] = None
+    images: Annotated[list[str] | None, supported("in base64, before the prompt; not with `raw`")] = None
 
 
 _ROLES = {role.value: role for role in Role}
@@ -227,26 +231,41 @@ def generate_prompt(body: GenerateRequest) -> Prompt:
     if not body.prompt:
         raise InvalidRequest("prompt must not be empty", param="prompt")
     if body.raw:
-        if body.system:
-            raise InvalidRequest("system: a raw prompt has no messages", param="system")
+        for name, value in (("system", body.system), ("images", body.images)):
+            if value:
+                raise InvalidRequest(f"{name}: a raw prompt has no messages", param=name)
         return TextPrompt(body.prompt)
     system = [ChatMessage(Role.SYSTEM, body.system)] if body.system else []
-    return ChatPrompt((*system, ChatMessage(Role.USER, body.prompt)), (), _template_kwargs(body.think))
+    asked = ChatMessage(Role.USER, body.prompt, images=_images(body.images, "images"))
+    return ChatPrompt((*system, asked), (), _template_kwargs(body.think))
 
 
 def _message(message: Message, path: str) -> ChatMessage:
     role = _ROLES.get(message.role)
     if role is None:
         raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
-    if message.images:
-        raise InvalidRequest(f"{path}.images: images are not supported, only text", param=f"{path}.images")
     calls = tuple(
         ToolCall(call.id, call.function.name, msgspec.json.encode(call.function.arguments).decode())
         for call in message.tool_calls or ()
     )
     return ChatMessage(
-        role, message.content, message.tool_name, message.thinking, calls, tool_call_id=message.tool_call_id
+        role,
+        message.content,
+        message.tool_name,
+        message.thinking,
+        calls,
+        tool_call_id=message.tool_call_id,
+        images=_images(message.images, f"{path}.images"),
     )
+
+
+def _images(images: Sequence[str] | None, path: str) -> tuple[PlacedImage, ...]:
+    """Clients send base64, some of them as a data URL."""
+    found: list[PlacedImage] = []
+    for index, text in enumerate(images or ()):
+        convert = url_image if text.startswith("data:") else base64_image
+        found.append(PlacedImage(0, convert(text, f"{path}[{index}]")))
+    return tuple(found)
 
 
 def _with_call_ids(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:

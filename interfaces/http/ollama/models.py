@@ -31,6 +31,7 @@ CAPABILITIES = {
     Capability.GENERATE: ["completion", "tools", "thinking"],
     Capability.EMBED: ["embedding"],
     Capability.SCORE: ["rerank"],
+    Capability.SEE: ["vision"],
 }
 """The names of capabilities, of the routes; a model's template and training may have fewer."""
 

@@ -1,15 +1,17 @@
-"""The body of POST /v1/chat/completions and its conversion into a prompt. Text only: other media are refused by their
+"""The body of POST /v1/chat/completions and its conversion into a prompt. Media other than images are refused by their
 position."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
+from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, content_of
+from domain.request.media import Image, PlacedImage
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
+from interfaces.http.fields.image_fields import url_image
 from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
@@ -29,10 +31,15 @@ class RefusalPart(Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
-class ImagePart(Struct, tag_field="type", tag="image_url"):
-    """Refused by name."""
+class ImageUrl(Struct):
+    url: str
+    detail: str | None = None
 
-    image_url: Any = None
+
+class ImagePart(Struct, tag_field="type", tag="image_url"):
+    """A data URL, or a URL where the server allows its host; see [vision](../vision.md)."""
+
+    image_url: str | ImageUrl
 
 
 class AudioPart(Struct, tag_field="type", tag="input_audio"):
@@ -85,7 +92,7 @@ class Message(Struct):
     tool_call_id: str | None = None
 
 
-_MEDIA: dict[type[Struct], str] = {ImagePart: "images", AudioPart: "audio", VideoPart: "video", FilePart: "files"}
+_MEDIA: dict[type[Struct], str] = {AudioPart: "audio", VideoPart: "video", FilePart: "files"}
 
 
 def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
@@ -96,32 +103,48 @@ def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
 
 
 def _message(message: Message, path: str) -> ChatMessage:
-    role, text = Role(message.role), _text(message.content, path)
+    role, (content, images) = Role(message.role), content_of(_pieces(message.content, f"{path}.content"))
     if role is Role.ASSISTANT:
-        return _assistant(message, text)
+        return _assistant(message, content, images)
     if message.content is None:
         raise InvalidRequest(f"{path}.content is missing", param=f"{path}.content")
-    return ChatMessage(role, text, message.name, tool_call_id=message.tool_call_id if role is Role.TOOL else None)
+    call_id = message.tool_call_id if role is Role.TOOL else None
+    return ChatMessage(role, content, message.name, tool_call_id=call_id, images=images)
 
 
-def _assistant(message: Message, text: str) -> ChatMessage:
+def _assistant(message: Message, content: str, images: tuple[PlacedImage, ...]) -> ChatMessage:
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-    return ChatMessage(Role.ASSISTANT, text or message.refusal or "", message.name, reasoning, calls)
+    content = content or message.refusal or ""
+    return ChatMessage(Role.ASSISTANT, content, message.name, reasoning, calls, images=images)
 
 
-def _text(content: Content | None, path: str) -> str:
+def _pieces(content: Content | None, path: str) -> Iterator[str | Image]:
     if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(_part_text(part, f"{path}.content[{index}]") for index, part in enumerate(content))
+        yield content or ""
+        return
+    for index, part in enumerate(content):
+        yield _piece(part, f"{path}[{index}]")
 
 
-def _part_text(part: Part, path: str) -> str:
+def _piece(part: Part, path: str) -> str | Image:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
+        case ImagePart(image_url=ImageUrl(url=url, detail=detail)):
+            return url_image(url, f"{path}.image_url.url", detail)
+        case ImagePart(image_url=str(url)):
+            return url_image(url, f"{path}.image_url")
         case _:
-            raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text", param=path)
+            raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text and images", param=path)
+
+
+def _predicted(content: Content) -> str:
+    text, images = content_of(_pieces(content, "prediction.content"))
+    if images:
+        field = images[0].image.field
+        raise InvalidRequest(f"{field}: a prediction is text; leave the image out", param=field)
+    return text
 
 
 class ToolFunction(Struct):
@@ -199,7 +222,7 @@ def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[G
         max_tokens=max_tokens(body),
         num_logprobs=num_logprobs(body),
         num_prompt_logprobs=body.prompt_logprobs,
-        prediction="" if body.prediction is None else _text(body.prediction.content, "prediction"),
+        prediction="" if body.prediction is None else _predicted(body.prediction.content),
         reasoning=reasoning_limit(body),
     )
     return [request]

@@ -57,7 +57,8 @@ class ModelBody(Struct, tag_field="object", tag="model"):
     """A model that can be served. `note`: a remark on the embedded models, which are used if none was chosen. `cairn`
     is null until the model is loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or
     `unloading`. `bytes`: of its weights as they are loaded, or else as they lie in its files. `pinned`: never unloaded
-    to make room. `capabilities`: what it answers, of `generate`, `embed` and `score`."""
+    to make room. `capabilities`: what it answers, of `generate`, `embed`, `score` and `see`
+    (images, beside one of the others)."""
 
     id: str
     created: int

@@ -17,7 +17,9 @@ from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
 from domain.printable import printable
-from domain.request.chat import ChatMessage, Role, ToolCall
+from domain.request.chat import ChatMessage, Role, ToolCall, content_of
+from domain.request.media import Image, left_out
+from interfaces.http.fields.image_fields import url_image
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
 from interfaces.http.responses.tools import template_name
@@ -41,15 +43,18 @@ class RefusalPart(Struct):
 
 
 class ImagePart(Struct):
-    """Refused in a conversation without an answer, else a note that it is left out."""
+    """A data URL, or a URL where the server allows its host; also in results of tools. With a `file_id`, as a file."""
+
+    image_url: str | None = None
+    detail: str | None = None
 
 
 class FilePart(Struct):
-    """Treated as an image."""
+    """Refused in a conversation without an answer, else a note that it is left out."""
 
 
 class AudioPart(Struct):
-    """Treated as an image."""
+    """Treated as a file."""
 
 
 Part: TypeAlias = TextPart | RefusalPart | ImagePart | FilePart | AudioPart
@@ -245,16 +250,15 @@ class _Conversation:
             case MessageItem():
                 self._message(item, f"{path}.content")
             case ReasoningItem(content=content, summary=summary):
-                thought = text_of(content or summary or [], path, refuses_media=False, between="\n\n")
-                self._assistant_turn().thoughts.append(thought)
+                self._assistant_turn().thoughts.append(_answer_text(content or summary or [], path, "\n\n"))
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
                 arguments = msgspec.json.encode({"input": text}).decode()
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
-                result = text_of(output, f"{path}.output", refuses_media=False)
-                self._append(ChatMessage(Role.TOOL, result, tool_call_id=id))
+                text, images = content_of(pieces_of(output, f"{path}.output", refuses_media=False), "\n")
+                self._append(ChatMessage(Role.TOOL, text, tool_call_id=id, images=images))
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
@@ -263,9 +267,10 @@ class _Conversation:
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)
         if role is Role.ASSISTANT:
-            self._assistant_turn().texts.append(text_of(item.content, path, refuses_media=False, between=""))
+            self._assistant_turn().texts.append(_answer_text(item.content, path, ""))
         else:
-            self._append(ChatMessage(role, text_of(item.content, path, refuses_media=self._refuses_media)))
+            content, images = content_of(pieces_of(item.content, path, refuses_media=self._refuses_media), "\n")
+            self._append(ChatMessage(role, content, images=images))
 
     def _assistant_turn(self) -> _Turn:
         """The assistant's turn that the item belongs to."""
@@ -291,27 +296,32 @@ def _is_answer(item: Item | None) -> bool:
             return isinstance(item, ReasoningItem | FunctionCallItem | CustomToolCallItem)
 
 
-def text_of(content: Content, path: str, *, refuses_media: bool, between: str = "\n") -> str:
-    """Raises InvalidRequest, naming `path[i].field`."""
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
+    """Yields the texts and images of content. Raises InvalidRequest, naming `path[i].field`."""
     if isinstance(content, str):
-        return content
-    return between.join(text for text in _texts(content, path, refuses_media) if text)
-
-
-def _texts(content: Parts, path: str, refuses_media: bool) -> Iterator[str]:
+        yield content
+        return
     for index, raw in enumerate(content):
         at = f"{path}[{index}]"
         part = by_type(raw, PARTS, at)
         if part is not None:
-            yield _part_text(part, at, refuses_media)
+            yield _piece(part, at, refuses_media)
 
 
-def _part_text(part: Part, path: str, refuses_media: bool) -> str:
+def _answer_text(content: Content, path: str, between: str) -> str:
+    pieces = pieces_of(content, path, refuses_media=False)
+    texts = (left_out("image") if isinstance(piece, Image) else piece for piece in pieces)
+    return between.join(text for text in texts if text)
+
+
+def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
+        case ImagePart(image_url=str(url), detail=detail):
+            return url_image(url, f"{path}.image_url", detail)
         case ImagePart():
-            return media_note("image", path, is_refused=refuses_media)
+            return media_note("stored image", path, is_refused=refuses_media)
         case FilePart():
             return media_note("file", path, is_refused=refuses_media)
         case AudioPart():

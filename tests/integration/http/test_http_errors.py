@@ -83,7 +83,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content[0].type"),
     (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]},
-        "messages[0].content[1]",
+        "messages[0].content[1].image_url",
     ),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
     ({"model": 7}, "model"),

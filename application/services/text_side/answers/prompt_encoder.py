@@ -5,16 +5,19 @@ ones do not wait for them, and neither takes a thread from the rest of the serve
 as early as its length proves it: before encoding, and before ids are checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.answers.text_groups import TextGroup, encode_texts
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
+from domain.request.media import Image
 from domain.request.pooling import PooledPrompt
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
@@ -28,30 +31,42 @@ MESSAGE_CHARS = 32
 NUM_THREADS = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt as the engine takes it. `images`: the image of each span, by the span's digest."""
+
+    prompt: EncodedPrompt
+    images: Mapping[bytes, Image] = field(default_factory=dict[bytes, Image])
+
+
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self, calls: GeneratedCalls | None = None) -> None:
-        """`calls`: the generated text of the tool calls in prompts."""
+    def __init__(self, calls: GeneratedCalls | None = None, images: PromptImages | None = None) -> None:
+        """`calls`: the generated text of the tool calls in prompts. `images`: measures the images in prompts."""
         self._calls = calls or GeneratedCalls()
+        self._images = images or PromptImages()
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
-    async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
-        """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed and
-        ContextOverflow."""
-        prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
-        salt = request.cache_salt
+    async def encode(self, request: GenerationRequest, served: ServedModel) -> Encoded:
+        """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed,
+        ContextOverflow, and as `PromptImages.shown` does."""
+        prompt, model, tokenizer = (await self._calls.recalled(request)).prompt, served.description, served.tokenizer
+        max_tokens, salt = model.context_length - 1, request.cache_salt
         assert not isinstance(prompt, PooledPrompt), "its texts are encoded by `encode_texts`"
         try:
             if isinstance(prompt, ChatPrompt):
-                return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt)
+                shown = await self._images.shown(prompt, served, salt)
+                lane = self._lane_for(shown.prompt)
+                encoded = await lane.run(tokenizer.render, shown.prompt, max_tokens, salt, shown.rows)
+                return Encoded(encoded, shown.files)
             if isinstance(prompt, TextPrompt):
-                return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt)
+                return Encoded(await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt))
             if len(prompt.token_ids) > max_tokens:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
             raise _overflow(model, prompt_field(prompt), error.num_tokens, is_exact=error.is_exact) from None
-        return EncodedPrompt.of_text(prompt.token_ids)
+        return Encoded(EncodedPrompt.of_text(prompt.token_ids))
 
     async def encode_texts(self, request: GenerationRequest, model: ServedModel) -> tuple[TextGroup, ...]:
         """Returns the texts of a PooledPrompt, grouped. Raises as `text_groups.encode_texts` does."""
@@ -90,6 +105,7 @@ class PromptEncoder:
         """Stops the lanes without waiting; a prompt that is being encoded is dropped."""
         self._lane.close()
         self._long_lane.close()
+        self._images.close()
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
         return self._lane_of(_num_chars(prompt))

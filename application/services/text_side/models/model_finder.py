@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
+from application.ports.vision import ImageProcessor, ImageProcessorLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
 from application.settings import NOTHING_SET, ModelSettings, ModelTable
@@ -30,7 +31,7 @@ MAX_PENDING = 64
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A loaded model that is ready for requests. `reuse_note`: why its prompts are never reused; empty when they are.
-    `options`: of its load. `sampling`: the defaults of requests."""
+    `options`: of its load. `sampling`: the defaults of requests. `images`: None for a model that does not see."""
 
     source: ModelSource
     tokenizer: Tokenizer
@@ -38,17 +39,20 @@ class ServedModel:
     reuse_note: str
     options: LoadOptions = LoadOptions()
     sampling: SamplingDefaults = SamplingDefaults()
+    images: ImageProcessor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model that may be loaded. `weight_bytes`: an estimate of its size in memory. `sampling`: as in ServedModel."""
+    """A model that may be loaded. `weight_bytes`: an estimate of its size in memory. `sampling`, `images`: as in
+    ServedModel."""
 
     source: ModelSource
     tokenizer: Tokenizer
     options: LoadOptions
     weight_bytes: int
     sampling: SamplingDefaults
+    images: ImageProcessor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,12 @@ class ModelFinder:
         check: ModelCheck,
         clock: Clock,
         workers: Lane | None = None,
+        images: ImageProcessorLoader | None = None,
     ) -> None:
+        """`images`: None for a backend whose models do not see."""
         self._repository = repository
         self._tokenizers = tokenizers
+        self._images = images
         self._settings = settings
         self._tables = tables
         self._check = check
@@ -104,7 +111,7 @@ class ModelFinder:
     def as_found(self, served: ServedModel) -> FoundModel:
         """As `find`, for a model that was served a moment ago."""
         weight_bytes = served.description.weight_bytes
-        return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.sampling)
+        return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.sampling, served.images)
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
         """Remembers a failed load, except for lack of memory: that may be tried again at any time."""
@@ -144,7 +151,10 @@ class ModelFinder:
             options = _with_score_ids(options, source, tokenizer)
         advised = preview.advised if self._settings.generation_config else SamplingDefaults()
         sampling = self._table(source.id).sampling.over(advised)
-        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling)
+        images: ImageProcessor | None = None
+        if self._images is not None and Capability.SEE in source.capabilities:
+            images = await self.workers.run(self._images.load, source)
+        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images)
 
     def _options(self, source: ModelSource) -> LoadOptions:
         """Blocking. Raises ModelLoadFailed for a draft model that cannot be found."""

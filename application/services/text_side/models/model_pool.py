@@ -17,6 +17,7 @@ from application.ports.clock import Clock
 from application.ports.engine import Engine
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
+from application.ports.vision import ImageProcessorLoader
 from application.services.lane import Lane
 from application.services.text_side.models.model_finder import (
     FoundModel,
@@ -62,15 +63,16 @@ class ModelPool:
         room: Callable[[], LoadRoom] | None = None,
         max_loaded: int | None = None,
         room_wait_s: float = ROOM_WAIT_S,
+        images: ImageProcessorLoader | None = None,
     ) -> None:
         """`tables`: the settings of single models. `room`: reads the memory for weights; by default from the engine's
-        status. `max_loaded`: models at once; None for as many as fit."""
+        status. `max_loaded`: models at once; None for as many as fit. `images`: None where no model sees."""
         self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
         self._engine = engine
         self._settings = settings
         self._tables = tables or {}
         self._room = room or self._engine_room
-        self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
+        self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers, images)
         self.workers = self._finder.workers
         self._residency = ModelResidency()
         self._read_room()
@@ -300,7 +302,7 @@ class ModelPool:
             self._finder.forget_failure(id)
             capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
             self._served[id] = ServedModel(
-                found.source, found.tokenizer, capped, model.reuse_note, found.options, found.sampling
+                found.source, found.tokenizer, capped, model.reuse_note, found.options, found.sampling, found.images
             )
             self._residency.loaded(id, model.description.weight_bytes or found.weight_bytes)
         self._advance()

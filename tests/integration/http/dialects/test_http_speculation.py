@@ -162,7 +162,11 @@ def test_tokens_are_drafted_from_a_prediction(service: FakeService, content: Any
     ("prediction", "code", "param"),
     [
         ({"content": "x" * 1_001}, "context_length_exceeded", "prediction"),
-        ({"content": [{"type": "image_url", "image_url": {}}]}, "invalid_request", "prediction.content[0]"),
+        (
+            {"content": [{"type": "image_url", "image_url": "data:image/png;base64,AAAA"}]},
+            "invalid_request",
+            "prediction.content[0].image_url",
+        ),
         ({"content": "x", "type": "grammar"}, "invalid_request", "prediction.type"),
         ({}, "invalid_request", "prediction.content"),
     ],

@@ -16,8 +16,10 @@ from adapters.fake.tokenizer import FakeTokenizers
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
+from application.ports.image_fetch import FetchImage
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
+from application.ports.vision import ImageProcessorLoader
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.event_sinks import EventFanOut
@@ -26,6 +28,7 @@ from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import accept_any_model
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_loop import EngineLoop
@@ -142,6 +145,8 @@ def fake_service(
     waits: QueueWaits | None = None,
     max_loaded: int | None = None,
     room_wait_s: float = ROOM_WAIT_S,
+    images: ImageProcessorLoader | None = None,
+    fetch: FetchImage | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -194,12 +199,13 @@ def fake_service(
         room=room,
         max_loaded=max_loaded,
         room_wait_s=room_wait_s,
+        images=images,
     )
     document_store = documents or SqliteDocumentStore(None, 0, events, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
-    encoder = PromptEncoder(calls)
+    encoder = PromptEncoder(calls, PromptImages(fetch))
     memory = ShortMemory(loop, room_bytes)
     generate = Generate(
         pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls

@@ -13,10 +13,11 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.answers.prompt_encoder import LONG_CHARS, PromptEncoder
+from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.models.model_card import ModelDescription, ModelSource
+from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from tests.support.patience import PATIENCE_S
@@ -46,8 +47,10 @@ class _Gated(FakeTokenizer):
         return EncodedPrompt.of_text((1, 2, 3))
 
 
-def _model(context_length: int = 2**30) -> ModelDescription:
-    return FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(context_length=context_length)).description
+def _model(tokenizer: FakeTokenizer, context_length: int = 2**30) -> ServedModel:
+    source = ModelSource(ModelId("m"), "")
+    description = FakeModel(source, FakeOptions(context_length=context_length)).description
+    return ServedModel(source, tokenizer, description, "")
 
 
 def _request(prompt: Prompt) -> GenerationRequest:
@@ -68,13 +71,13 @@ def test_short_prompts_pass_any_number_of_long_ones() -> None:
 
     async def run() -> None:
         async with _encoder() as encoder:
-            long = [asyncio.create_task(encoder.encode(_request(LONG), tokenizer, _model())) for _ in range(20)]
+            long = [asyncio.create_task(encoder.encode(_request(LONG), _model(tokenizer))) for _ in range(20)]
             for _ in range(20):
-                assert (await encoder.encode(_request(SHORT), tokenizer, _model())).token_ids == tuple(b"short")
+                assert (await encoder.encode(_request(SHORT), _model(tokenizer))).prompt.token_ids == tuple(b"short")
             chat = ChatPrompt((ChatMessage(Role.USER, "hi"),))
-            assert (await encoder.encode(_request(chat), tokenizer, _model())).token_ids
+            assert (await encoder.encode(_request(chat), _model(tokenizer))).prompt.token_ids
             tokenizer.gate.set()
-            assert [prompt.token_ids for prompt in await asyncio.gather(*long)] == [(1, 2, 3)] * 20
+            assert [encoded.prompt.token_ids for encoded in await asyncio.gather(*long)] == [(1, 2, 3)] * 20
 
     asyncio.run(run())
     assert tokenizer.most_running == 1
@@ -92,14 +95,14 @@ def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
 
     async def run() -> None:
         async with _encoder() as encoder:
-            first = asyncio.create_task(encoder.encode(_request(LONG), tokenizer, _model()))
-            left = asyncio.create_task(encoder.encode(_request(TextPrompt("y" * LONG_CHARS)), tokenizer, _model()))
-            await encoder.encode(_request(SHORT), tokenizer, _model())
+            first = asyncio.create_task(encoder.encode(_request(LONG), _model(tokenizer)))
+            left = asyncio.create_task(encoder.encode(_request(TextPrompt("y" * LONG_CHARS)), _model(tokenizer)))
+            await encoder.encode(_request(SHORT), _model(tokenizer))
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
             tokenizer.gate.set()
             await first
-            await encoder.encode(_request(LONG), tokenizer, _model())
+            await encoder.encode(_request(LONG), _model(tokenizer))
 
     asyncio.run(run())
     assert "y" not in encoded
@@ -116,7 +119,7 @@ def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
 def test_what_leaves_no_room_for_an_answer_is_refused_with_its_field(prompt: Prompt, field: str) -> None:
     async def run() -> None:
         async with _encoder() as encoder:
-            await encoder.encode(_request(prompt), FakeTokenizer(), _model(100))
+            await encoder.encode(_request(prompt), _model(FakeTokenizer(), 100))
 
     with pytest.raises(ContextOverflow, match=f"{field} has .*100") as refused:
         asyncio.run(run())
@@ -134,8 +137,10 @@ def test_a_prediction_is_encoded_as_the_middle_of_an_answer() -> None:
     async def run() -> None:
         async with _encoder() as encoder:
             request = replace(_request(SHORT), prediction="expected")
-            found = await encoder.predicted(request, _Starting(), _model())
+            found = await encoder.predicted(request, _Starting(), _model(FakeTokenizer()).description)
             assert found == FakeTokenizer().encode("expected").token_ids
-            assert not await encoder.predicted(replace(request, speculates=False), _Starting(), _model())
+            assert not await encoder.predicted(
+                replace(request, speculates=False), _Starting(), _model(FakeTokenizer()).description
+            )
 
     asyncio.run(run())

@@ -9,6 +9,7 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -49,8 +50,9 @@ def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> 
         encoder = PromptEncoder()
         try:
             request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
-            encoded = await encoder.encode(request, FakeTokenizer(), MODEL)
-            check_fit(request, encoded, FakeTokenizer(), MODEL)
+            served = ServedModel(ModelSource(ModelId("m"), ""), FakeTokenizer(), MODEL, "")
+            encoded = await encoder.encode(request, served)
+            check_fit(request, encoded.prompt, FakeTokenizer(), MODEL)
         finally:
             encoder.close()
 

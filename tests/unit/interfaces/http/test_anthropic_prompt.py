@@ -7,6 +7,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
 from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit
@@ -110,7 +111,27 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
 
 
-@pytest.mark.parametrize(("block", "name"), [(IMAGE, "image"), (PDF, "document")], ids=["image", "document"])
+STORED = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+
+
+def test_images_keep_their_places_among_texts_and_in_results_of_tools() -> None:
+    [asked] = prompt_of(user("look", IMAGE, "at", "this", IMAGE)).messages
+    assert asked.content == "lookat\nthis"
+    assert [placed.at for placed in asked.images] == [4, 11]
+    assert [placed.image.field for placed in asked.images] == [
+        f"messages[0].content[{at}].source.data" for at in (1, 4)
+    ]
+    assert asked.images[0].image == Image(b"\0\0\0")
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("seen"), IMAGE], "is_error": True}
+    [told, more] = prompt_of(user(result, IMAGE)).messages
+    assert (told.role, told.content, told.images[0].at, more.content) == (Role.TOOL, "seen", 4, "")
+    assert (told.for_model.content, told.for_model.images[0].at) == ("Error: seen", 11)
+    assert more.images[0].image == told.images[0].image
+    url = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    assert prompt_of(user(url)).images == (Image(b"", url="https://example.org/a.png"),)
+
+
+@pytest.mark.parametrize(("block", "name"), [(STORED, "stored image"), (PDF, "document")], ids=["image", "document"])
 def test_media_are_refused_where_nothing_is_lost_and_left_out_where_a_session_would_end(
     block: dict[str, Any], name: str
 ) -> None:

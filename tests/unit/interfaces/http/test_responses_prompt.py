@@ -9,6 +9,7 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
+from domain.request.media import Detail, Image
 from domain.request.request import ChatPrompt
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.conversation import ITEMS, LEFT_OUT
@@ -75,12 +76,24 @@ def test_the_items_of_one_answer_are_one_message() -> None:
     )
 
 
+def test_images_keep_their_places_among_texts_and_in_results_of_tools() -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}
+    words = {"type": "input_text", "text": "look"}
+    [asked] = prompt_of({"role": "user", "content": [words, part, words, words]}).messages
+    assert (asked.content, asked.images[0].at) == ("looklook\nlook", 4)
+    assert asked.images[0].image == Image(b"\0\0\0", Detail.LOW)
+    assert asked.images[0].image.field == "input[0].content[1].image_url"
+    output = {"type": "function_call_output", "call_id": "c", "output": [words, part]}
+    assert prompt_of(HELLO, output).messages[1].images == asked.images
+
+
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
 def test_media_are_refused_where_nothing_is_lost_and_left_out_where_a_session_would_end(kind: str) -> None:
-    part = {"type": kind, "image_url": "data:image/png;base64,AAAA", "detail": "high"}
+    part = {"type": kind, "file_id": "file_1"}
     shown = {"role": "user", "content": [{"type": "input_text", "text": "look"}, part]}
     assert refused(shown) == "input[0].content[1]"
-    note = f"[{kind.removeprefix('input_')} left out: this model reads text only]"
+    name = {"input_image": "stored image"}.get(kind, kind.removeprefix("input_"))
+    note = f"[{name} left out: this model reads text only]"
     assert prompt_of(shown, ANSWER, HELLO).messages[0].content == f"look\n{note}"
     output = {"type": "function_call_output", "call_id": "c", "output": [part]}
     assert prompt_of(HELLO, output).messages[1].content == note

@@ -1,0 +1,77 @@
+"""Image files to pixels, by Pillow. Any thread; blocking, a few nanoseconds a byte of pixels.
+
+A file is untrusted. Its first bytes decide what it is, not the type that the client names. Its header is read first:
+only the four formats are tried, and declared sizes beyond the limits are refused before any memory is taken for pixels.
+Of an animation the first frame is decoded. Pillow's own limits bound compressed text and profiles in a file.
+"""
+
+import warnings
+from io import BytesIO
+
+from PIL import Image as Pillow
+from PIL import ImageOps, UnidentifiedImageError
+
+from application.ports.vision import Pixels
+from domain.errors import InvalidRequest
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+
+MAX_PIXELS = 50_000_000
+"""The most pixels of an image: 150 MB while it is decoded. A telephone's photograph has 12 to 48 million."""
+
+MAX_SIDE = 32_768
+
+_WHITE = (255, 255, 255, 255)
+
+
+def decode(data: bytes, field: str = "") -> Pixels:
+    """Returns the pixels of an encoded image, upright as its EXIF data says. Raises InvalidRequest, naming `field`, the
+    fault and the remedy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damaged metadata and of sizes, which are checked here
+        try:
+            image = Pillow.open(BytesIO(data), formats=FORMATS)
+        except (UnidentifiedImageError, Pillow.DecompressionBombError) as error:
+            raise _refusal(field, _reason_unopened(error)) from None
+        except Exception as error:  # of damaged headers: any
+            raise _refusal(field, f"its header is damaged ({_named(error)}); send the whole file") from None
+        with image:
+            _check_size(image.size, field)
+            try:
+                return _pixels(image)
+            except Exception as error:
+                raise _refusal(field, f"it cannot be decoded ({_named(error)}); send the whole file") from None
+
+
+def _check_size(size: tuple[int, int], field: str) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS or max(size) > MAX_SIDE:
+        raise _refusal(
+            field,
+            f"it has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed, {MAX_SIDE:,} a side: send a smaller"
+            " one",
+        )
+
+
+def _pixels(image: Pillow.Image) -> Pixels:
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.has_transparency_data:
+        shown = upright.convert("RGBA")
+        upright = Pillow.alpha_composite(Pillow.new("RGBA", shown.size, _WHITE), shown)
+    rgb = upright.convert("RGB")
+    return Pixels(*rgb.size, rgb.tobytes())
+
+
+def _reason_unopened(error: Exception) -> str:
+    if isinstance(error, Pillow.DecompressionBombError):
+        return f"it has too many pixels; at most {MAX_PIXELS:,} are allowed: send a smaller one"
+    return "it is no PNG, JPEG, WebP or GIF file, or its beginning is damaged; convert it to one of them"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:100]}" if str(error) else type(error).__name__
+
+
+def _refusal(field: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"{field or 'image'}: the image cannot be used: {reason}", param=field or None)
