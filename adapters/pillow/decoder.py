@@ -17,7 +17,7 @@ from domain.errors import InvalidRequest
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 
 MAX_PIXELS = 50_000_000
-"""The most pixels of an image: 150 MB while it is decoded. A telephone's photograph has 12 to 48 million."""
+"""The most pixels of an image: 300 MB while it is decoded. A telephone's photograph has 12 to 48 million."""
 
 MAX_SIDE = 32_768
 
@@ -55,12 +55,15 @@ def _check_size(size: tuple[int, int], field: str) -> None:
 
 def _pixels(image: Pillow.Image) -> Pixels:
     image.load()
-    upright = ImageOps.exif_transpose(image)
-    if upright.has_transparency_data:
-        shown = upright.convert("RGBA")
-        upright = Pillow.alpha_composite(Pillow.new("RGBA", shown.size, _WHITE), shown)
-    rgb = upright.convert("RGB")
-    return Pixels(*rgb.size, rgb.tobytes())
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.has_transparency_data:
+        shown = image.convert("RGBA")
+        image = Pillow.alpha_composite(Pillow.new("RGBA", shown.size, _WHITE), shown)
+    if image.mode.startswith("I"):  # 16 bits a pixel: the upper 8, where Pillow's conversion would cut at 255
+        image = image.point(lambda value: value * (1 / 256)).convert("L")
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    return Pixels(*image.size, image.tobytes())
 
 
 def _reason_unopened(error: Exception) -> str:

@@ -47,6 +47,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("lmdb-at-home", {"adapters/memory/planted.py": "import lmdb"}),
     ("zstd-at-home", {"adapters/lmdb/planted.py": "import zstandard"}),
     ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
+    ("pixels-at-home", {"adapters/tokenizers/planted.py": "from PIL import Image"}),
     ("telemetry-at-home", {"interfaces/http/planted.py": "from opentelemetry import trace"}),
     ("telemetry-at-home", {"application/planted.py": "import prometheus_client"}),
     ("hub-at-home", {"adapters/tokenizers/planted.py": "from huggingface_hub import constants"}),

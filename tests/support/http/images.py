@@ -1,19 +1,23 @@
 """Requests with images, in every dialect, and a toy model that sees real pictures."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from adapters.fake.engine import FakeModels
 from adapters.fake.leaves import Words, mix
-from adapters.fake.options import PAD_ID
+from adapters.fake.options import PAD_ID, FakeOptions, reply_with
 from adapters.fake.vision import ToyWords, toy_image
+from adapters.pillow.decoder import decode
 from application.ports.vision import DecodeImage, ImageProcessor, ImageTokens
 from domain.id_row import IdRow
 from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
 from domain.request.media import Image
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 CAT, DOG = toy_image(2, 3, "a cat").data, toy_image(4, 4, "a dog").data
 CAT_TOKENS, DOG_TOKENS = 2 * (3 + 1), 4 * (4 + 1)
@@ -126,3 +130,13 @@ class Processors:
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
         return self.processor if Capability.SEE in source.capabilities else None
+
+
+@contextmanager
+def picture_service(**fields: Any) -> Iterator[FakeService]:
+    """A server on the toy engine whose default model sees real pictures."""
+    processor = PictureImages(decode)
+    options = FakeOptions(reply=reply_with("I see."), images=processor, context_length=8_000)
+    models = FakeModels(seeing=[DEFAULT_MODEL])
+    with fake_service(options, models=models, images=Processors(processor), **fields) as service:
+        yield service
