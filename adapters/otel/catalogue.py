@@ -117,6 +117,11 @@ PREFIX_LOOKUPS = _counter(
     "Requests by the result of their prefix lookup (full: all that can be reused; partial; none), and why no more.",
     *(names.CAIRN_RESULT, names.CAIRN_STOP_REASON),
 )
+IMAGE_TOKENS = _counter(
+    *("cairn.image.tokens", "{token}", "Prompt tokens of images by origin: computed, or reused with their prefix."),
+    *(_MODEL, names.CAIRN_ORIGIN),
+)
+TOWER_TIME = _histogram("cairn.image.tower.time", "A pass of a model's tower over one image.", STEP_BUCKETS, _MODEL)
 TOOL_CALL_PROBLEMS = _counter(
     *("cairn.tool_call.problems", "{call}"),
     "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",

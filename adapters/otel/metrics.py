@@ -170,6 +170,18 @@ def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
             yield Point(catalogue.PROMPT_TOKENS, usage.reused.get(tier, 0), _origin(one, tier))
 
 
+def _images_matched(event: on.ImagesMatched, view: View) -> Iterator[Point]:
+    one = view.timelines.of(event.id)
+    if one is not None and one.images is event and not one.queued.choice:
+        yield Point(catalogue.IMAGE_TOKENS, event.num_reused, _origin(one, "reused"))
+        yield Point(catalogue.IMAGE_TOKENS, event.num_tokens - event.num_reused, _origin(one, "computed"))
+
+
+def _image_seen(event: on.ImageSeen, view: View) -> Iterator[Point]:
+    if (one := view.timelines.of(event.id)) is not None:
+        yield Point(catalogue.TOWER_TIME, (event.at_ns - event.started_ns) / 1e9, _model(one.model))
+
+
 def _refused(event: on.RequestRefused, view: View) -> Iterator[Point]:
     model = event.model if event.model in view.known_models else names.VALUE_OTHER
     attributes = {names.GEN_AI_REQUEST_MODEL: model, names.ERROR_TYPE: event.error_code}
@@ -245,6 +257,8 @@ FEEDS: Mapping[type, Feed] = {
     on.FirstToken: _first_token,
     on.TokensReceived: _received,
     on.RequestEnded: _ended,
+    on.ImagesMatched: _images_matched,
+    on.ImageSeen: _image_seen,
     on.RequestRefused: _refused,
     on.HttpRefused: _one(catalogue.HTTP_REFUSED, lambda event: {names.CAIRN_REASON: event.reason}),
     on.StepCompleted: _step,

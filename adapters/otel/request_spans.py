@@ -4,7 +4,7 @@
     ├── queue                         to RequestAdmitted; an event for each reason it waits for
     ├── prefix lookup                 PrefixMatched; the reused tokens and the reason of the stop
     ├── restore                       StateRestored; bytes by tier, and the rate
-    ├── prefill                       to DecodeStarted; an event for every chunk and every capture
+    ├── prefill                       to DecodeStarted; an event for every chunk, capture and image that is seen
     ├── decode                        an event for the first token; rate and batch sizes
     └── parse                         of RequestEnded; an answer is parsed while it is decoded
     persist                           in a trace of its own, linked to it: its records on their way to the store
@@ -68,6 +68,8 @@ SPAN_EVENTS: Mapping[type, tuple[str, Callable[[Any], of.Attributes]]] = {
     on.PrefillChunkComputed: (names.EVENT_CHUNK, of.chunk_attributes),
     on.FirstToken: (names.EVENT_FIRST_TOKEN, lambda _: {}),
     on.StateCaptured: (names.EVENT_CAPTURED, of.capture_attributes),
+    on.ImagesMatched: (names.EVENT_IMAGES, of.images_attributes),
+    on.ImageSeen: (names.EVENT_IMAGE_SEEN, of.tower_attributes),
 }
 """The events that are an event of the span of the present phase."""
 
@@ -154,7 +156,13 @@ class SpanEvents(EventRouter):
 
     def _happened(
         self,
-        event: on.RequestWaits | on.PrefixAwaited | on.PrefillChunkComputed | on.FirstToken | on.StateCaptured,
+        event: on.RequestWaits
+        | on.PrefixAwaited
+        | on.PrefillChunkComputed
+        | on.FirstToken
+        | on.StateCaptured
+        | on.ImagesMatched
+        | on.ImageSeen,
     ) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:
             return
@@ -167,6 +175,8 @@ class SpanEvents(EventRouter):
             case on.FirstToken():
                 seconds = (event.at_ns - tree.queued_ns) / 1e9
                 tree.root.set_attribute(names.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK, seconds)
+            case on.ImagesMatched():
+                tree.root.set_attributes(attributes(event))
             case on.PrefixAwaited() if (owner := self._open.get(event.owner)) is not None:
                 tree.root.add_link(owner.root.get_span_context())
             case _:

@@ -121,6 +121,22 @@ def capture_attributes(event: on.StateCaptured) -> Attributes:
     }
 
 
+def images_attributes(event: on.ImagesMatched) -> Attributes:
+    return {
+        names.CAIRN_NUM_IMAGES: event.num_images,
+        names.CAIRN_IMAGE_TOKENS: event.num_tokens,
+        names.CAIRN_IMAGE_REUSED: event.num_reused,
+    }
+
+
+def tower_attributes(event: on.ImageSeen) -> Attributes:
+    return {
+        names.CAIRN_IMAGE_TOKENS: event.num_tokens,
+        names.CAIRN_IMAGE_SIZE: event.size_bytes,
+        names.CAIRN_TOWER_TIME: (event.at_ns - event.started_ns) / 1e9,
+    }
+
+
 def parse_attributes(parsing: on.Parsing) -> Attributes:
     attributes: Attributes = {
         names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN,

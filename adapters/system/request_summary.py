@@ -11,8 +11,8 @@ MAX_CHARS = 2_000
 
 _NAMES = (
     "model", "key", "prompt", "reused", "live", "hot", "store", "known", "stopped", "diverged", "computed",
-    "preempted", "output", "drafted", "accepted", "queue", "waited", "followed", "prefill", "decode", "ttft",
-    "total", "rate", "trace", "reason",
+    "preempted", "images", "image_tokens", "image_reused", "seen", "tower", "output", "drafted", "accepted", "queue",
+    "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "trace", "reason",
 )  # fmt: skip
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
 _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
@@ -24,10 +24,11 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
     `live`, `hot`, `store`: parts of `reused` by tier. `stopped`: the reason why no more was reused, `known`: the tokens
     whose blocks were stored, `diverged`: the first token that differs. `waited`: the reasons of waiting in the queue;
     `followed`: the request whose prefill of the same prefix it waited for. `drafted`: draft tokens that were verified,
-    `accepted` of them. `rate`: output tokens a second of decode."""
+    `accepted` of them. `images` have `image_tokens` of the prompt, `image_reused` of them reused; the tower passed over
+    `seen` of them. `rate`: output tokens a second of decode."""
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
-    usage, matched = event.usage, timeline.matched
+    usage, matched, images = event.usage, timeline.matched, timeline.images
     values: dict[str, str | int | None] = {
         "model": timeline.model,
         "key": timeline.queued.client or None,
@@ -39,6 +40,11 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
         "diverged": matched.diverged_at if matched is not None else None,
         "computed": timeline.num_computed_tokens,
         "preempted": timeline.num_preemptions or None,
+        "images": images.num_images if images is not None else None,
+        "image_tokens": images.num_tokens if images is not None else None,
+        "image_reused": images.num_reused if images is not None else None,
+        "seen": timeline.num_seen if images is not None else None,
+        "tower": _seconds(timeline.tower_ns / 1e9) if timeline.num_seen else None,
         "output": usage.completion_tokens,
         "drafted": usage.num_proposed or None,
         "accepted": usage.num_accepted if usage.num_proposed else None,

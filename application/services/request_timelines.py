@@ -23,6 +23,8 @@ from itertools import islice
 from application.events import (
     DecodeStarted,
     FirstToken,
+    ImageSeen,
+    ImagesMatched,
     PrefillChunkComputed,
     PrefixAwaited,
     PrefixMatched,
@@ -61,7 +63,8 @@ class RequestTimeline:
     reason it ever waited for. `followed`: the request whose prefill of the same prefix it waited for. `matched`: its
     first lookup. `num_done`: prompt tokens in its state, reused or computed. `num_output`: output tokens; once ended,
     those that count. `gap_ns`: nanoseconds a token between its last two deliveries, None for the first delivery.
-    `explanation`: of its lookup; `owner`: the only one that may read its tokens.
+    `explanation`: of its lookup; `owner`: the only one that may read its tokens. `images`: those of its prompt; None
+    without any. `num_seen`: passes of the model's tower over an image, which took `tower_ns`.
     """
 
     queued: RequestQueued
@@ -83,6 +86,9 @@ class RequestTimeline:
     ended: RequestEnded | None = None
     explanation: Explanation | None = None
     owner: Owner | None = None
+    images: ImagesMatched | None = None
+    num_seen: int = 0
+    tower_ns: int = 0
 
     @property
     def id(self) -> RequestId:
@@ -160,6 +166,8 @@ class RequestTimelines(EventRouter):
                 RequestPreempted: self._preempted,
                 PrefixMatched: self._matched,
                 PrefixAwaited: self._awaited,
+                ImagesMatched: self._images_matched,
+                ImageSeen: self._image_seen,
                 PrefillChunkComputed: self._computed,
                 DecodeStarted: self._decode_started,
                 FirstToken: self._first_token,
@@ -240,6 +248,16 @@ class RequestTimelines(EventRouter):
     def _awaited(self, event: PrefixAwaited) -> None:
         if (timeline := self._open.get(event.id)) is not None:
             timeline.followed = event.owner
+
+    def _images_matched(self, event: ImagesMatched) -> None:
+        timeline = self._open.get(event.id)
+        if timeline is not None and timeline.images is None:
+            timeline.images = event
+
+    def _image_seen(self, event: ImageSeen) -> None:
+        if (timeline := self._open.get(event.id)) is not None:
+            timeline.num_seen += 1
+            timeline.tower_ns += event.at_ns - event.started_ns
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (timeline := self._open.get(event.id)) is not None:

@@ -21,7 +21,7 @@ from application.services.text_side.answers.prompt_encoder import PromptEncoder,
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import InvalidRequest
-from domain.id_row import IdRow
+from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import ChatPrompt, GenerationRequest
 
@@ -108,21 +108,22 @@ class Generate:
             predicted_ids=predicted_ids,
             images=encoded.images,
         )
-        choices = [self._choice(request, number, served, prompt.token_ids) for number in range(request.num_choices)]
+        choices = [self._choice(request, number, served, prompt) for number in range(request.num_choices)]
         self._intake.submit(request, submission, answer, choices)
         for choice in choices:
             if self._content is not None:
                 self._content.asked(choice.id, request.prompt)
 
-    def _choice(self, request: GenerationRequest, number: int, served: ServedModel, prompt_ids: IdRow) -> Choice:
-        prompt, tokenizer, family = request.prompt, served.tokenizer, ""
+    def _choice(self, request: GenerationRequest, number: int, served: ServedModel, encoded: EncodedPrompt) -> Choice:
+        prompt, prompt_ids, tokenizer, family = request.prompt, encoded.token_ids, served.tokenizer, ""
         if isinstance(prompt, ChatPrompt):
             make = partial(tokenizer.output_parser, prompt, prompt_ids)
             parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
             family = tokenizer.output_format.partition(" ")[0]
         else:
             parser = PlainParser(tokenizer.detokenizer(prompt_ids))
-        return Choice(request, number, len(prompt_ids), parser, family, self._content)
+        num_image_tokens = sum(span.length for span in encoded.media)
+        return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens)
 
 
 def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:

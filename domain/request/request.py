@@ -189,7 +189,8 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request. Prompt tokens = computed + reused. `reused`: by tier, as Explanation has it.
+    """Token counts of one request. Prompt tokens = computed + reused; `image_tokens` of them are images. `reused`: by
+    tier, as Explanation has it.
     `proposed`: draft tokens that were verified, by Drafter value; `accepted`: those of them that are in the answer."""
 
     prompt_tokens: int
@@ -197,6 +198,7 @@ class Usage:
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
     proposed: Mapping[str, int] = field(default_factory=dict[str, int])
     accepted: Mapping[str, int] = field(default_factory=dict[str, int])
+    image_tokens: int = 0
 
     @classmethod
     def of(cls, explanation: Explanation, completion_tokens: int) -> "Usage":

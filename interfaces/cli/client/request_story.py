@@ -6,7 +6,7 @@ of its log (plain or JSON, with or without the prefix of a journal), which holds
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from interfaces.cli.terminal.progress import format_latency
 if TYPE_CHECKING:
     from interfaces.http.native.bodies import PromptExplanation
     from interfaces.http.native.cache import ExplanationBody
-    from interfaces.http.native.requests import RequestBody
+    from interfaces.http.native.requests import ImagesBody, RequestBody
 
 
 def queued_at(body: "RequestBody") -> datetime:
@@ -76,9 +76,17 @@ def from_log(id: str, pairs: Mapping[str, str], ended_at: datetime) -> "RequestB
         explanation=prompt_explanation(explanation) if explanation is not None else None,
         drafted_tokens=number("drafted"),
         accepted_tokens=number("accepted"),
+        images=_images(number, seconds("tower")) if "images" in pairs else None,
     )
     queued_at(body)
     return body
+
+
+def _images(number: Callable[[str], int], tower_s: float | None) -> "ImagesBody":
+    from interfaces.http.native.requests import ImagesBody
+
+    num_images, num_tokens = number("images"), number("image_tokens")
+    return ImagesBody(num_images, num_tokens, number("image_reused"), number("seen"), tower_s or 0.0)
 
 
 def _explanation(pairs: Mapping[str, str]) -> Explanation | None:
@@ -179,6 +187,13 @@ def _prompt(body: "RequestBody") -> Iterator[tuple[str, str]]:
         if body.shows_text and (split := found.divergence) is not None:
             sides = {"both": split.before, "prompt": split.prompt, "stored": split.stored}
             yield from ((f"  {side}", printable(text, 500)) for side, text in sides.items() if text)
+    if (images := body.images) is not None:
+        tower = f", in {format_latency(images.tower_s)}" if images.seen else ""
+        yield (
+            "images",
+            f"{images.images:,} of {images.tokens:,} tokens, {images.reused_tokens:,} of them reused; the tower passed"
+            f" over {images.seen:,}{tower}",
+        )
     if prefill_s is not None:
         whole = "" if body.done_tokens >= body.prompt_tokens else f" of {body.prompt_tokens - num_reused:,}"
         yield "computed", f"{body.computed_tokens:,}{whole} tokens, in {format_latency(prefill_s)}"

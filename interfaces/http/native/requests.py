@@ -77,6 +77,17 @@ class PreparingBody(Struct):
     age_s: float
 
 
+class ImagesBody(Struct):
+    """The images of a prompt. `reused_tokens` of their `tokens` were reused; the model's tower passed over `seen` of
+    them, in `tower_s`."""
+
+    images: int
+    tokens: int
+    reused_tokens: int
+    seen: int
+    tower_s: float
+
+
 class RequestBody(Struct):
     """One choice of a request. `id`: as its answer has it, and the log. `key`: the name of the API key, empty without.
     `operation`: its operation id in the OpenAPI document, empty if unknown. `stage`: the current one, or the last one
@@ -85,8 +96,8 @@ class RequestBody(Struct):
     for none. `preempted`: it has given up its
     memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
     by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
-    only where `shows_text` says so. `drafted_tokens`: draft tokens that were verified, `accepted_tokens` of them; 0
-    while it is open."""
+    only where `shows_text` says so. `images`: null without any, or before the lookup. `drafted_tokens`: draft tokens
+    that were verified, `accepted_tokens` of them; 0 while it is open."""
 
     id: str
     model: str
@@ -113,6 +124,7 @@ class RequestBody(Struct):
     shows_text: bool = False
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    images: ImagesBody | None = None
 
 
 def request_body(
@@ -158,7 +170,15 @@ def request_body(
         shows_text=shows_text,
         drafted_tokens=0 if ended is None else ended.usage.num_proposed,
         accepted_tokens=0 if ended is None else ended.usage.num_accepted,
+        images=_images(timeline),
     )
+
+
+def _images(timeline: RequestTimeline) -> ImagesBody | None:
+    if (found := timeline.images) is None:
+        return None
+    tower_s = timeline.tower_ns / 1e9
+    return ImagesBody(found.num_images, found.num_tokens, found.num_reused, timeline.num_seen, tower_s)
 
 
 def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:

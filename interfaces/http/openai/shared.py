@@ -136,9 +136,11 @@ def completion_request(
 
 
 class PromptTokensDetails(Struct):
-    """The reuse of a prompt. `cached_tokens`: prompt tokens that were reused and not computed."""
+    """Parts of a prompt. `cached_tokens`: those that were reused and not computed. `image_tokens`: those of images;
+    left out without any."""
 
     cached_tokens: int
+    image_tokens: int | UnsetType = UNSET
 
 
 class UsageBody(Struct):
@@ -154,7 +156,8 @@ def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
     of_prompts = usages[::choices_per_prompt]
     prompt_tokens = sum(usage.prompt_tokens for usage in of_prompts)
     completion_tokens = sum(usage.completion_tokens for usage in usages)
-    cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts))
+    num_image_tokens = sum(usage.image_tokens for usage in of_prompts)
+    cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts), num_image_tokens or UNSET)
     drafted = PredictionTokens(**prediction_counts(*usages))
     return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached, drafted)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 from litestar.openapi.spec import Link
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from application.services.text_side.answers.answer import Progress
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
@@ -74,11 +74,12 @@ def response_error(error: DomainError) -> ResponseError:
 
 
 class CachedTokens(Struct):
-    """The reuse of a prompt. `cached_tokens`: of the prompt, reused and not computed. What is computed is kept, and not
-    counted as written."""
+    """Parts of a prompt. `cached_tokens`: reused and not computed. What is computed is kept, and not counted as
+    written. `image_tokens`: of images; left out without any."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
+    image_tokens: int | UnsetType = UNSET
 
 
 class ReasoningTokens(OwnPredictionTokens):
@@ -228,7 +229,7 @@ def final_status(finished: Finished) -> Literal["completed", "incomplete"]:
 def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
     return ResponseUsageBody(
         usage.prompt_tokens,
-        CachedTokens(usage.reused_tokens),
+        CachedTokens(usage.reused_tokens, image_tokens=usage.image_tokens or UNSET),
         usage.completion_tokens,
         ReasoningTokens(num_reasoning, **prediction_counts(usage)),
         usage.prompt_tokens + usage.completion_tokens,

@@ -130,6 +130,20 @@ def test_the_decode_span_has_its_rate_and_batch_sizes(recorder: SpanRecorder) ->
     }
 
 
+def test_images_are_in_the_request_s_span_and_passes_of_the_tower_in_its_prefill(recorder: SpanRecorder) -> None:
+    seen = [SCRIPT.queued(), SCRIPT.admitted(), SCRIPT.images_matched(), SCRIPT.image_seen(), SCRIPT.second_chunk()]
+    recorder.play([*seen, SCRIPT.decode_started(), SCRIPT.ended()])
+    counts = {"cairn.images": 2, "cairn.image.tokens": 134, "cairn.image.reused_tokens": 67}
+    assert counts.items() <= dict(recorder.named("chat demo").attributes or {}).items()
+    events = {event.name: dict(event.attributes or {}) for event in recorder.named("prefill").events}
+    assert events["cairn.images.matched"] == counts
+    assert events["cairn.image.seen"] == {
+        "cairn.image.tokens": 67,
+        "cairn.image.size": 68_608,
+        "cairn.image.tower_time": 0.125,
+    }
+
+
 def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder) -> None:
     recorder.play(STORIES["success"][0])
     span = recorder.named("parse")

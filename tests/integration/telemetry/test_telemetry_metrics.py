@@ -224,6 +224,15 @@ def test_draft_tokens_count_by_model_and_drafter() -> None:
         assert tuple(found) == counts
 
 
+def test_image_tokens_count_once_a_request_by_what_became_of_them() -> None:
+    board = Board([])
+    for choice in range(2):
+        script = Script(f"r.{choice}", choice=choice)
+        board.emit([script.queued(), script.images_matched()])
+    assert board.value("cairn.image.tokens", MODEL, ("cairn.origin", "reused")) == 67
+    assert board.value("cairn.image.tokens", MODEL, ("cairn.origin", "computed")) == 67
+
+
 def test_the_documentation_lists_the_catalogue() -> None:
     text = (ROOT / "docs/telemetry.md").read_text()
     rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}

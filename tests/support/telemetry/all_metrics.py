@@ -54,6 +54,9 @@ EVERYTHING: list[Event] = [
     Script("drafted").queued(),
     replace(Script("drafted").ended(), usage=Usage(1025, 9, proposed={"ngram": 4}, accepted={"ngram": 3})),
     *text_script().finished(),
+    Script("seeing").queued(),
+    Script("seeing").images_matched(),
+    Script("seeing").image_seen(),
     Script("failed").queued(),
     Script("failed").waits(),
     PrefixMatched(

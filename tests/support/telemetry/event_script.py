@@ -7,6 +7,8 @@ from application.events import (
     DecodeStarted,
     Event,
     FirstToken,
+    ImageSeen,
+    ImagesMatched,
     Parsing,
     PrefillChunkComputed,
     ReadinessMeasured,
@@ -78,6 +80,12 @@ class Script:
 
     def second_chunk(self) -> PrefillChunkComputed:
         return PrefillChunkComputed(id=self.id, start=512, end=1025, started_ns=at(1.5), at_ns=at(2.0))
+
+    def images_matched(self) -> ImagesMatched:
+        return ImagesMatched(self.id, 2, 134, 67, at(1.0))
+
+    def image_seen(self) -> ImageSeen:
+        return ImageSeen(id=self.id, num_tokens=67, size_bytes=68_608, started_ns=at(1.0), at_ns=at(1.125))
 
     def decode_started(self) -> DecodeStarted:
         return DecodeStarted(self.id, at(2.0))

@@ -96,9 +96,10 @@ class Choice:
         parser: OutputParser,
         family: str = "",
         content: ContentSink | None = None,
+        num_image_tokens: int = 0,
     ) -> None:
         """`family`: the parser's model family, empty for plain text. `content`: None
-        where content is not recorded."""
+        where content is not recorded. `num_image_tokens`: those of `num_prompt` that are images."""
         self.request, self.number, self.id = request, number, choice_id(request.id, number)
         self.outcome: Finished | Failed | None = None
         self.latest: StreamItem | None = None
@@ -106,6 +107,7 @@ class Choice:
         self.admitted: Admitted | None = None
         self.num_prompt, self.num_tokens = num_prompt, 0
         self.is_in_engine = True
+        self._num_image_tokens = num_image_tokens
         self._usage = Usage(num_prompt, 0)
         self._proposed, self._accepted = Counter[str](), Counter[str]()
         self._parser, self._family, self._content = parser, family, content
@@ -238,8 +240,10 @@ class Choice:
         return self._drafted(replace(self._usage, completion_tokens=self.num_tokens))
 
     def _drafted(self, usage: Usage) -> Usage:
-        """Returns the usage with the drafted tokens, which are counted here: an engine that is lost forgets them."""
-        return replace(usage, proposed=dict(self._proposed), accepted=dict(self._accepted))
+        """Returns the usage with the drafted tokens, which are counted here: an engine that is lost forgets them; and
+        with those of images, which are counted where they are encoded."""
+        proposed, accepted = dict(self._proposed), dict(self._accepted)
+        return replace(usage, proposed=proposed, accepted=accepted, image_tokens=self._num_image_tokens)
 
     def _add(self, *items: StreamItem) -> None:
         """Keeps items for the reader; too many bytes fail the choice, because an answer with a gap would be wrong."""

@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
-from adapters.fake.vision import ToyImages, ToyImagesLoader
+from adapters.fake.vision import ToyImages, ToyImagesLoader, toy_image
 from tests.support.http.images import (
     CAT,
     CAT_TOKENS,
@@ -102,6 +102,37 @@ def test_a_broken_image_in_a_result_or_behind_an_answer_ends_no_session(service:
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [anthropic_block(b"no image")]}
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]}
     post(service, MESSAGES, {"max_tokens": 9, "messages": [call, {"role": "user", "content": [result]}]})
+
+
+def test_image_tokens_reuse_and_passes_of_the_tower_are_shown(service: FakeService) -> None:
+    bird, num_tokens = toy_image(3, 5, "a bird").data, 3 * (5 + 1)
+    body = SHOWING["chat"].body(bird, "How much of this is seen again? " * 20)
+    first = post(service, CHAT, body)
+    assert first["usage"]["prompt_tokens_details"]["image_tokens"] == num_tokens
+    again = post(service, CHAT, {**body, "n": 2})
+    assert again["usage"]["prompt_tokens_details"]["image_tokens"] == num_tokens
+    assert (
+        "image_tokens"
+        not in post(service, CHAT, {"messages": [{"role": "user", "content": "hi"}]})["usage"]["prompt_tokens_details"]
+    )
+    response = post(service, RESPONSES, SHOWING["responses"].body(bird, "and here?"))
+    assert response["usage"]["input_tokens_details"]["image_tokens"] == num_tokens
+    images = {id: service.client.get(f"/admin/api/requests/{id}").json()["images"] for id in (first["id"], again["id"])}
+    assert images[again["id"]]["reused_tokens"] == num_tokens
+    assert images[again["id"]]["seen"] == 0
+    assert images[first["id"]]["tokens"] == num_tokens
+    assert images[first["id"]]["seen"] == 1
+
+
+def test_an_explanation_names_the_image_that_differs(service: FakeService) -> None:
+    parts = [{"type": "text", "text": "Compare these two."}, openai_part(CAT), openai_part(DOG)]
+    text = {"type": "text", "text": "Which is larger?" * 20}
+    body = {"messages": [{"role": "user", "content": [*parts, text]}]}
+    post(service, CHAT, body)
+    other = [*parts[:2], openai_part(CAT), text]
+    [found] = post(service, "/v1/cache/explain", {"messages": [{"role": "user", "content": other}]})["prompts"]
+    assert found["sentence"].startswith("From token 32 on image 2 of the prompt differs")
+    assert found["divergence"]["before"].endswith("two.[image]")
 
 
 def test_an_image_in_the_result_of_a_tool_is_seen(service: FakeService) -> None:

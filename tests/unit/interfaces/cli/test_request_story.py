@@ -43,6 +43,8 @@ def followed() -> RequestTimeline:
             )
         )
     timelines.emit(script.admitted())
+    timelines.emit(script.images_matched())
+    timelines.emit(script.image_seen())
     timelines.emit(script.second_chunk())
     timelines.emit(script.decode_started())
     timelines.emit(script.first_token())
@@ -87,8 +89,8 @@ def test_a_line_of_the_log_gives_the_body_of_the_server() -> None:
 def test_the_story_in_words() -> None:
     lines = dict(story_lines(body_of(line(followed(), whole())), "ab" * 16))
     assert list(lines) == [
-        "request", "queued", "waited", "reused", "no more", "computed", "preempted", "first token", "answer", "drafted",
-        "ended", "most of it", "trace",
+        "request", "queued", "waited", "reused", "no more", "images", "computed", "preempted", "first token", "answer",
+        "drafted", "ended", "most of it", "trace",
     ]  # fmt: skip
     assert lines["waited"] == (
         "1.00s, for a place among those computed at once (engine.max_batch) and for memory that others held and for"
@@ -96,6 +98,7 @@ def test_the_story_in_words() -> None:
     )
     assert lines["reused"] == "512 tokens: 500 from memory, 12 from the store"
     assert lines["no more"] == "never-seen: From token 600 on the prompt differs from what is stored."
+    assert lines["images"] == "2 of 134 tokens, 67 of them reused; the tower passed over 1, in 125.0ms"
     assert lines["computed"] == "513 tokens, in 1.00s"
     assert lines["answer"] == "9 tokens in 2.25s, 4.0 a second"
     assert lines["drafted"] == "5 of 8 drafted tokens were accepted"

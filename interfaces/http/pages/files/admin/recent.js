@@ -116,12 +116,18 @@ function details(request) {
       Prefill: seconds(times.prefill_s),
       Decode: seconds(times.decode_s),
       Computed: `${count(request.computed_tokens)} tokens`,
+      ...(request.images && { Images: imagesText(request.images) }),
       ...(request.preemptions > 0 && { Preempted: `${count(request.preemptions)} times` }),
       ...(request.priority === "batch" && { Priority: "batch" }),
       ...(request.requested_model !== request.model && { "Asked for": request.requested_model }),
     }),
   );
   return made;
+}
+
+function imagesText({ images, tokens, reused_tokens: reused, seen, tower_s: s }) {
+  const tower = seen === 0 ? "" : `, ${count(seen)} seen in ${seconds(s)}`;
+  return `${count(images)} of ${count(tokens)} tokens, ${count(reused)} reused${tower}`;
 }
 
 function broke(explanation, showsText) {
