@@ -1,20 +1,37 @@
-// Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer. Whoever begins to
-// write while nothing has the focus writes here.
+// Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer. Text that is typed
+// while nothing has the focus is written here. Images come from files, by paste, and dropped anywhere on the conversation.
+import { Attachments, imageFiles } from "./attachments.js";
+
 export class Composer {
   #area;
   #send;
   #stop;
   #on;
+  #attached;
 
   /**
-   * @param {{form: HTMLFormElement, area: HTMLTextAreaElement, send: HTMLButtonElement, stop: HTMLButtonElement}} parts
-   * @param {{ask: (text: string) => void, stop: () => void}} on
+   * @param {{form: HTMLFormElement, area: HTMLTextAreaElement, send: HTMLButtonElement, stop: HTMLButtonElement,
+   *   attach: HTMLButtonElement, files: HTMLInputElement, target: HTMLElement}} parts `target`: where images are dropped
+   * @param {{ask: (text: string, pictures: object[]) => void, stop: () => void, problem: (words: string) => void}} on
    */
-  constructor({ form, area, send, stop }, on) {
+  constructor({ form, area, send, stop, attach, files, target }, on) {
     this.#area = area;
     this.#send = send;
     this.#stop = stop;
     this.#on = on;
+    this.#attached = new Attachments(on.problem);
+    form.prepend(this.#attached.element);
+    attach.addEventListener("click", () => files.click());
+    files.addEventListener("change", () => {
+      this.#attached.add(files.files);
+      files.value = "";
+      this.focus();
+    });
+    area.addEventListener("paste", (event) => this.#take(event, event.clipboardData));
+    target.addEventListener("dragover", (event) => {
+      if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
+    });
+    target.addEventListener("drop", (event) => this.#take(event, event.dataTransfer));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#ask();
@@ -44,10 +61,25 @@ export class Composer {
     this.#area.focus();
   }
 
+  /** A paste or a drop: images of it are attached, and what is no image stays the browser's. */
+  #take(event, transfer) {
+    const files = imageFiles(transfer);
+    if (files.length === 0) return;
+    event.preventDefault();
+    this.#attached.add(files);
+    this.focus();
+  }
+
   #ask() {
-    if (!this.#stop.hidden || this.#area.value.trim() === "") return;
+    if (this.#attached.reading !== null) {
+      this.#attached.reading.then(() => this.#ask());
+      return;
+    }
     const text = this.#area.value;
+    const pictures = this.#attached.pictures;
+    if (!this.#stop.hidden || (text.trim() === "" && pictures.length === 0)) return;
     this.#area.value = "";
-    this.#on.ask(text);
+    this.#attached.clear();
+    this.#on.ask(text, pictures);
   }
 }

@@ -1,6 +1,6 @@
 // A conversation: its title, how it is asked, and turns of questions and answers. Plain data, kept in the browser.
 //
-// Turns alternate: a question, then its answer. `settings` are blank (null, "") where the server's own apply.
+// Turns alternate: a question, with `pictures` if it has any, then its answer. `settings` are blank (null, "") where the server's own apply.
 
 export const MAX_TITLE = 80;
 
@@ -19,14 +19,17 @@ export function newConversation(id, settings, nowMs) {
 
 export function titleOf(conversation) {
   if (conversation.title !== "") return conversation.title;
-  const asked = conversation.turns[0]?.content.trim().replace(/\s+/g, " ") ?? "";
-  if (asked === "") return "New conversation";
+  const [first] = conversation.turns;
+  const asked = first?.content.trim().replace(/\s+/g, " ") ?? "";
+  if (asked === "") return first?.pictures === undefined ? "New conversation" : "Images";
   return asked.length > MAX_TITLE ? `${asked.slice(0, MAX_TITLE - 1)}…` : asked;
 }
 
 /** Adds a question. With `at`, in place of the question there and all that followed it. */
-export function ask(conversation, content, at = conversation.turns.length) {
-  conversation.turns.splice(at, Infinity, { role: "user", content });
+export function ask(conversation, content, pictures = [], at = conversation.turns.length) {
+  const turn = { role: "user", content };
+  if (pictures.length > 0) turn.pictures = pictures;
+  conversation.turns.splice(at, Infinity, turn);
 }
 
 /** The body of the request that the last turns ask for: an answer, or more of the last one. */
@@ -54,14 +57,29 @@ function joinedQuestions(messages) {
   const joined = [];
   for (const message of messages) {
     const before = joined.at(-1);
-    if (message.role === "user" && before?.role === "user") before.content += `\n\n${message.content}`;
+    if (message.role === "user" && before?.role === "user") before.content = joinedContent(before.content, message.content);
     else joined.push(message);
   }
   return joined;
 }
 
+function joinedContent(first, second) {
+  if (typeof first === "string" && typeof second === "string") return `${first}\n\n${second}`;
+  return [...parts(first), textPart("\n\n"), ...parts(second)];
+}
+
+const parts = (content) => (typeof content === "string" ? [textPart(content)] : content);
+
+const textPart = (text) => ({ type: "text", text });
+
+function question({ content, pictures }) {
+  if (pictures === undefined) return content;
+  const shown = pictures.map((one) => (one.gone ? textPart("[an image that is no longer kept]\n") : { type: "image_url", image_url: { url: one.url } }));
+  return content.trim() === "" ? shown : [...shown, textPart(content)];
+}
+
 function wireMessage(turn) {
-  if (turn.role === "user") return { role: "user", content: turn.content };
+  if (turn.role === "user") return { role: "user", content: question(turn) };
   const message = { role: "assistant", content: turn.content };
   if (turn.reasoning !== "") message.reasoning_content = turn.reasoning;
   if (turn.calls.length > 0) {

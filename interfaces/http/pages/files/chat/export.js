@@ -9,7 +9,7 @@ export function asJson(conversation) {
 export function asMarkdown(conversation) {
   const parts = [`# ${titleOf(conversation)}`];
   if (conversation.settings.system.trim() !== "") parts.push("## System", conversation.settings.system);
-  for (const turn of conversation.turns) parts.push(...(turn.role === "user" ? ["## You", turn.content] : answer(turn)));
+  for (const turn of conversation.turns) parts.push(...(turn.role === "user" ? question(turn) : answer(turn)));
   return `${parts.join("\n\n")}\n`;
 }
 
@@ -17,6 +17,10 @@ export function asMarkdown(conversation) {
 export function fileName(conversation, extension) {
   const words = titleOf(conversation).toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
   return `${words.replace(/^-+|-+$/g, "") || "conversation"}.${extension}`;
+}
+
+function question({ content, pictures }) {
+  return ["## You", ...(pictures === undefined ? [] : [`*${pictures.length === 1 ? "An image" : `${pictures.length} images`}*`]), content];
 }
 
 function answer(turn) {

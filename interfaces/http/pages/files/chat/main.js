@@ -37,8 +37,20 @@ const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-side
 const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
 const settings = new SettingsForm(byId("settings"), (changed) => session.set(changed));
 const composer = new Composer(
-  { form: byId("composer"), area: byId("question"), send: byId("send"), stop: byId("stop") },
-  { ask: (text) => session.ask(text), stop: () => session.stop() },
+  {
+    form: byId("composer"),
+    area: byId("question"),
+    send: byId("send"),
+    stop: byId("stop"),
+    attach: byId("attach"),
+    files: byId("files"),
+    target: byId("main"),
+  },
+  {
+    ask: (text, pictures) => session.ask(text, pictures),
+    stop: () => session.stop(),
+    problem: (words) => notices.tell("images", words),
+  },
 );
 const drawAnswer = onceAFrame(
   () => {
@@ -80,8 +92,11 @@ function onChange(what) {
   for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
 }
 
-function onUnkept({ isKept, numDropped }) {
-  const gone = numDropped === 0 ? "" : `This browser's room is full: ${numDropped} of the oldest conversations went. `;
+function onUnkept({ isKept, numDropped, numForgotten }) {
+  const went = [];
+  if (numForgotten > 0) went.push(`the images of ${numForgotten} older conversations`);
+  if (numDropped > 0) went.push(`${numDropped} of the oldest conversations`);
+  const gone = went.length === 0 ? "" : `This browser's room is full: ${went.join(" and ")} went. `;
   notices.tell("room", isKept ? gone : `${gone}This browser has no room to keep this conversation; export it.`);
 }
 

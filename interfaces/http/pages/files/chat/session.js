@@ -42,9 +42,9 @@ export class Session {
   }
 
   /** With `at`: in place of the question there and of all after it. */
-  ask(text, at) {
-    if (text.trim() === "" || this.isRunning()) return;
-    ask(this.current, text, at);
+  ask(text, pictures = [], at = undefined) {
+    if ((text.trim() === "" && pictures.length === 0) || this.isRunning()) return;
+    ask(this.current, text, pictures, at);
     this.#answer();
   }
 
@@ -166,6 +166,6 @@ export class Session {
 
   #keep(conversation) {
     const saved = this.#shelf.save(conversation);
-    if (!saved.isKept || saved.numDropped > 0) this.#ports.onUnkept(saved);
+    if (!saved.isKept || saved.numDropped + saved.numForgotten > 0) this.#ports.onUnkept(saved);
   }
 }

@@ -1,13 +1,16 @@
-// The conversations that this browser keeps: each under a key of its own in a `Storage`, bounded, the oldest go first.
+// The conversations that this browser keeps: each under a key of its own in a `Storage`, bounded, the oldest go first,
+// and the images of all older ones before any conversation.
 //
 // What the browser has no room for stays in memory until the page closes; `save` says so. What does not read as a
 // conversation (another version's, a damaged one) is removed.
 import { fail, newAnswer } from "./answer.js";
 import { blankSettings } from "./conversation.js";
+import { isPicture } from "./picture.js";
 
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
 export const MAX_CHARS = 2_000_000; // of all of them; browsers give some five million to an origin
+export const MAX_PICTURE_CHARS = 1_500_000; // of the images of one
 
 const CLOSED = { message: "The page was closed before the answer ended.", status: 0, code: "closed", retryAfterS: null };
 
@@ -33,24 +36,35 @@ export class Shelf {
 
   /**
    * Drops no more than makes room for what is saved.
-   * @returns {{isKept: boolean, numDropped: number}} `isKept`: it will be here after a reload
+   * @returns {{isKept: boolean, numDropped: number, numForgotten: number}} `isKept`: it will be here after a reload.
+   *   `numForgotten`: conversations that stay without their images
    */
   save(conversation) {
     this.#kept.set(conversation.id, conversation);
-    const text = JSON.stringify(conversation);
-    const dropped = [];
-    const dropOldest = () => {
-      const oldest = this.all().findLast((other) => other.id !== conversation.id && this.#sizes.has(other.id));
+    const text = storedText(conversation);
+    let numDropped = 0;
+    let numForgotten = 0;
+    let numFreed = 0;
+    const older = (fits) => this.all().findLast((other) => other.id !== conversation.id && this.#sizes.has(other.id) && fits(other));
+    const makeRoom = (isForImages) => {
+      const pictured = isForImages ? older(hasPictures) : undefined;
+      const oldest = pictured ?? older(() => true);
       if (oldest === undefined) return false;
-      dropped.push(this.#sizes.get(oldest.id));
-      this.remove(oldest.id);
+      const size = this.#sizes.get(oldest.id);
+      if (pictured === undefined || !this.#forgetPictures(oldest)) {
+        numDropped += 1;
+        this.remove(oldest.id);
+      } else {
+        numForgotten += 1;
+      }
+      numFreed += size - (this.#sizes.get(oldest.id) ?? 0);
       return true;
     };
-    const isRoomMade = () => dropped.reduce((sum, size) => sum + size, 0) >= text.length;
-    const result = (isKept) => ({ isKept, numDropped: dropped.length });
+    const result = (isKept) => ({ isKept, numDropped, numForgotten });
     if (text.length > MAX_CHARS) return result(false);
-    while (this.#isOverBounds(conversation.id, text.length)) dropOldest();
-    while (!this.#write(conversation.id, text)) if (isRoomMade() || !dropOldest()) return result(false);
+    while (this.#numOthers(conversation.id) >= MAX_CONVERSATIONS) makeRoom(false);
+    while (this.#isOverBounds(conversation.id, text.length)) makeRoom(true);
+    while (!this.#write(conversation.id, text)) if (numFreed >= text.length || !makeRoom(true)) return result(false);
     return result(true);
   }
 
@@ -77,10 +91,19 @@ export class Shelf {
     this.#storage?.removeItem(PREFIX + id);
   }
 
+  #numOthers(id) {
+    return this.#sizes.size - (this.#sizes.has(id) ? 1 : 0);
+  }
+
   #isOverBounds(id, numChars) {
     const others = [...this.#sizes].filter(([other]) => other !== id);
-    const total = others.reduce((sum, [, size]) => sum + size, numChars);
-    return others.length >= MAX_CONVERSATIONS || total > MAX_CHARS;
+    return others.reduce((sum, [, size]) => sum + size, numChars) > MAX_CHARS;
+  }
+
+  /** Whether it could be kept without its images. */
+  #forgetPictures(conversation) {
+    for (const turn of conversation.turns) turn.pictures &&= turn.pictures.map(() => ({ gone: true }));
+    return this.#write(conversation.id, JSON.stringify(conversation));
   }
 
   #write(id, text) {
@@ -106,6 +129,21 @@ export class Shelf {
   }
 }
 
+function hasPictures({ turns }) {
+  return turns.some((turn) => turn.pictures?.some((one) => !one.gone));
+}
+
+/** The text that is kept: of a conversation with many images the last ones. In memory all of them stay. */
+function storedText(conversation) {
+  let room = MAX_PICTURE_CHARS;
+  const turns = conversation.turns.toReversed().map((turn) => {
+    if (turn.pictures === undefined) return turn;
+    const pictures = turn.pictures.map((one) => ((room -= one.url?.length ?? 0) >= 0 ? one : { gone: true }));
+    return { ...turn, pictures };
+  });
+  return JSON.stringify({ ...conversation, turns: turns.toReversed() });
+}
+
 /** A conversation out of its text; null for anything else. An answer that was streaming is broken now. */
 export function read(text) {
   let value;
@@ -124,7 +162,8 @@ export function read(text) {
 
 function isTurn(turn) {
   if (typeof turn?.content !== "string") return false;
-  return turn.role === "user" || (turn.role === "assistant" && Array.isArray(turn.calls) && typeof turn.reasoning === "string");
+  if (turn.role === "user") return turn.pictures === undefined || (Array.isArray(turn.pictures) && turn.pictures.every(isPicture));
+  return turn.role === "assistant" && Array.isArray(turn.calls) && typeof turn.reasoning === "string";
 }
 
 function storedKeys(storage) {

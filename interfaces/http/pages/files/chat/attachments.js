@@ -1,0 +1,88 @@
+// The images of a question that is being written: shown small, each with a button that removes it.
+import { h } from "../shared/dom.js";
+import { MAX_PICTURES, readPicture } from "./picture.js";
+
+export class Attachments {
+  element = h("ul", { class: "pictures attached", "aria-label": "Images of the question", hidden: true });
+  #pictures;
+  #onProblem;
+  #reading = null;
+
+  /** @param {(words: string) => void} onProblem empty for none */
+  constructor(onProblem, pictures = []) {
+    this.#onProblem = onProblem;
+    this.#pictures = [...pictures];
+    this.#show();
+  }
+
+  get pictures() {
+    return [...this.#pictures];
+  }
+
+  /** Null, or the promise of files that are being read. */
+  get reading() {
+    return this.#reading;
+  }
+
+  /** @param {Iterable<File>} files */
+  add(files) {
+    const before = this.#reading;
+    const reading = this.#read([...files], before).finally(() => {
+      if (this.#reading === reading) this.#reading = null;
+    });
+    this.#reading = reading;
+    return reading;
+  }
+
+  clear() {
+    this.#pictures = [];
+    this.#show();
+  }
+
+  async #read(files, before) {
+    await before;
+    this.#onProblem("");
+    for (const file of files) {
+      if (this.#pictures.length >= MAX_PICTURES) {
+        this.#onProblem(`A question has at most ${MAX_PICTURES} images.`);
+        return;
+      }
+      try {
+        this.#pictures.push(await readPicture(file));
+        this.#show();
+      } catch {
+        this.#onProblem(`${file.name || "What was pasted"} is no image that this browser can show.`);
+      }
+    }
+  }
+
+  #show() {
+    this.element.hidden = this.#pictures.length === 0;
+    this.element.replaceChildren(...this.#pictures.map((picture, at) => this.#item(picture, at)));
+  }
+
+  #item(picture, at) {
+    const name = `image ${at + 1}`;
+    const remove = () => {
+      this.#pictures.splice(at, 1);
+      this.#show();
+    };
+    return h(
+      "li",
+      {},
+      pictureView(picture, `Attached ${name}`),
+      h("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, onclick: remove }, "×"),
+    );
+  }
+}
+
+/** A picture, or a word where it is gone. */
+export function pictureView(picture, alt) {
+  if (picture.gone) return h("span", { class: "small muted" }, "An image that this browser no longer keeps");
+  return h("img", { src: picture.url, width: picture.width, height: picture.height, alt });
+}
+
+/** The image files of a paste or a drop. @param {DataTransfer | null} transfer */
+export function imageFiles(transfer) {
+  return [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
+}
