@@ -40,7 +40,8 @@ class ServerSettings:
 
     `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits. `allowed_hosts`:
     names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that may send
-    requests, as `https://host:port`; none by default. `max_body`: the bound on the body of one request. `aliases`:
+    requests, as `https://host:port`; none by default. `image_hosts`: hosts from which images are fetched that requests
+    name by URL; none by default. `max_body`: the bound on the body of one request. `aliases`:
     names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a name stand
     for anything. Served models answer to their own names, and other names are refused. By default only Claude's: Claude
     Code's subagents request them whatever model is configured.
@@ -55,7 +56,8 @@ class ServerSettings:
     log_level: str = "info"
     log_format: str = "plain"
     keepalive_s: float = 15.0
-    max_body: ByteSize = ByteSize(num_bytes=16 * 2**20)
+    max_body: ByteSize = ByteSize(num_bytes=32 * 2**20)
+    image_hosts: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ("claude-*",)
 
     @property
@@ -70,6 +72,12 @@ class ServerSettings:
                 host == ANY or bare_host(host) is not None,
                 "server.allowed_hosts",
                 f"must be host names without scheme and port, or {ANY}",
+            )
+        for host in self.image_hosts:
+            require(
+                bare_host(host) == host,
+                "server.image_hosts",
+                "must be host names in lower case, without scheme and port",
             )
         for origin in self.cors_origins:
             require(

@@ -11,6 +11,7 @@ from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
 from adapters.system.key_file import ServerKeys
 from adapters.system.thread_stacks import PythonStacks
+from adapters.web.image_fetcher import ImageFetcher
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings, RegularReports
@@ -22,6 +23,7 @@ from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.supervision.engine_watch import EngineWatch
 from application.use_cases.cached_prompts import CachedPrompts
@@ -49,6 +51,11 @@ def make_events(
     """The timelines come first: the others read them. The log comes before telemetry: its lines name the traces that
     telemetry closes."""
     return EventFanOut(timelines, request_log, telemetry, figures, *extra)
+
+
+def make_images(hosts: Sequence[str]) -> PromptImages:
+    """Without hosts nothing is fetched."""
+    return PromptImages(ImageFetcher(hosts) if hosts else None)
 
 
 class Container(TokenSide):
@@ -120,7 +127,8 @@ class Container(TokenSide):
         images=models.provided.images,
     )
     calls = providers.Singleton(GeneratedCalls, documents)
-    encoder = providers.Singleton(PromptEncoder, calls)
+    images = providers.Singleton(make_images, settings.provided.server.image_hosts)
+    encoder = providers.Singleton(PromptEncoder, calls, images)
     generate = providers.Singleton(
         Generate,
         pool=pool,

@@ -46,7 +46,7 @@ from interfaces.http.services import Services
 
 _log = logging.getLogger("cairn.http")
 
-_DEFAULT_MAX_BODY_BYTES = 16 * 2**20
+_DEFAULT_MAX_BODY_BYTES = 32 * 2**20
 
 _REFUSED = frozenset({401, 403, 429})
 """Statuses of refused clients, which are counted by reason."""

@@ -25,7 +25,7 @@ RESPONSE, TURN, OUTPUT_ITEM = "response", "turn", "output_item"
 MAX_RESPONSES = 1_000
 """Bound on the responses of a conversation."""
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 32 << 20
 """Bound on what is looked up for one request: what a client may send at once. A longer prompt could not be served."""
 
 

@@ -24,7 +24,7 @@ def test_every_setting_with_what_decided_it() -> None:
         "engine.queue": (Origin.ENVIRONMENT, "CAIRN_ENGINE__QUEUE"),
         "engine.max_batch": (Origin.FILE, FILE),
     }
-    assert (found["server.port"].value, found["server.max_body"].value) == (3, "16 MiB")
+    assert (found["server.port"].value, found["server.max_body"].value) == (3, "32 MiB")
 
 
 def test_secrets_are_set_or_unset() -> None:

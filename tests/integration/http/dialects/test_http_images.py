@@ -8,6 +8,7 @@ import pytest
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.vision import ToyImages, ToyImagesLoader, toy_image
+from domain.errors import InvalidRequest
 from tests.support.http.images import (
     CAT,
     CAT_TOKENS,
@@ -171,6 +172,34 @@ def test_what_is_no_image_is_refused_by_its_name(service: FakeService, image_url
     error = post(service, CHAT, {"messages": [{"role": "user", "content": [part]}]}, 400)["error"]
     assert error["param"].startswith("messages[0].content[0].image_url")
     assert problem in error["message"]
+
+
+def test_an_image_of_an_allowed_host_is_fetched_and_is_the_image_that_it_holds() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def fetch(url: str, field: str, max_bytes: int) -> bytes:
+        asked.append((url, max_bytes))
+        if "gone" in url:
+            raise InvalidRequest(f"{field}: the image was not fetched: gone", param=field)
+        return CAT
+
+    def shown(url: str) -> dict[str, Any]:
+        return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+
+    options, models = FakeOptions(images=ToyImages()), FakeModels(seeing=[DEFAULT_MODEL])
+    with fake_service(options, models=models, images=ToyImagesLoader(), fetch=fetch, reuses=True) as service:
+        sent = post(service, "/tokenize", {"messages": [{"role": "user", "content": [openai_part(CAT)]}]})
+        url = "https://images.example/cat.png"
+        assert post(service, "/tokenize", {"messages": [shown(url)]})["tokens"] == sent["tokens"]
+        post(service, "/tokenize", {"messages": [shown(url), {"role": "assistant", "content": "a"}, shown(f"{url}?2")]})
+        assert asked[1:] == [(url, 64 << 20), (f"{url}?2", (64 << 20) - len(CAT))]
+        gone = shown("https://images.example/gone.png")
+        assert (
+            post(service, CHAT, {"messages": [gone]}, 400)["error"]["param"] == "messages[0].content[0].image_url.url"
+        )
+        later = [gone, {"role": "assistant", "content": "hm"}, {"role": "user", "content": "and?"}]
+        text = post(service, "/apply-template", {"messages": later})["prompt"]
+        assert "[image left out: the image was not fetched: gone]" in text
 
 
 def test_too_many_images_are_refused(service: FakeService) -> None:
