@@ -21,17 +21,13 @@ from domain.printable import printable
 from domain.request.media import MAX_IMAGE_BYTES
 
 TIMEOUT_S = 10.0
-"""The deadline of one URL, with its redirects."""
+"""The deadline of one answer."""
 
 MAX_REDIRECTS = 3
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 _PIECE_BYTES = 64 << 10
 _NAT64 = IPv6Network("64:ff9b::/96")
 """Addresses that stand for IPv4 ones, perhaps private."""
-
-Resolve = Callable[[str, int], Sequence[str]]
-Connect = Callable[[tuple[str, int], float], socket.socket]
 
 
 def resolved(host: str, port: int) -> list[str]:
@@ -47,6 +43,10 @@ def is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
+class _Unfetched(Exception):
+    """The reason why there is no file."""
+
+
 class ImageFetcher:
     """A FetchImage. `hosts`: names, as in URLs."""
 
@@ -54,56 +54,47 @@ class ImageFetcher:
         self,
         hosts: Collection[str],
         timeout_s: float = TIMEOUT_S,
-        resolve: Resolve = resolved,
-        connect: Connect = socket.create_connection,
+        resolve: Callable[[str, int], Sequence[str]] = resolved,
+        connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
     ) -> None:
         self._hosts = frozenset(hosts)
-        self._timeout_s = timeout_s
-        self._resolve = resolve
-        self._connect = connect
+        self._timeout_s, self._resolve, self._connect = timeout_s, resolve, connect
 
     def __call__(self, url: str, field: str, max_bytes: int) -> bytes:
-        limit = min(max_bytes, MAX_IMAGE_BYTES)
-        for _ in range(MAX_REDIRECTS + 1):
-            parts, host = self._checked(url, field)
-            try:
-                found = self._get(parts, host, limit)
-            except (OSError, http.client.HTTPException) as error:
-                raise _refusal(field, f"{host} did not answer as it should ({type(error).__name__})") from None
-            except _Unfetched as error:
-                raise _refusal(field, f"{host} {error}") from None
-            if isinstance(found, bytes):
-                return found
-            url = urljoin(url, found)
-        raise _refusal(field, f"more than {MAX_REDIRECTS} redirects")
-
-    def _checked(self, url: str, field: str) -> tuple[SplitResult, str]:
         try:
-            parts = urlsplit(url)
-            host, port = bare_host(parts.hostname or "") or "", parts.port
+            for _ in range(MAX_REDIRECTS + 1):
+                found = self._get(urlsplit(url), min(max_bytes, MAX_IMAGE_BYTES))
+                if isinstance(found, bytes):
+                    return found
+                url = urljoin(url, found)
+            reason = f"more than {MAX_REDIRECTS} redirects"
+        except _Unfetched as error:
+            reason = str(error)
         except ValueError:
-            raise _refusal(field, "it is no URL") from None
-        if parts.scheme not in _PORTS or port not in (None, _PORTS[parts.scheme]) or "@" in parts.netloc:
-            raise _refusal(field, "only http and https URLs without port and user are fetched")
-        if host not in self._hosts:
-            raise _refusal(field, f"the host {printable(host)} is not listed in server.image_hosts")
-        return parts, host
+            reason = "it is no URL"
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"its host did not answer as it should ({type(error).__name__})"
+        raise InvalidRequest(f"{field}: the image was not fetched: {reason}; send a data URL", param=field)
 
-    def _get(self, parts: SplitResult, host: str, limit: int) -> bytes | str:
+    def _get(self, url: SplitResult, limit: int) -> bytes | str:
         """Returns the file, or where it redirects to."""
-        addresses = self._resolve(host, _PORTS[parts.scheme])
+        host, port = bare_host(url.hostname or ""), _PORTS.get(url.scheme)
+        if port is None or url.port not in (None, port) or "@" in url.netloc:
+            raise _Unfetched("only http and https URLs without port and user are fetched")
+        if host is None or host not in self._hosts:
+            raise _Unfetched(f"the host {printable(url.hostname or '')} is not listed in server.image_hosts")
+        addresses = self._resolve(host, port)
         if not addresses or not all(map(is_public, addresses)):
-            raise _Unfetched("has an address that is not public")
-        sock = self._connect((addresses[0], _PORTS[parts.scheme]), self._timeout_s)
+            raise _Unfetched(f"{host} has an address that is not public")
+        sock = self._connect((addresses[0], port), self._timeout_s)
         deadline = Timer(self._timeout_s, _shut, (sock,))
-        deadline.daemon = True
         deadline.start()
         try:
-            if parts.scheme == "https":
+            if url.scheme == "https":
                 sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
-            connection = http.client.HTTPConnection(host, _PORTS[parts.scheme])
+            connection = http.client.HTTPConnection(host, port)
             connection.sock = sock
-            target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
+            target = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
             connection.request("GET", target, headers={"Accept": "image/*", "Accept-Encoding": "identity"})
             with connection.getresponse() as response:
                 return _read(response, limit)
@@ -112,30 +103,22 @@ class ImageFetcher:
             sock.close()
 
 
-class _Unfetched(Exception):
-    """The reason why a host's answer is not used."""
-
-
 def _read(response: http.client.HTTPResponse, limit: int) -> bytes | str:
-    if response.status in _REDIRECTS:
+    if response.status in (301, 302, 303, 307, 308):
         return response.getheader("Location") or ""
     if response.status != 200:
-        raise _Unfetched(f"answered {response.status}")
+        raise _Unfetched(f"its host answered {response.status}")
     pieces, left = list[bytes](), limit
     while piece := response.read(min(_PIECE_BYTES, left + 1)):
         pieces.append(piece)
         left -= len(piece)
         if left < 0:
-            raise _Unfetched(f"sent more than {format_bytes(limit)}")
+            raise _Unfetched(f"it has more than {format_bytes(limit)}")
     if response.length:
-        raise _Unfetched("ended before the whole file was sent")
+        raise _Unfetched("it ended before the whole file was sent")
     return b"".join(pieces)
 
 
 def _shut(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-
-
-def _refusal(field: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: the image was not fetched: {reason}; send a data URL", param=field)

@@ -116,3 +116,14 @@ class ImageProcessorLoader(Protocol):
     def load(self, source: ModelSource) -> ImageProcessor | None:
         """Returns None for a model that does not see, or whose libraries are missing. Raises ModelLoadFailed."""
         ...
+
+
+class FetchImage(Protocol):
+    """Fetches an image file by URL. Any thread; blocking, with a deadline.
+
+    It asks hosts that the operator allows, at public addresses only, whatever a name server says: no client reaches
+    what only this machine can reach."""
+
+    def __call__(self, url: str, field: str, max_bytes: int) -> bytes:
+        """Raises InvalidRequest that names `field`."""
+        ...

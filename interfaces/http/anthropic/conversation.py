@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
-from domain.request.media import Image, left_out
+from domain.request.media import Image
 from interfaces.http.fields.image_fields import base64_image, url_image
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
@@ -233,7 +233,7 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
 
 def _assistant(content: Content, path: str) -> list[ChatMessage]:
     """Returns one message, or none: the blocks are pieces of one text, one reasoning and one list of calls."""
-    texts: list[str] = []
+    pieces: list[str | Image] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for at, block in blocks_of(content, path):
@@ -243,10 +243,11 @@ def _assistant(content: Content, path: str) -> list[ChatMessage]:
             case ToolUseBlock():
                 calls.append(ToolCall(block.id, block.name, _arguments(block)))
             case _:
-                pieces = block_pieces(block, at, refuses_media=False)
-                texts += (left_out("image") if isinstance(piece, Image) else piece for piece in pieces)
-    message = ChatMessage(Role.ASSISTANT, "".join(texts), reasoning="".join(thoughts) or None, tool_calls=tuple(calls))
-    return [message] if message.content or message.reasoning or message.tool_calls else []
+                pieces += block_pieces(block, at, refuses_media=False)
+    content, images = content_of(pieces)
+    reasoning = "".join(thoughts) or None
+    message = ChatMessage(Role.ASSISTANT, content, reasoning=reasoning, tool_calls=tuple(calls), images=images)
+    return [message] if content or images or reasoning or calls else []
 
 
 def _arguments(block: ToolUseBlock) -> str:

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from domain.errors import InvalidRequest
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
-from domain.request.media import Image, left_out
+from domain.request.media import Image
 from interfaces.http.fields.image_fields import url_image
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
@@ -214,13 +214,15 @@ def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
 class _Turn:
     """The assistant's turn, so far."""
 
-    texts: list[str] = field(default_factory=list[str])
+    pieces: list[str | Image] = field(default_factory=list[str | Image])
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
     def message(self) -> ChatMessage:
         thought = "\n\n".join(text for text in self.thoughts if text)
-        return ChatMessage(Role.ASSISTANT, "".join(self.texts), reasoning=thought or None, tool_calls=tuple(self.calls))
+        content, images = content_of(self.pieces)
+        calls = tuple(self.calls)
+        return ChatMessage(Role.ASSISTANT, content, reasoning=thought or None, tool_calls=calls, images=images)
 
 
 class _Conversation:
@@ -250,7 +252,8 @@ class _Conversation:
             case MessageItem():
                 self._message(item, f"{path}.content")
             case ReasoningItem(content=content, summary=summary):
-                self._assistant_turn().thoughts.append(_answer_text(content or summary or [], path, "\n\n"))
+                pieces = pieces_of(content or summary or [], path, refuses_media=False)
+                self._assistant_turn().thoughts.append(content_of(pieces, "\n\n")[0])
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
@@ -267,7 +270,7 @@ class _Conversation:
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)
         if role is Role.ASSISTANT:
-            self._assistant_turn().texts.append(_answer_text(item.content, path, ""))
+            self._assistant_turn().pieces += pieces_of(item.content, path, refuses_media=False)
         else:
             content, images = content_of(pieces_of(item.content, path, refuses_media=self._refuses_media), "\n")
             self._append(ChatMessage(role, content, images=images))
@@ -306,12 +309,6 @@ def pieces_of(content: Content, path: str, *, refuses_media: bool) -> Iterator[s
         part = by_type(raw, PARTS, at)
         if part is not None:
             yield _piece(part, at, refuses_media)
-
-
-def _answer_text(content: Content, path: str, between: str) -> str:
-    pieces = pieces_of(content, path, refuses_media=False)
-    texts = (left_out("image") if isinstance(piece, Image) else piece for piece in pieces)
-    return between.join(text for text in texts if text)
 
 
 def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:

@@ -16,10 +16,9 @@ from adapters.fake.tokenizer import FakeTokenizers
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
-from application.ports.image_fetch import FetchImage
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
-from application.ports.vision import ImageProcessorLoader
+from application.ports.vision import FetchImage, ImageProcessorLoader
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.event_sinks import EventFanOut

@@ -1,0 +1,132 @@
+"""Which images of a prompt are measured, kept for the next turn, refused, or left out."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from adapters.fake.model import FakeModel
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from adapters.fake.vision import ToyImages, toy_image
+from application.ports.vision import ImageTokens
+from application.services.text_side.answers.prompt_images import KEPT_OVERHEAD, PromptImages, ShownPrompt
+from application.services.text_side.models.model_finder import ServedModel
+from domain.errors import InvalidRequest, ServerUnavailable
+from domain.ids import ModelId
+from domain.models.capability import Capability
+from domain.models.model_card import ModelSource
+from domain.request.chat import ChatMessage, Role, content_of
+from domain.request.media import Detail, Image
+from domain.request.request import ChatPrompt
+from tests.support.patience import PATIENCE_S
+
+CAT, DOG, BROKEN = toy_image(1, 3, "cat", "a"), toy_image(2, 2, "dog", "b"), Image(b"broken", field="c")
+
+
+class Counting(ToyImages):
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: list[bytes] = []
+
+    def measure(self, image: Image) -> ImageTokens:
+        self.measured.append(image.data)
+        return super().measure(image)
+
+
+def served(images: ToyImages | None, *capabilities: Capability, id: str = "m") -> ServedModel:
+    source = ModelSource(ModelId(id), "", capabilities=frozenset(capabilities))
+    return ServedModel(source, FakeTokenizer(), FakeModel(source, FakeOptions()).description, "", images=images)
+
+
+def message(role: Role, *pieces: str | Image) -> ChatMessage:
+    content, images = content_of(pieces)
+    return ChatMessage(role, content, images=images)
+
+
+def chat(*pieces: str | Image) -> ChatPrompt:
+    return ChatPrompt((message(Role.USER, *pieces),))
+
+
+def run(work: Callable[[PromptImages], Coroutine[Any, Any, Any]], images: PromptImages | None = None) -> Any:
+    used = images or PromptImages()
+
+    async def running() -> Any:
+        try:
+            return await work(used)
+        finally:
+            used.close()
+
+    return asyncio.run(running())
+
+
+def test_an_image_is_measured_once_for_its_model_and_salt() -> None:
+    counting = Counting()
+    model, other = served(counting), served(counting, id="other")
+
+    async def work(images: PromptImages) -> ShownPrompt:
+        for _ in range(3):
+            shown = await images.shown(chat("a", CAT, DOG, CAT), model, "salt")
+        assert counting.measured == [CAT.data, DOG.data]
+        await images.shown(chat(CAT), model, "another salt")
+        await images.shown(chat(CAT), other, "salt")
+        await images.shown(chat(Image(CAT.data, Detail.LOW)), model, "salt")
+        assert counting.measured == [CAT.data, DOG.data, *[CAT.data] * 3]
+        return shown
+
+    shown = run(work)
+    assert shown.rows is not None
+    assert set(shown.rows.tokens) == {CAT.digest, DOG.digest}
+    assert shown.files == {shown.rows.tokens[one.digest].digest: one for one in (CAT, DOG)}
+
+
+def test_the_least_recently_used_are_forgotten_first() -> None:
+    counting = Counting()
+
+    async def work(images: PromptImages) -> None:
+        for image in (CAT, DOG, CAT, toy_image(1, 1), CAT, DOG):
+            await images.shown(chat(image), served(counting), "")
+
+    run(work, PromptImages(max_kept_tokens=2 * (KEPT_OVERHEAD + 6)))
+    assert counting.measured == [CAT.data, DOG.data, toy_image(1, 1).data, DOG.data]
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.SYSTEM])
+def test_what_cannot_be_shown_is_refused_behind_the_last_answer(role: Role) -> None:
+    said = (message(Role.USER, "x"), message(Role.ASSISTANT, "y"), message(role, BROKEN))
+    with pytest.raises(InvalidRequest) as refused:
+        run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
+    assert refused.value.param == "c"
+
+
+def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_of_tools() -> None:
+    said = (message(Role.USER, "x", BROKEN, "z", CAT), message(Role.ASSISTANT, "y"), message(Role.TOOL, BROKEN))
+    shown = run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
+    asked, _, result = shown.prompt.messages
+    assert asked.content.startswith("x\n[image left out: c is no toy image")
+    assert asked.content.endswith("]\nz")
+    assert [placed.image for placed in asked.images] == [CAT]
+    assert result.content.startswith("[image left out: ")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "why"), [((), "it reads text only"), ((Capability.SEE,), "the extra `vision` is not installed")]
+)
+def test_a_model_without_a_processor_says_why_it_sees_nothing(capabilities: tuple[Capability, ...], why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        run(lambda images: images.shown(chat(CAT), served(None, *capabilities), ""))
+
+
+def test_an_image_that_takes_too_long_is_left_at_the_deadline() -> None:
+    gate = threading.Event()
+
+    class Slow(ToyImages):
+        def measure(self, image: Image) -> ImageTokens:
+            assert gate.wait(PATIENCE_S)
+            return super().measure(image)
+
+    with pytest.raises(ServerUnavailable, match="image did not answer within"):
+        run(lambda images: images.shown(chat(CAT), served(Slow()), ""), PromptImages(timeout_s=0.01))
+    gate.set()
