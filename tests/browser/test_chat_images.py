@@ -156,32 +156,3 @@ def test_pictures_are_made_small_enough_to_be_kept(opened: Callable[..., ChatPag
         }"""
     )
     assert 10_000 < sizes[0] <= sizes[1]
-
-
-def test_older_conversations_lose_their_images_before_any_is_dropped(opened: Callable[..., ChatPage]) -> None:
-    chat = opened()
-    told = chat.page.evaluate(
-        """async () => {
-            const { Shelf } = await import("/pages/chat/shelf.js");
-            const kept = new Map();
-            const storage = {
-              get length() { return kept.size; }, key: (at) => [...kept.keys()][at], getItem: (key) => kept.get(key),
-              setItem: (key, text) => kept.set(key, text), removeItem: (key) => kept.delete(key),
-            };
-            const shelf = new Shelf(storage);
-            const picture = (n) => ({ url: "data:image/png;base64," + "A".repeat(n), width: 1, height: 1 });
-            const conversation = (id, pictures) => ({
-              id, title: id, createdMs: 0, changedMs: Number(id), settings: {},
-              turns: [{ role: "user", content: "look", pictures }],
-            });
-            const saved = [];
-            for (const id of ["1", "2", "3"]) saved.push(shelf.save(conversation(id, [picture(900_000)])));
-            saved.push(shelf.save(conversation("4", [picture(900_000), picture(800_000)])));
-            const again = new Shelf(storage);
-            const gone = ({ id, turns }) => [id, turns[0].pictures.map((one) => one.gone ?? false)];
-            return { saved, kept: again.all().map(gone) };
-        }"""
-    )
-    assert [one["numForgotten"] for one in told["saved"]] == [0, 0, 1, 1]
-    assert all(one["isKept"] and one["numDropped"] == 0 for one in told["saved"])
-    assert told["kept"] == [["4", [False, True]], ["3", [False]], ["2", [True]], ["1", [True]]]

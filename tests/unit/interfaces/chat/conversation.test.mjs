@@ -47,6 +47,21 @@ test("an edited question replaces all that followed", () => {
   assert.deepEqual(made.turns.map((turn) => turn.content), ["a", "x", "c"]);
 });
 
+test("images come before the words of their question, and those that are gone are told", () => {
+  const url = "data:image/png;base64,AAAA";
+  const made = conversation({});
+  ask(made, "what?", undefined, [{ url, width: 1, height: 1 }, { gone: true }]);
+  const shown = [{ type: "image_url", image_url: { url } }, { type: "text", text: "[an image that is no longer kept]\n" }];
+  assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [...shown, { type: "text", text: "what?" }] }]);
+  made.turns.push(answer({ state: "broken" }));
+  ask(made, "and?");
+  const joined = [...shown, { type: "text", text: "what?" }, { type: "text", text: "\n\n" }, { type: "text", text: "and?" }];
+  assert.deepEqual(requestBody(made).messages, [{ role: "user", content: joined }]);
+  ask(made, " ", 0, [{ url, width: 1, height: 1 }]);
+  assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [shown[0]] }]);
+  assert.equal(titleOf(made), "Images");
+});
+
 test("the title is the first question, shortened, until somebody gives one", () => {
   const made = conversation({}, question(`  what \n is ${"very ".repeat(50)}long?`));
   assert.ok(titleOf(made).startsWith("what is very") && titleOf(made).length === 80);

@@ -40,7 +40,7 @@ const ids = (shelf) => shelf.all().map(({ id }) => id);
 test("what is saved is there after a reload, the latest first", () => {
   const storage = new FakeStorage();
   const shelf = new Shelf(storage);
-  for (const number of [2, 1, 3]) assert.deepEqual(shelf.save(conversation(number)), { isKept: true, numDropped: 0 });
+  for (const number of [2, 1, 3]) assert.deepEqual(shelf.save(conversation(number)), { isKept: true, numDropped: 0, numForgotten: 0 });
   assert.deepEqual(ids(new Shelf(storage)), ["c3", "c2", "c1"]);
   assert.deepEqual(new Shelf(storage).get("c2"), conversation(2));
   shelf.remove("c2");
@@ -66,7 +66,7 @@ test("the oldest go when the browser has no room, and one that never fits is kep
   const storage = new FakeStorage(3000);
   const shelf = new Shelf(storage);
   for (const number of [1, 2]) shelf.save(conversation(number, 1000));
-  assert.deepEqual(shelf.save(conversation(3, 1000)), { isKept: true, numDropped: 1 });
+  assert.deepEqual(shelf.save(conversation(3, 1000)), { isKept: true, numDropped: 1, numForgotten: 0 });
   assert.deepEqual(ids(new Shelf(storage)), ["c3", "c2"]);
   assert.equal(shelf.save(conversation(4, 5000)).isKept, false);
   assert.ok(shelf.get("c4"));
@@ -102,8 +102,8 @@ test("one that is too long costs the others nothing, and one that fits costs no 
   const storage = new FakeStorage(3000);
   const shelf = new Shelf(storage);
   for (const number of [1, 2, 3, 4, 5]) shelf.save(conversation(number, 300));
-  assert.deepEqual(shelf.save(conversation(9, MAX_CHARS)), { isKept: false, numDropped: 0 });
-  assert.deepEqual(shelf.save(conversation(6, 400)), { isKept: true, numDropped: 1 });
+  assert.deepEqual(shelf.save(conversation(9, MAX_CHARS)), { isKept: false, numDropped: 0, numForgotten: 0 });
+  assert.deepEqual(shelf.save(conversation(6, 400)), { isKept: true, numDropped: 1, numForgotten: 0 });
 });
 
 test("a browser that refuses everything by now loses no more than the room that was needed", () => {
@@ -111,7 +111,7 @@ test("a browser that refuses everything by now loses no more than the room that 
   const shelf = new Shelf(storage);
   for (const number of [1, 2, 3]) shelf.save(conversation(number, 1000));
   storage.room = 0;
-  assert.deepEqual(shelf.save(conversation(4, 900)), { isKept: false, numDropped: 1 });
+  assert.deepEqual(shelf.save(conversation(4, 900)), { isKept: false, numDropped: 1, numForgotten: 0 });
 });
 
 test("what another tab wrote is taken over, and what it removed goes", () => {
@@ -133,4 +133,32 @@ test("an answer of an older page gets what it lacks", () => {
   const made = { ...conversation(1), turns: [{ role: "assistant", state: "done", content: "x", reasoning: "", calls: [] }] };
   storage.setItem("cairn.conversation.c1", JSON.stringify(made));
   assert.deepEqual(new Shelf(storage).get("c1").turns[0], { ...newAnswer(""), state: "done", content: "x" });
+});
+
+const picture = (numChars) => ({ url: `data:image/png;base64,${"A".repeat(numChars)}`, width: 1, height: 1 });
+
+function pictured(number, ...pictures) {
+  const made = newConversation(`c${number}`, blankSettings(), number);
+  made.turns.push({ role: "user", content: "look", pictures });
+  return made;
+}
+
+const gone = ({ turns }) => turns[0].pictures.map((one) => one.gone ?? false);
+
+test("older conversations lose their images before any is dropped", () => {
+  const storage = new FakeStorage();
+  const shelf = new Shelf(storage);
+  const saved = [1, 2, 3].map((number) => shelf.save(pictured(number, picture(900_000))));
+  const many = pictured(4, picture(900_000), picture(800_000));
+  saved.push(shelf.save(many));
+  assert.deepEqual(saved.map((one) => [one.isKept, one.numDropped, one.numForgotten]), [[true, 0, 0], [true, 0, 0], [true, 0, 1], [true, 0, 1]]);
+  assert.deepEqual(gone(many), [false, false]);
+  const again = new Shelf(storage);
+  assert.deepEqual(again.all().map(gone), [[false, true], [false], [true], [true]]);
+});
+
+test("what is no picture makes what holds it no conversation", () => {
+  const storage = new FakeStorage();
+  new Shelf(storage).save(pictured(1, { url: "https://elsewhere.example/a.png", width: 1, height: 1 }));
+  assert.deepEqual(new Shelf(storage).all(), []);
 });

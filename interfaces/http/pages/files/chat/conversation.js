@@ -26,7 +26,7 @@ export function titleOf(conversation) {
 }
 
 /** Adds a question. With `at`, in place of the question there and all that followed it. */
-export function ask(conversation, content, pictures = [], at = conversation.turns.length) {
+export function ask(conversation, content, at = conversation.turns.length, pictures = []) {
   const turn = { role: "user", content };
   if (pictures.length > 0) turn.pictures = pictures;
   conversation.turns.splice(at, Infinity, turn);

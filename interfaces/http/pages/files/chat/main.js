@@ -47,7 +47,7 @@ const composer = new Composer(
     target: byId("main"),
   },
   {
-    ask: (text, pictures) => session.ask(text, pictures),
+    ask: (text, pictures) => session.ask(text, undefined, pictures),
     stop: () => session.stop(),
     problem: (words) => notices.tell("images", words),
   },

@@ -42,9 +42,9 @@ export class Session {
   }
 
   /** With `at`: in place of the question there and of all after it. */
-  ask(text, pictures = [], at = undefined) {
+  ask(text, at = undefined, pictures = []) {
     if ((text.trim() === "" && pictures.length === 0) || this.isRunning()) return;
-    ask(this.current, text, pictures, at);
+    ask(this.current, text, at, pictures);
     this.#answer();
   }
 

@@ -48,7 +48,7 @@ export class Thread {
   }
 
   #newView(turn, at) {
-    if (turn.role === "user") return new QuestionView(turn, (text, pictures) => this.#session.ask(text, pictures, at));
+    if (turn.role === "user") return new QuestionView(turn, (text, pictures) => this.#session.ask(text, at, pictures));
     const regenerate = () => this.#session.regenerate();
     return new AnswerView(turn, { regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey });
   }
