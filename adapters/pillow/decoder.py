@@ -23,24 +23,25 @@ MAX_SIDE = 32_768
 
 _WHITE = (255, 255, 255, 255)
 
+# Of damaged metadata, and of sizes, which are checked here. Once: a filter around each call would not be thread-safe.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 
 def decode(data: bytes, field: str = "") -> Pixels:
     """Returns the pixels of an encoded image, upright as its EXIF data says. Raises InvalidRequest, naming `field`, the
     fault and the remedy."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of damaged metadata and of sizes, which are checked here
+    try:
+        image = Pillow.open(BytesIO(data), formats=FORMATS)
+    except (UnidentifiedImageError, Pillow.DecompressionBombError) as error:
+        raise _refusal(field, _reason_unopened(error)) from None
+    except Exception as error:  # of damaged headers: any
+        raise _refusal(field, f"its header is damaged ({_named(error)}); send the whole file") from None
+    with image:
+        _check_size(image.size, field)
         try:
-            image = Pillow.open(BytesIO(data), formats=FORMATS)
-        except (UnidentifiedImageError, Pillow.DecompressionBombError) as error:
-            raise _refusal(field, _reason_unopened(error)) from None
-        except Exception as error:  # of damaged headers: any
-            raise _refusal(field, f"its header is damaged ({_named(error)}); send the whole file") from None
-        with image:
-            _check_size(image.size, field)
-            try:
-                return _pixels(image)
-            except Exception as error:
-                raise _refusal(field, f"it cannot be decoded ({_named(error)}); send the whole file") from None
+            return _pixels(image)
+        except Exception as error:
+            raise _refusal(field, f"it cannot be decoded ({_named(error)}); send the whole file") from None
 
 
 def _check_size(size: tuple[int, int], field: str) -> None:

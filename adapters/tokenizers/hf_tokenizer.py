@@ -142,10 +142,8 @@ class HfTokenizer:
     def _with_images(
         self, encoded: EncodedPrompt, rows: ImageRows, prompt: ChatPrompt, max_tokens: int | None
     ) -> EncodedPrompt:
-        images, id = prompt.images, self._codec.added_tokens.get(rows.placeholder)
+        images, id = prompt.images, self._codec.added_tokens.get(rows.placeholder, -1)
         try:
-            if id is None:
-                raise ValueError(f"{rows.placeholder} is none of its added tokens")
             found = rows.put_into(encoded, id, images)
         except ValueError as error:
             field = images[0].field or "messages"

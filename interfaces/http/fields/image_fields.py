@@ -31,7 +31,7 @@ def base64_image(text: str, path: str, detail: str | None = None) -> Image:
     if len(text) > MAX_IMAGE_BYTES * 3 // 2:
         raise _too_large(path)
     try:
-        data = binascii.a2b_base64("".join(text.split()), strict_mode=True)
+        data = binascii.a2b_base64("".join(text.split()) if "\n" in text else text, strict_mode=True)
     except ValueError as error:
         raise InvalidRequest(f"{path}: the image is not base64: {error}", param=path) from None
     if len(data) > MAX_IMAGE_BYTES:
