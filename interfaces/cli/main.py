@@ -16,6 +16,7 @@ from interfaces.cli.commands import (
     config,
     doctor,
     keys,
+    launch,
     logs_explain,
     models,
     plan,
@@ -37,6 +38,7 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("launch")(launch.launch)
 app.command("status")(status.status)
 app.command("bench")(bench.bench)
 app.add_typer(config.config_app, name="config")

@@ -52,6 +52,10 @@ class NoAnswer(Exception):
         self.http_status = http_status
 
 
+class NotRunning(NoAnswer):
+    """No server answers at the address."""
+
+
 @contextmanager
 def needed() -> Generator[None]:
     """Ends the command with the message of a NoAnswer."""
@@ -103,7 +107,7 @@ class RunningServer:
             raise NoAnswer(f"{self.url} is not a valid server URL: {printable(str(error))}", USAGE) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             message = f"no server answers at {self.url}; start one with cairn serve, or name another with --url"
-            raise NoAnswer(message) from None
+            raise NotRunning(message) from None
         except httpx.HTTPError as error:
             raise NoAnswer(f"asking {self.url} failed: {printable(str(error)) or type(error).__name__}") from None
 

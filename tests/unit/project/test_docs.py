@@ -43,6 +43,7 @@ def test_commands_and_flags_exist(page: Path):
 def is_understood(line: str) -> bool:
     command = COMMAND
     words = shlex.split(line, comments=True)[1:]
+    words = words[: words.index("--")] if "--" in words else words
     while words and hasattr(command, "commands"):
         if (command := command.commands.get(words.pop(0))) is None:
             return False
