@@ -22,6 +22,7 @@ from interfaces.cli.commands import (
     plan,
     run,
     serve,
+    service,
     status,
 )
 from interfaces.cli.terminal.ending import leave
@@ -46,6 +47,7 @@ app.add_typer(keys.keys_app, name="keys")
 cache.cache_app.command("explain")(cache_requests.explain)
 cache.cache_app.command("warm")(cache_requests.warm)
 app.add_typer(cache.cache_app, name="cache")
+app.add_typer(service.service_app, name="service")
 app.add_typer(logs_explain.logs_app, name="logs")
 
 

@@ -11,7 +11,7 @@ from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, fail
-from interfaces.cli.terminal.options import ApiKey, AsJson, Url, settings_with
+from interfaces.cli.terminal.options import ApiKey, AsJson, Url, Yes, settings_with
 from interfaces.cli.terminal.progress import Meter, Unit, progress
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ Salt = Annotated[
     str | None,
     typer.Option("--salt", metavar="SALT", help="Only requests with this cache_salt; '' for those without one."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Payloads = Annotated[bool, typer.Option(help="Also read every stored byte and check it.")]
 
 cache_app = typer.Typer(help="List, check, compact and clear the store.", no_args_is_help=True)

@@ -56,6 +56,7 @@ ApiKey = Annotated[
 Url = Annotated[
     str | None, typer.Option(metavar="URL", help="The server. Default: the address in the settings, on this machine.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
