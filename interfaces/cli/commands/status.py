@@ -25,5 +25,5 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> 
         typer.echo(json.dumps(data, indent=2))
         return
     console = Console(highlight=False)
-    for line in lines(found, server.url, console.width):
+    for line in lines(found, server.url, console.width, console.height - 1 if console.is_terminal else None):
         console.print(line)

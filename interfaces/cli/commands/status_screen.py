@@ -43,9 +43,11 @@ async def read(server: RunningServer) -> Status:
     return Status(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
 
 
-def lines(found: Status, url: str, width: int) -> list[Text]:
-    """Returns the screen, each line cut to `width` columns."""
+def lines(found: Status, url: str, width: int, height: int | None = None) -> list[Text]:
+    """Returns the screen, each line cut to `width` columns. `height`: the most lines; None for all."""
     texts = [*_head(found.overview, url), Text(), *_requests_table(found.requests)]
+    if height is not None and len(texts) > (most := max(1, height - 1)):
+        texts = [*texts[:most], Text(f"{len(texts) - most} lines more; --json has them all", "dim")]
     return [_fitted(text, width) for text in texts]
 
 
@@ -67,6 +69,7 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
     up = f"  up {format_time(overview.uptime_s)}"
     yield Text.assemble((f"cairn {overview.version} ", "bold"), f"{url}  ", state, up)
     yield _line("models", models)
+    yield _line("pages", f"{url}/chat to talk to it, {url}/admin to watch it")
     yield _engine(health.engine)
     yield _line("requests", _requests(overview))
     figures = overview.figures
