@@ -150,7 +150,12 @@ def cached_models(cache: Path) -> Iterator[tuple[ModelId, Path]]:
 
 def cached_folder(cache: Path, id: ModelId) -> Path | None:
     """The complete snapshot of a hub id (ORG/NAME, checked by the caller); None if there is none."""
-    return _best_snapshot(cache / (_PREFIX + id.replace("/", "--")))
+    return _best_snapshot(cache_entry(cache, id))
+
+
+def cache_entry(cache: Path, id: ModelId) -> Path:
+    """The folder of a hub id (ORG/NAME, checked by the caller) in the cache."""
+    return cache / (_PREFIX + id.replace("/", "--"))
 
 
 def _best_snapshot(entry: Path) -> Path | None:

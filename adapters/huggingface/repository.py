@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adapters.huggingface.hub_cache import default_cache
 from adapters.huggingface.hub_download import download
 from adapters.huggingface.model_folder import (
     EMBEDDED_NOTES,
@@ -67,7 +68,7 @@ class HuggingFaceRepository:
         self._directories = tuple(Path(directory).expanduser() for directory in directories)
         self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
         self._allow_download = allow_download
-        self._cache = cache if cache is not None else _default_cache()
+        self._cache = cache if cache is not None else default_cache()
         self._hub_ids = None if hub_ids is None else frozenset(hub_ids)
         self._can_load = can_load
         self._endpoint = endpoint
@@ -86,7 +87,7 @@ class HuggingFaceRepository:
             return self._source(id, embedded, "cairn", EMBEDDED_NOTES[id])
         if id in self._paths:
             return self._source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
-        names = _plain_names(id)
+        names = plain_names(id)
         for directory in self._directories if names else ():
             folder = directory.joinpath(*names)
             if not missing_from(folder):
@@ -98,7 +99,7 @@ class HuggingFaceRepository:
         source = self.find(id)
         if source is not None:
             return source
-        names = _plain_names(id)
+        names = plain_names(id)
         self._refuse_incomplete(id, names)
         if len(names) != 2:
             raise ModelNotFound(
@@ -146,7 +147,7 @@ class HuggingFaceRepository:
                 raise ModelLoadFailed(f"{id}: {folder} cannot be served: {missing_from(folder)}")
 
 
-def _plain_names(id: ModelId) -> tuple[str, ...]:
+def plain_names(id: ModelId) -> tuple[str, ...]:
     """The one or two plain names of an id; empty for any other id, such as a path."""
     names = tuple(id.split("/"))
     is_plain = len(names) <= 2 and all(_PLAIN_NAME.fullmatch(name) and ".." not in name for name in names)
@@ -167,7 +168,7 @@ def _models_in(directory: Path) -> Iterator[tuple[ModelId, Path]]:
 def _folders(directory: Path) -> Sequence[Path]:
     """The subfolders whose names can be ids; empty if the directory is absent or unreadable."""
     try:
-        return sorted(path for path in directory.iterdir() if path.is_dir() and _plain_names(ModelId(path.name)))
+        return sorted(path for path in directory.iterdir() if path.is_dir() and plain_names(ModelId(path.name)))
     except OSError:
         return ()
 
@@ -176,12 +177,6 @@ def _used_for(source: ModelSource, name: str, task: Capability | None) -> ModelS
     """The source with the requests that it answers."""
     use = use_of(read_files(Path(source.path), name), task)
     return replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal)
-
-
-def _default_cache() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
 
 
 # ---- models with an adapter ----------------------------------------------------------------------------------------

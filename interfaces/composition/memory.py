@@ -62,7 +62,7 @@ def plan_memory(
         context=min(context or model.context_length, model.context_length),
         batch=batch,
         chunk=settings.engine.prefill_grid or backend.default_grid,
-        limits=_limits(settings, backend, memory),
+        limits=limits_for(settings, backend, memory),
     )
     return model, plan
 
@@ -73,7 +73,8 @@ def _bare_folder(id: ModelId) -> ModelSource | None:
     return ModelSource(id, str(folder)) if "/" in id and (folder / "config.json").is_file() else None
 
 
-def _limits(settings: Settings, backend: Backend, memory: ByteSize | None) -> MemoryLimits | None:
+def limits_for(settings: Settings, backend: Backend, memory: ByteSize | None) -> MemoryLimits | None:
+    """The limits of a server that is started now. `memory`: as in `plan_memory`."""
     if memory is not None and memory.num_bytes is not None:
         return MemoryLimits.of(memory.num_bytes)
     return limits_of(memory or settings.engine.memory, backend.memory.read())

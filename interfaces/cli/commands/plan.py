@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from domain.byte_size import ByteSize, format_bytes
-from domain.errors import DomainError, InvalidRequest
+from domain.errors import DomainError, InvalidRequest, ModelNotFound
+from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import StateCost
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
+from domain.setup.suggestions import suggested
 from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
@@ -25,6 +27,10 @@ Memory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="The memory of the machine: 64GiB, 60%. Default: of this machine.")
 ]
 
+Suggest = Annotated[bool, typer.Option("--suggest", help="List models of the hub that fit; --context 32k by default.")]
+
+AGENTS_CONTEXT = 32_768
+
 
 def plan(
     model: Model = None,
@@ -34,11 +40,13 @@ def plan(
     dtype: Dtype = None,
     model_dir: ModelDirs = None,
     backend: Backend = None,
+    suggest: Suggest = False,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the memory that a model needs, and what fits, from its config alone."""
     from interfaces.composition.backends import choose_backend
-    from interfaces.composition.memory import plan_memory
+    from interfaces.composition.memory import limits_for, plan_memory
+    from interfaces.composition.near_models import near_models
 
     try:
         tokens = None if context is None else parse_tokens(context)
@@ -47,7 +55,12 @@ def plan(
         fail(error.message, USAGE)
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
     try:
+        if suggest:
+            _suggest(limits_for(settings, choose_backend(settings), size), tokens or AGENTS_CONTEXT, as_json)
+            return
         planned, found = plan_memory(settings, choose_backend(settings), size, tokens, batch)
+    except ModelNotFound as error:
+        fail(error.message + near_models(settings, settings.model.default))
     except DomainError as error:
         fail(error.message)
     if as_json:
@@ -55,6 +68,28 @@ def plan(
         return
     for name, text in as_lines(planned, found):
         typer.echo(f"{name:<32} {text}")
+
+
+def _suggest(limits: MemoryLimits | None, context: int, as_json: bool) -> None:
+    """Prints the models of the table that fit."""
+    if limits is None:
+        fail("how much memory there is cannot be read: give it with --memory SIZE", USAGE)
+    rows = list(suggested(limits.hard_bytes, context))
+    if as_json:
+        found = [
+            {"model": one.name, "weight_bytes": one.weight_bytes, "largest_context": longest, "note": one.note}
+            for one, longest in rows
+        ]
+        typer.echo(json.dumps({"hard_bytes": limits.hard_bytes, "context": context, "models": found}, indent=2))
+        return
+    typer.echo(f"may be held: {format_bytes(limits.hard_bytes)} of {format_bytes(limits.total_bytes)}")
+    if not rows:
+        fail(f"no model of the table fits with a context of {context} tokens: try a smaller --context")
+    width = max(len(one.name) for one, _ in rows)
+    typer.echo(f"{'model':<{width}} {'weights':>9} {'context up to':>14}  for")
+    for one, longest in rows:
+        typer.echo(f"{one.name:<{width}} {format_bytes(one.weight_bytes):>9} {longest:>14,}  {one.note}")
+    typer.echo(f"To download the first: cairn models pull {rows[0][0].name}")
 
 
 def parse_tokens(text: str) -> int:

@@ -22,6 +22,7 @@ from domain.models.capability import GENERATES, Capability
 from domain.models.model_card import DecodeMode, ModelDescription
 from interfaces.cli.server.loading import wait_for_model
 from interfaces.composition.memory import describe_limits
+from interfaces.composition.near_models import near_models
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
 from interfaces.http.front.server import HttpServer
@@ -119,7 +120,7 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
         served = await wait_for_model(service)
     except DomainError as error:
         server.stop()
-        return error.message
+        return error.message + near_models(service.settings, service.settings.model.default)
     notes = [("note", served.source.note)] if served.source.note else []
     facts, can = [*notes, *await _facts(service, served.description)], served.source.capabilities
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts, can))

@@ -11,8 +11,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def fake_hub(models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Serve files by model id; yields the endpoint."""
+def fake_hub(
+    models: Mapping[str, Mapping[str, bytes]],
+    gated: frozenset[str] = frozenset(),
+    ranges: list[tuple[str, int]] | None = None,
+    stored: list[str] | None = None,
+) -> Iterator[str]:
+    """Serve files by model id; yields the endpoint. `ranges`: takes the path of each file whose rest was requested, and
+    its first byte. `stored`: weights lie on another host, as the hub's large files do; takes the token of each request
+    there."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -27,13 +34,26 @@ def fake_hub(models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = 
             self._answer(with_body=True)
 
         def _answer(self, *, with_body: bool) -> None:
-            status, body, headers = _respond(self.path, models, gated)
+            path, is_elsewhere = self.path.removeprefix("/stored"), self.path.startswith("/stored")
+            status, body, headers = _respond(path, models, gated, is_linked=stored is not None)
+            if stored is not None and is_elsewhere:
+                stored.append(self.headers.get("Authorization", ""))
+            elif stored is not None and path.endswith(".safetensors"):
+                place = f"http://localhost:{server.server_port}/stored{path}"
+                linked = {"X-Linked-Etag": f'"{_sha256(body)}"', "X-Linked-Size": str(len(body))}
+                status, body, headers = 302, b"", {**headers, **linked, "Location": place}
+            begin = 0
+            if status == 200 and (asked := self.headers.get("Range")) and ranges is not None:
+                begin = int(asked.removeprefix("bytes=").removesuffix("-"))
+                ranges.append((self.path.rpartition("/")[2], begin))
+                headers = {**headers, "Content-Range": f"bytes {begin}-{len(body) - 1}/{len(body)}"}
+                status = 206
             self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            for name, value in {**headers, "Content-Length": str(len(body) - begin)}.items():
                 self.send_header(name, value)
             self.end_headers()
             if with_body:
-                self.wfile.write(body)
+                self.wfile.write(body[begin:])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -47,7 +67,7 @@ def fake_hub(models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = 
 
 
 def _respond(
-    path: str, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str]
+    path: str, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str], *, is_linked: bool
 ) -> tuple[int, bytes, Mapping[str, str]]:
     """Status, body and headers."""
     parts = path.split("?")[0].strip("/").split("/")
@@ -58,7 +78,8 @@ def _respond(
     if id not in models:
         return 404, b"{}", {"X-Error-Code": "RepoNotFound"}
     if is_api:
-        return 200, json.dumps(_listing(id, models[id], parts[4])).encode(), {}
+        listing = _listing(id, models[id], parts[4] if len(parts) > 4 else "", is_linked=is_linked)
+        return 200, json.dumps(listing).encode(), {}
     content = models[id]["/".join(parts[4:])]
     return 200, content, {"ETag": f'"{_digest(content)}"', "X-Repo-Commit": COMMIT}
 
@@ -67,10 +88,23 @@ def _digest(content: bytes) -> str:
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
-def _listing(id: str, files: Mapping[str, bytes], kind: str) -> object:
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _listing(id: str, files: Mapping[str, bytes], kind: str, *, is_linked: bool) -> object:
     if kind == "tree":
         return [
             {"type": "file", "path": path, "size": len(content), "oid": _digest(content)}
             for path, content in files.items()
         ]
-    return {"id": id, "sha": COMMIT, "siblings": [{"rfilename": path} for path in files]}
+    siblings = [
+        {"rfilename": path, "size": len(content), "blobId": _digest(content)}
+        | (
+            {"lfs": {"sha256": _sha256(content), "size": len(content), "pointerSize": 1}}
+            if is_linked and "safe" in path
+            else {}
+        )
+        for path, content in files.items()
+    ]
+    return {"id": id, "sha": COMMIT, "siblings": siblings}
