@@ -24,6 +24,7 @@ from interfaces.cli.commands import (
     serve,
     service,
     status,
+    version,
 )
 from interfaces.cli.terminal.ending import leave
 
@@ -40,6 +41,7 @@ app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("status")(status.status)
+app.command("version")(version.version)
 app.command("bench")(bench.bench)
 app.add_typer(models.models_app, name="models")
 app.add_typer(config.config_app, name="config")
