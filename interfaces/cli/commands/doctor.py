@@ -15,13 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
+from application.installation import DISTRIBUTION
 from application.settings import ANY, CacheSettings, Settings
 from domain.byte_size import format_bytes
 from domain.errors import InvalidKeys
 from interfaces.cli.terminal.ending import FAILED
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
-LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
+LIBRARIES = (DISTRIBUTION, "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
 MIN_OPEN_FILES = 4096
 MIN_MEMORY_BYTES = 2 * 2**30
 MIN_DISK_BYTES = 2 * 2**30

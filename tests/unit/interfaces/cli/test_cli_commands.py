@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from application.installation import DISTRIBUTION, installed_version
 from interfaces.cli.commands.doctor import LIBRARIES
 from tests.support.processes.cli_process import PATIENCE_S, ROOT, environment, run_cairn, run_here
 
@@ -124,7 +125,14 @@ def test_doctor_finds_nothing_wrong(tmp_path: Path):
     assert report["ok"] is not bool(problems)
     assert found["device"].startswith("toy engine")
     assert found["data"].startswith(str(tmp_path))
-    assert set(LIBRARIES) - {"cairn"} <= set(found["versions"].replace(",", "").split())
+    assert set(LIBRARIES) - {DISTRIBUTION} <= set(found["versions"].replace(",", "").split())
+
+
+@pytest.mark.skipif(installed_version() == "0", reason="Cairn is not installed here")
+def test_doctor_finds_the_installed_distribution(tmp_path: Path):
+    report = json.loads(run_here(tmp_path, "doctor", "--backend", "fake", "--json").stdout)
+    found = {check["name"]: check["found"] for check in report["checks"]}
+    assert f"{DISTRIBUTION} {installed_version()}" in found["versions"]
 
 
 def test_doctor_says_what_is_wrong(tmp_path: Path):
