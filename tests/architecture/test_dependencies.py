@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("domain", "application", "adapters", "interfaces")
-OURS = (*LAYERS, "cairn", "tests", "bench", "training")
+OURS = (*LAYERS, "cairn", "tests", "bench", "training", "deploy")
 
 
 def declared(*groups: str) -> set[str]:

@@ -102,7 +102,7 @@ def test_images_set_what_can_be_set_and_ask_for_the_engines_health(image: str) -
 
 def test_the_extras_that_images_install_exist() -> None:
     project = (ROOT / "pyproject.toml").read_text()
-    for extra in ("cpu", "cuda12", "cuda13"):
+    for extra in ("cpu", "cuda12", "cuda13", "metal"):
         assert f"{extra} = [" in project
     assert "'.[cpu]'" in (DEPLOY / "Containerfile").read_text()
     assert "ARG EXTRA=cuda13" in (DEPLOY / "Containerfile.cuda").read_text()
