@@ -33,6 +33,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, live_arrays
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.caches.views import shifted
 from adapters.mlx.cuda.attention import verifying
 from adapters.mlx.runtime.arrays import evaluate_soon, read_back, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
@@ -42,6 +43,7 @@ from adapters.mlx.speculation.drafting import Propose
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
+from domain.prefix.prompt_content import MediaSpan
 from domain.scheduling.decode_groups import choose_group, rows_capacity, rows_in_place
 
 Forward = Callable[[mx.array, Caches], mx.array]
@@ -56,7 +58,7 @@ class Row:
 
     `caches`: plain caches, empty once the sequence has a group. `last_logits`: [vocab], of the prompt's last token so
     far, if that was in a scored chunk. `first`: the first token, from the end of the prompt until the sequence has a
-    group. `failure`: the error that ended it, not yet reported.
+    group. `failure`: the error that ended it, not yet reported. `media`: the images of its prompt.
     """
 
     id: SequenceId
@@ -68,6 +70,13 @@ class Row:
     is_first_out: bool = False
     group: "DecodeGroup | None" = None
     failure: ComputeFailed | None = None
+    media: tuple[MediaSpan, ...] = ()
+    shift: int = 0
+    """The number by which positions behind the prompt are less than the number of tokens."""
+
+    def of_prompt(self, id: SequenceId, caches: Caches) -> "Row":
+        """A row of the same prompt with these caches, at position 0."""
+        return Row(id, caches, media=self.media, shift=self.shift)
 
 
 class DecodeGroup:
@@ -134,7 +143,7 @@ class DecodeGroup:
         """Returns `depth` tokens that the model's own drafter expects behind each row's waiting one. Waits for them. An
         error is stored on the rows, and the tokens are none."""
         try:
-            found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft)
+            found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft, self._shifts())
             flat = read_back(mx.flatten(found)).tolist()
             return [flat[start : start + depth] for start in range(0, len(flat), depth)]
         except Exception as error:  # the drafter's state may be ahead of the others
@@ -271,10 +280,13 @@ class DecodeGroup:
         decoding."""
         make_room(self.caches, tokens.shape[1])
         with verifying() if tokens.shape[1] > 1 else nullcontext():
-            logits = self._forward(tokens, self.caches)
+            logits = self._forward(tokens, shifted(self.caches, self._shifts()))
         for row in self.rows:
             row.position += tokens.shape[1]
         return logits
+
+    def _shifts(self) -> list[int]:
+        return [row.shift for row in self.rows]
 
     def _undo(self, rollback: Rollback, fed: mx.array, num_kept: int) -> None:
         """Undoes the pass of `fed` [rows, width] but for its first `num_kept` tokens."""

@@ -13,14 +13,17 @@ from adapters.mlx.cuda.attention import replace_attention
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
+from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadSteps
+from application.ports.vision import ImageProcessorLoader
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
+from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 
 
@@ -36,10 +39,13 @@ class MlxEngine:
         memory_dir: Path | None = None,
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
+        images: ImageProcessorLoader | None = None,
     ) -> None:
         """`memory_dir`: the folder for remembered weight digests, peaks and costs; None for none. `blas`: identity of
         the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
-        which holds a CPU's buffers and the bytes of stored records, to the system."""
+        which holds a CPU's buffers and the bytes of stored records, to the system. `images`: of the models that see;
+        None for none."""
+        self._images = images
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -70,6 +76,12 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir))
             yield read  # the first read of all files is limited by the disk
             network, facts = yield from load_folder(folder, options, read.result(), adapter)
+            sight = None
+            if self._images is not None and Capability.SEE in source.capabilities:
+                loaded = self._reading.submit(self._images.load, source)
+                yield loaded
+                if (processor := loaded.result()) is not None:
+                    sight = yield from load_sight(folder, facts.config, network, options.dtype, processor)
             return (
                 yield from assemble(
                     network,
@@ -78,6 +90,7 @@ class MlxEngine:
                     blas=self._blas,
                     measured=self._measured,
                     room_bytes=options.room_bytes,
+                    sight=sight,
                 )
             )
         except ModelLoadFailed as error:

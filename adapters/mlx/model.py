@@ -25,6 +25,8 @@ from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.speculation.drafting import Choose, DraftingNetwork
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
+from adapters.mlx.vision.passes import Pass
+from adapters.mlx.vision.sight import Sight
 from application.ports.compute import (
     NO_DRAFTS,
     NO_IMAGES,
@@ -64,11 +66,13 @@ class MlxModel:
         runs_ahead: bool = False,
         meter: PeakMeter | None = None,
         pooling: PoolingProfile | None = None,
+        sight: Sight | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
         corrects the description's memory; None for one without a correction. `pooling`: None for a model that
-        makes neither vectors nor scores. `assembly.assemble` returns all of them."""
+        makes neither vectors nor scores. `sight`: None for a model that does not see. `assembly.assemble` returns all
+        of them."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -80,7 +84,7 @@ class MlxModel:
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
-        self._pooling = pooling
+        self._pooling, self._sight = pooling, sight
 
     @property
     def description(self) -> ModelDescription:
@@ -100,7 +104,7 @@ class MlxModel:
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         row = self._rows[id]
         leave_groups([row])
-        self._rows[id] = row = Row(id, new_caches(self._network))
+        self._rows[id] = row = row.of_prompt(id, new_caches(self._network))
         if position == 0:
             return
         caches = new_caches(self._network)
@@ -117,7 +121,9 @@ class MlxModel:
         if len(set(into)) < len(into) or not self._rows.keys().isdisjoint(into):
             raise RuntimeError(f"one of {into} is open already")
         try:
-            forks = [Row(other, fork(row.caches), row.position, row.last_logits) for other in into]
+            forks = [row.of_prompt(other, fork(row.caches)) for other in into]
+            for forked in forks:
+                forked.position, forked.last_logits = row.position, row.last_logits
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"forking a sequence failed: {error}") from error
@@ -125,13 +131,22 @@ class MlxModel:
 
     @property
     def image_processor(self) -> ImageProcessor | None:
-        return None
+        return None if self._sight is None else self._sight.processor
 
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
-        raise ComputeFailed("this model does not see images")
+        row = self._row_of_prompt(id)
+        if row.position or self._sight is None:
+            raise RuntimeError(f"sequence {id} is not empty, or the model does not see")
+        row.media, row.shift = tuple(media), sum(span.shift for span in media)
 
     def look(self, image: PreparedImage) -> ImageFeatures:
-        raise ComputeFailed("this model does not see images")
+        if self._sight is None:
+            raise ComputeFailed("this model does not see images")
+        self._chunks.finish()
+        features = self._sight.look(image)
+        self._describe_memory()
+        self._clear_spare()
+        return features
 
     def prefill(
         self,
@@ -144,11 +159,11 @@ class MlxModel:
         row = self._row_of_prompt(id, token_ids)
         try:
             is_measured = num_prompt_logprobs is None and self._meter.begin(len(token_ids), self._chunks.finish)
-            logits = self._feed(row, token_ids)
+            logits = self._feed(row, token_ids, images)
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
             self._chunks.put(live_arrays(row.caches))  # without the logits, which are not needed
             if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
-                self._description = replace(self._description, memory=self._meter.shape)
+                self._describe_memory()
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
@@ -170,7 +185,7 @@ class MlxModel:
     def correct(self, chunk: int, peaks: Mapping[int, int]) -> None:
         """Corrects the memory estimate by what a load measured: see `PeakCorrection.of_load`."""
         self._meter.loaded(chunk, peaks)
-        self._description = replace(self._description, memory=self._meter.shape)
+        self._describe_memory()
 
     def set_costs(self, costs: WidthCosts | None) -> None:
         """Describes the model with the costs of its passes, which were measured; without them it does not draft."""
@@ -187,7 +202,7 @@ class MlxModel:
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
-            logits = self._feed(row, token_ids)
+            logits = self._feed(row, token_ids, images)
             row.sampler = SamplerRow(start, self._num_logits)
             alone = GroupSampler([row.sampler])
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
@@ -274,7 +289,7 @@ class MlxModel:
         self._rows.clear()
         self._left.clear()
         self._chunks.drop()
-        self._network = None
+        self._network = self._sight = None
         mx.clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
@@ -283,11 +298,14 @@ class MlxModel:
             raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
         return row
 
-    def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
+    def _feed(self, row: Row, token_ids: Sequence[int], images: Images = NO_IMAGES) -> mx.array:
         """Appends tokens to the state and returns their logits [tokens, vocab]. All lazy."""
         tokens = checked_tokens(token_ids, self._description.vocab_size)[None]
         make_room_ahead(row.caches, len(token_ids))
-        logits = self._forward(tokens, row.caches)[0]
+        seen = Pass(tokens, row.caches)
+        if self._sight is not None and row.media:
+            seen = self._sight.pass_over(self._network, tokens, row, images)
+        logits = self._forward(*seen)[0]
         detach_from_chunk(row.caches)
         return logits
 
@@ -297,6 +315,11 @@ class MlxModel:
             return ()
         scores, row.last_logits = score_chunk(logits, token_ids, before, num_tops)
         return scores
+
+    def _describe_memory(self) -> None:
+        memory = self._meter.shape
+        memory = memory if self._sight is None else replace(memory, image=self._sight.cost)
+        self._description = replace(self._description, memory=memory)
 
     def _clear_spare(self) -> None:
         if mx.get_cache_memory() > self._spare_bytes:
@@ -310,11 +333,12 @@ class MlxModel:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
 
-    def _propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose) -> mx.array:
-        return cast(DraftingNetwork, self._network).propose(tokens, caches, depth, choose)
+    def _propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose, shifts: Sequence[int]) -> mx.array:
+        return cast(DraftingNetwork, self._network).propose(tokens, caches, depth, choose, shifts)
 
-    def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
-        return cast(mx.array, self._network(tokens, cache=caches))
+    def _forward(self, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
+        seen = {} if embeddings is None else {"input_embeddings": embeddings}
+        return cast(mx.array, self._network(tokens, cache=caches, **seen))
 
 
 @dataclass(frozen=True, slots=True)

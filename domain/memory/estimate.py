@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from domain.memory.shape import MemoryShape, StepCost
+from domain.memory.shape import ImageCost, MemoryShape, StepCost
 
 LEAST_NEAR, MOST = 0.02, 8.0
 MIN_BYTES = 1 << 20
@@ -101,6 +101,32 @@ def step_of_config(config: Mapping[str, Any], dtype_bytes: int, chunk: int, most
         token_bytes=2 * layer,
         seen_bytes=4 * heads * _seen_dim(config, hidden, heads) * dtype_bytes,
         pair_bytes=3 * heads * dtype_bytes,
+    )
+
+
+def image_cost_of_config(config: Mapping[str, Any], dtype_bytes: int) -> ImageCost:
+    """Returns the cost of images by the tower's configuration, and attention without a fused kernel. `dtype_bytes`: of
+    one activation, of the tower and the trunk."""
+    vision = {"text_config": config.get("vision_config")}
+    hidden = number(vision, "hidden_size", "embed_dim") or 1280
+    inner = number(vision, "intermediate_size") or 4 * hidden
+    heads = number(vision, "num_attention_heads", "num_heads") or 16
+    patch = number(vision, "patch_size", "spatial_patch_size") or 14
+    depth = len(cast("Mapping[str, Any]", config.get("vision_config") or {}).get("deepstack_visual_indexes") or ())
+    side = number(vision, "spatial_merge_size") or number(config, "spatial_merge_size", "scale_factor") or 1
+    patches = side * side
+    if number(config, "scale_factor"):  # tiles attend to themselves
+        pairs, near = 0.0, patches * ((number(vision, "image_size") or 512) // patch) ** 2
+    else:
+        pairs, near = float(patches * patches), 0
+    scores = 3 * heads * dtype_bytes
+    return ImageCost(
+        prepared_bytes=_WIDE_BYTES * patches * 3 * patch**2 * (number(vision, "temporal_patch_size") or 1),
+        feature_bytes=(1 + depth) * dtype_bytes * (number(config, "hidden_size") or 4096),
+        tower=StepCost(
+            token_bytes=2 * patches * dtype_bytes * (10 * hidden + 2 * inner) + near * scores,
+            pair_bytes=pairs * scores,
+        ),
     )
 
 

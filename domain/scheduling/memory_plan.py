@@ -14,6 +14,9 @@ from domain.memory.shape import MemoryShape
 from domain.models.state_layout import StateLayout
 from domain.scheduling.memory_demand import charge_bytes
 
+IMAGE_TOKENS = 1024
+"""The tokens of the image that is planned for: a screenshot or a photograph for most models."""
+
 MOST_SEQUENCES = 1024
 """The upper bound of the search for the number of sequences."""
 
@@ -56,6 +59,12 @@ class MemoryPlan:
         return self.shape.decode_bytes(self.batch, self.context)
 
     @property
+    def image_bytes(self) -> int:
+        """The peak of one image beyond the states, before its chunk; 0 for a model that does not see."""
+        tokens = min(IMAGE_TOKENS, self.context)
+        return self.shape.tower_bytes(tokens, self.chunk) + self.shape.pixel_bytes(tokens)
+
+    @property
     def snapshot_bytes(self) -> int:
         """The size of the snapshot of one exact position, without the tokens of the block around it."""
         return sum(state.fixed_bytes for state in self.shape.states)
@@ -64,7 +73,8 @@ class MemoryPlan:
     def needed_bytes(self) -> int:
         """The sum of weights, states and one step, which copies the last chunk for the prefix cache."""
         others = self.shape.decode_bytes(self.batch - 1, self.context) if self.batch > 1 else 0
-        prefill = self.prefill_bytes + self.shape.state_bytes(min(self.chunk, self.context)) + others
+        prefill = max(self.prefill_bytes, self.image_bytes)
+        prefill += self.shape.state_bytes(min(self.chunk, self.context)) + others
         return self.shape.weight_bytes + self.batch * self.sequence_bytes + max(prefill, self.decode_bytes)
 
     @property

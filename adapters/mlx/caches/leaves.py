@@ -4,7 +4,7 @@ A leaf is a cache object that is not a composite. Views returned here share memo
 them before the next forward pass, or every update copies the whole buffer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
@@ -50,7 +50,7 @@ def leaf_at(caches: Sequence[Any], path: LeafPath) -> Any:
     return found
 
 
-def leaves(caches: Sequence[Any]) -> Iterator[Any]:
+def leaves(caches: Iterable[Any]) -> Iterator[Any]:
     """Every leaf, depth first."""
     for cache in caches:
         children = children_of(cache)
@@ -68,7 +68,7 @@ def arrays_of(cache: Any) -> list[mx.array]:
     return [tensor for tensor in traits.tensors(cache) if tensor is not None]
 
 
-def live_arrays(caches: Sequence[Any]) -> list[mx.array]:
+def live_arrays(caches: Iterable[Any]) -> list[mx.array]:
     """Every array that the caches hold, for evaluation; do not keep them over an update."""
     return [array for cache in leaves(caches) for array in arrays_of(cache)]
 

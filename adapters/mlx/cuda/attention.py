@@ -45,6 +45,7 @@ import mlx.core as mx
 
 from adapters.mlx.caches.classes import PlainKV
 from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.views import viewed
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 
@@ -113,6 +114,7 @@ class CudaAttention:
         sinks: mx.array | None = None,
     ) -> mx.array:
         found: mx.array | None = None
+        cache = viewed(cache)
         if sinks is None and self.is_verifying and type(cache) in (KVRows, PlainKV):
             found = self._drafts.attend(queries, keys, values, cache, scale, mask)
         if found is not None:

@@ -26,6 +26,7 @@ from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
+from adapters.mlx.vision.sight import Sight
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.model_card import ModelDescription
@@ -47,12 +48,13 @@ def assemble(
     blas: str = "",
     measured: MeasuredFile | None = None,
     room_bytes: int | None = None,
+    sight: Sight | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `blas`: identity of the BLAS that MLX uses; empty for its own. `measured`: remembered corrections of estimated
     memory, and costs of passes; what it lacks is measured; None for neither. `room_bytes`: memory that measuring may
-    take; None for any.
+    take; None for any. `sight`: None for a model that does not see.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
@@ -60,6 +62,8 @@ def assemble(
         check_hidden(network, rows)
         yield None
     memory = shape_of_network(network, found.layout, facts.config)
+    if sight is not None:
+        memory = replace(memory, weight_bytes=memory.weight_bytes + sight.tower.weight_bytes, image=sight.cost)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
@@ -73,13 +77,14 @@ def assemble(
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         adapter_digest=facts.adapter_digest,
-        runtime=_runtime(),
+        runtime=_runtime("mlx-lm", "mlx", *(["mlx-vlm"] if sight is not None else [])),
         arithmetic=_arithmetic(blas),
         memory=memory,
         speculation=facts.speculation,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
         embedding_size=number(facts.config, "hidden_size") or 0 if facts.embeds else 0,
+        image_is_whole=sight is not None and sight.family.is_whole,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
@@ -97,6 +102,7 @@ def assemble(
         runs_ahead=runs_ahead,
         meter=meter,
         pooling=facts.pooling,
+        sight=sight,
     )
     if measured is not None and meter.is_new and is_worth_measuring(description, room_bytes):
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
@@ -153,9 +159,9 @@ def _exceeds(room_bytes: int | None, num_bytes: int) -> bool:
     return room_bytes is not None and num_bytes > room_bytes
 
 
-def _runtime() -> str:
+def _runtime(*libraries: str) -> str:
     """The runtime: library versions to the minor, and the kind of device."""
-    versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in ("mlx-lm", "mlx"))
+    versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in libraries)
     return f"{versions} {'cpu' if on_cpu() else 'gpu'}"
 
 

@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+from adapters.mlx.loading.trunks import knows_model
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import MAX_COUNT, is_count, is_number, read_entries
-from adapters.mlx.runtime.mlx_lm import knows_model_type
 from application.ports.model_repository import ModelPreview
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.model_card import LoadOptions, ModelSource
@@ -58,7 +58,7 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
 def _checked_weights(folder: Path, dtype: str) -> int:
     """Returns the bytes of a folder's weights once they are loaded."""
     config = read_config(folder)
-    if not knows_model_type(config["model_type"]):
+    if not knows_model(config):
         raise ModelLoadFailed(f"mlx-lm has no model type {config['model_type']!r}")
     files = sorted(folder.glob("model*.safetensors"))
     if not files:

@@ -1,12 +1,11 @@
 """A network in memory: built by mlx-lm from a model folder in Hugging Face format, adapted by LoRA, cast, evaluated.
 
-A network can also be built without reading a weight, as names and shapes, to plan the memory that it will need. Every
+A network can also be built without reading a weight, as names and shapes (`plan`). Every
 failure is a ModelLoadFailed that says what to do. No code of a folder is run: mlx-lm loads safetensors only, and the
 Python file that a config.json may name is kept from it (older versions run it: CVE-2026-5843).
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,11 +13,10 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
-from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import ADAPTER_WEIGHTS, AdapterFiles, read_adapter, read_config, read_tensors
+from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.loading.weights_digest import Digests
-from adapters.mlx.memory import shape_of_network
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
@@ -27,9 +25,8 @@ from adapters.mlx.speculation.drafting import DraftModelNetwork
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
 from domain.models.capability import PoolingProfile
-from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_card import LoadOptions
 from domain.printable import printable
-from domain.scheduling.memory_plan import PlannedModel
 from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
@@ -96,19 +93,19 @@ def load_folder(
     """
     config = read_config(folder)
     try:
-        network, full_config = _open(folder, options.pooling)
+        network, full_config = open_network(folder, options.pooling)
         yield
         if adapter is not None:
             apply_adapter(network, read_adapter(adapter))
         note = ""
         if options.draft:
-            _cast_network(network, options.dtype)
+            cast_network(network, options.dtype)
             network = DraftModelNetwork(network, _draft_model(Path(options.draft), options.dtype))
         else:
             if options.speculation.allows(Drafter.HEAD):
                 network, note = with_head(network, folder, full_config)
-            _cast_network(network, options.dtype)
-        for piece in _pieces(named_parameters(network)):
+            cast_network(network, options.dtype)
+        for piece in pieces_of(named_parameters(network)):
             yield
             evaluate(piece)
     except Exception as error:
@@ -128,8 +125,8 @@ def load_folder(
 def _draft_model(folder: Path, dtype: str) -> Any:
     config = read_config(folder)
     try:
-        network, _ = _open(folder)
-        _cast_network(network, dtype)
+        network, _ = open_network(folder)
+        cast_network(network, dtype)
     except Exception as error:
         raise ModelLoadFailed(f"the draft model: {_explain(folder, config, error)}") from error
     return network
@@ -151,7 +148,7 @@ def context_length_of(config: Mapping[str, Any]) -> int:
     return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
 
 
-def _open(folder: Path, pooling: PoolingProfile | None = None) -> tuple[Any, dict[str, Any]]:
+def open_network(folder: Path, pooling: PoolingProfile | None = None) -> tuple[Any, dict[str, Any]]:
     """The network with its full configuration; no weight is read yet. Raises anything.
 
     Files of embedding models may lack the output matrix, which nothing needs then, and the prefix of the trunk."""
@@ -174,7 +171,7 @@ def _has_head(path: Path) -> bool:
 
 def _classes_for_bare_trunks(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
     """As mlx-lm's own function, for networks whose weights are also read where they were saved without `model.`."""
-    model, arguments = mlx_lm_module("utils")._get_classes(config=config)
+    model, arguments = classes_of(config)
 
     def make(known: Any) -> Any:
         network = model(known)
@@ -195,7 +192,7 @@ def _prefixed(weights: dict[str, mx.array]) -> dict[str, mx.array]:
     return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
 
 
-def _pieces(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
+def pieces_of(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
     """The parameters in their order, in lists of about PIECE_BYTES: reading one takes about as long as a step."""
     piece: list[mx.array] = []
     num_bytes = 0
@@ -227,7 +224,7 @@ def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
 # ---- casts and adapters --------------------------------------------------------------------------------------------
 
 
-def _cast_network(network: Any, dtype: str) -> None:
+def cast_network(network: Any, dtype: str) -> None:
     """Casts floating parameters lazily, except those that the model keeps in a precision of their own."""
     if dtype == "auto":
         is_quantised = any(hasattr(module, "bits") for _, module in network.named_modules())
@@ -271,42 +268,15 @@ def apply_adapter(network: Any, adapter: AdapterFiles) -> None:
 # ---- a network as shapes only --------------------------------------------------------------------------------------
 
 
-def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
-    """A ModelPlanner. Runs on a thread of its own: one that has used MLX must clear its streams before it ends, and
-    cannot use MLX afterwards."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_plan, Path(source.path), options.dtype, source.pooling).result()
-
-
-def _plan(folder: Path, dtype: str, pooling: PoolingProfile | None) -> PlannedModel:
-    config = read_config(folder)
-    has_weights = any(folder.glob("model*.safetensors"))
-    try:
-        if has_weights:
-            network, config = _open(folder, pooling)
-            network, _ = with_head(network, folder, config)
-            _cast_network(network, dtype)
-        else:
-            network = network_of(config, dtype)
-        layout = layout_of(new_caches(network))
-        shape = shape_of_network(network, layout, config)
-    except Exception as error:
-        message = f"the memory of {folder} cannot be planned: {str(error) or type(error).__name__}"
-        raise ModelLoadFailed(message) from error
-    finally:
-        mx.clear_streams()
-    return PlannedModel(str(config["model_type"]), context_length_of(config), layout, shape, has_weights)
-
-
 def network_of(config: Mapping[str, Any], dtype: str) -> Any:
     """The network of a configuration alone, never evaluated. Raises anything."""
-    model, arguments = mlx_lm_module("utils")._get_classes(config)
+    model, arguments = classes_of(dict(config))
     network = model(arguments.from_dict(config))
     network.eval()
     quantisation = config.get("quantization")
     if isinstance(quantisation, Mapping):
         _quantise(network, cast(Mapping[str, Any], quantisation))
-    _cast_network(network, dtype)
+    cast_network(network, dtype)
     return network
 
 

@@ -8,12 +8,17 @@ package loads, and the soft limit is raised towards the hard one instead. All of
 
 import importlib
 import resource
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 WANTED_OPEN_FILES = 65_536
+
+COMPOSED: Mapping[str, str] = {"idefics3": "llama", "smolvlm": "llama", "llava": "llama", "lfm2_vl": "lfm2"}
+"""Families with images that mlx-lm lacks, or knows with one type of text only: `loading.trunks` composes them. Each has
+the type of its text where the configuration names none."""
 
 
 def mlx_lm_module(name: str) -> Any:
@@ -24,9 +29,9 @@ def mlx_lm_module(name: str) -> Any:
 
 @cache
 def knows_model_type(model_type: str) -> bool:
-    """True if the installed mlx-lm has code for a config.json with this `model_type`. Imports mlx-lm, which is slow,
-    for renamed types only."""
-    return _has_module(model_type) or _has_module(_renamed(model_type))
+    """True if there is code for a config.json with this `model_type`. Imports mlx-lm, which is slow, for renamed types
+    only."""
+    return model_type in COMPOSED or _has_module(model_type) or _has_module(_renamed(model_type))
 
 
 def raise_soft_limit() -> None:

@@ -5,7 +5,7 @@ alike. So the drafter's state always stands at the sequence's own position, and 
 joined and trimmed like every other leaf. Only `propose` runs the drafter ahead, and undoes that before it returns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
@@ -13,6 +13,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import Caches, live_arrays, new_caches
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import make_room
+from adapters.mlx.caches.views import shifted, viewed
 from adapters.mlx.runtime.arrays import computed_after
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.speculation.drafter import Drafter
@@ -23,7 +24,7 @@ nn: Any = mlx_lm_module("utils").nn
 Choose = Callable[[mx.array, int], mx.array]
 """Maps logits [rows, vocab] and a number of positions behind the next one to tokens uint32 [rows]; records nothing."""
 
-Propose = Callable[[mx.array, Caches, int, Choose], mx.array]
+Propose = Callable[[mx.array, Caches, int, Choose, Sequence[int]], mx.array]
 """`DraftingNetwork.propose`."""
 
 
@@ -44,22 +45,24 @@ class DraftingNetwork(nn.Module):  # type: ignore[misc]
         trunk = new_caches(self.trunk)
         return [*trunk, *self._own_caches(trunk)]
 
-    def __call__(self, tokens: mx.array, cache: Caches) -> mx.array:
-        """Feeds tokens [rows, length]; returns the trunk's logits [rows, length, vocab]. Lazy: the logits depend on the
-        drafter's state, so that its graph does not grow from step to step."""
+    def __call__(self, tokens: mx.array, cache: Caches, input_embeddings: mx.array | None = None) -> mx.array:
+        """Feeds tokens [rows, length], or embeddings in their place; returns the trunk's logits [rows, length, vocab].
+        Lazy: the logits depend on the drafter's state, so that its graph does not grow from step to step."""
         at = self._num_trunk_caches
-        logits = self._feed(tokens, cache[:at], cache[at:])
-        return computed_after(logits, live_arrays(cache[at:]))
+        logits = self._feed(tokens, cache[:at], cache[at:], input_embeddings)
+        return computed_after(logits, live_arrays(map(viewed, cache[at:])))
 
-    def propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose) -> mx.array:
+    def propose(
+        self, tokens: mx.array, caches: Caches, depth: int, choose: Choose, shifts: Sequence[int] = ()
+    ) -> mx.array:
         """Returns the tokens uint32 [rows, depth] that the drafter expects behind `tokens` [rows, 1], which are not fed
-        yet; lazy. The caches are as before afterwards."""
+        yet; lazy. The caches are as before afterwards. `shifts`: of the rows' positions."""
         fed, hidden = self._begin(caches[self._num_trunk_caches :])
         rollback = Rollback(fed)
         make_room(fed, depth)
         found: list[mx.array] = []
         for ahead in range(depth):
-            logits, hidden = self._step(tokens, hidden, fed)
+            logits, hidden = self._step(tokens, hidden, shifted(fed, shifts))
             tokens = choose(logits[:, -1], ahead)[:, None]
             found.append(tokens)
         rollback.undo(depth, 0)
@@ -69,7 +72,7 @@ class DraftingNetwork(nn.Module):  # type: ignore[misc]
         """Fresh plain caches of the drafter, given fresh ones of the trunk."""
         raise NotImplementedError
 
-    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches) -> mx.array:
+    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches, embeddings: mx.array | None) -> mx.array:
         """Runs the trunk and feeds the drafter's caches; returns the trunk's logits."""
         raise NotImplementedError
 
@@ -95,18 +98,24 @@ class DraftModelNetwork(DraftingNetwork):
     def _own_caches(self, trunk: Caches) -> Caches:
         return new_caches(self.draft)
 
-    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches) -> mx.array:
-        self.draft(self._known(tokens), cache=own)
-        return cast(mx.array, self.trunk(tokens, cache=trunk))
+    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches, embeddings: mx.array | None) -> mx.array:
+        self.draft(self._known(tokens), cache=list(map(viewed, own)))  # it sees no images
+        return forward(self.trunk, tokens, trunk, embeddings)
 
     def _step(self, tokens: mx.array, hidden: mx.array | None, fed: Caches) -> tuple[mx.array, mx.array | None]:
-        logits = self.draft(self._known(tokens), cache=fed)[..., : self._num_logits]
+        logits = self.draft(self._known(tokens), cache=list(map(viewed, fed)))[..., : self._num_logits]
         missing = [(0, 0), (0, 0), (0, self._num_logits - logits.shape[-1])]
         return mx.pad(logits, missing, constant_values=mx.array(-mx.inf, logits.dtype)), None
 
     def _known(self, tokens: mx.array) -> mx.array:
         """The tokens, as far as the draft model has them: two models of one vocabulary may differ by padding."""
         return mx.minimum(tokens, self._num_known - 1)
+
+
+def forward(network: Any, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
+    """Runs a network on tokens, or on embeddings in their place."""
+    fed = {} if embeddings is None else {"input_embeddings": embeddings}
+    return cast(mx.array, network(tokens, cache=caches, **fed))
 
 
 def _num_logits(network: Any) -> int:

@@ -20,7 +20,7 @@ import mlx.core as mx
 from adapters.mlx.caches.hidden import hidden_cache, keep_hidden, last_hidden
 from adapters.mlx.caches.leaves import Caches, new_caches
 from adapters.mlx.runtime.arrays import computed_after
-from adapters.mlx.speculation.drafting import DraftingNetwork, nn
+from adapters.mlx.speculation.drafting import DraftingNetwork, forward, nn
 from domain.speculation.drafter import Drafter
 
 
@@ -71,10 +71,10 @@ class HeadNetwork(DraftingNetwork):
     def _own_caches(self, trunk: Caches) -> Caches:
         return [*new_caches(self.head.layer), hidden_cache(trunk)]
 
-    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches) -> mx.array:
+    def _feed(self, tokens: mx.array, trunk: Caches, own: Caches, embeddings: mx.array | None) -> mx.array:
         *fed, last = own
-        hidden = cast(mx.array, text_model(self.trunk).model(tokens, cache=trunk))
-        embeddings, before = self._embedded(tokens), last_hidden(last)
+        hidden = forward(text_model(self.trunk).model, tokens, trunk, embeddings)
+        embeddings, before = self._embedded(tokens) if embeddings is None else embeddings, last_hidden(last)
         if before is None:  # zeros for the first token give a key and a value of zero
             before = mx.zeros_like(hidden[:, :1])
             embeddings = mx.concatenate([mx.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], axis=1)

@@ -11,7 +11,7 @@ from domain.byte_size import ByteSize, format_bytes
 from domain.errors import DomainError, InvalidRequest, ModelNotFound
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import StateCost
-from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
+from domain.scheduling.memory_plan import IMAGE_TOKENS, MemoryPlan, PlannedModel
 from domain.setup.suggestions import suggested
 from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
@@ -125,6 +125,7 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
         "prefill_chunk": plan.chunk,
         "sequence_bytes": plan.sequence_bytes,
         "prefill_peak_bytes": plan.prefill_bytes,
+        "image_peak_bytes": plan.image_bytes,
         "decode_step_bytes": plan.decode_bytes,
         "needed_bytes": plan.needed_bytes,
         "memory_bytes": limits.total_bytes if limits else None,
@@ -145,6 +146,8 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
         yield "a snapshot", f"{format_bytes(plan.snapshot_bytes)}, and the tokens of its last block"
     yield f"a sequence of {plan.context} tokens", format_bytes(plan.sequence_bytes)
     yield f"prefill, chunks of {plan.chunk}", f"{format_bytes(plan.prefill_bytes)} for a moment, at most"
+    if plan.image_bytes:
+        yield f"an image of {IMAGE_TOKENS} tokens", f"{format_bytes(plan.image_bytes)} for a moment, at most"
     yield f"a decode step of {plan.batch}", f"{format_bytes(plan.decode_bytes)} for a moment, at most"
     yield f"in total, {plan.batch} at once", format_bytes(plan.needed_bytes)
     if plan.limits is None:

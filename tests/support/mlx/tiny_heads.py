@@ -45,7 +45,7 @@ def head_folder(
     config = config_of(name, vocab_size=tokenizer.get_vocab_size(), **changes)
     network = build(name, mx.float32, seed, vocab_size=tokenizer.get_vocab_size(), **changes)
     if is_right:
-        _quieten(network)
+        quieten(network)
     head = head_weights(network, is_right=is_right)
     config["eos_token_id"] = tokenizer.token_to_id("</s>")
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -101,7 +101,7 @@ def _as_published(weights: dict[str, mx.array], *, are_apart: bool) -> dict[str,
     return found
 
 
-def _quieten(network: Any) -> None:
+def quieten(network: Any) -> None:
     """Leaves one layer that adds to the residual stream, and gives each embedding a mean square of one."""
     text = text_model(network)
     weights = dict(tree_flatten(text.model.parameters()))

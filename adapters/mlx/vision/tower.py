@@ -1,0 +1,147 @@
+"""A model's tower: the part that turns an image's pixels into embeddings of the trunk's width, by mlx-vlm.
+
+mlx-vlm's class of a family is built with a stand-in for its language model, so that nothing of the trunk is built or
+read twice, and asked for the embeddings of a prompt that is nothing but the image. So projectors, poolings and the
+choice of layers are mlx-vlm's own code, whatever the family.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import mlx.core as mx
+from numpy.typing import NDArray
+
+from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.vision.library import vlm_module
+from domain.errors import ComputeFailed, ModelLoadFailed
+from domain.printable import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """An image as the trunk takes it. `embeddings`: [tokens, hidden]. `deep`: of the same shape, added behind the
+    trunk's first layers, one each. Evaluated."""
+
+    embeddings: mx.array
+    deep: tuple[mx.array, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in (self.embeddings, *self.deep))
+
+
+class ProcessedImage(Protocol):
+    """An image from the processor of its family. `arrays`: by the names of mlx-vlm's arguments. `num_features`: the
+    embeddings that the prompt has room for."""
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]: ...
+
+    @property
+    def num_features(self) -> int: ...
+
+
+class Tower:
+    """The tower of one model. Compute thread only."""
+
+    def __init__(self, module: Any, image_token: int) -> None:
+        """`module`: mlx-vlm's model without its language model."""
+        self.module, self._image_token = module, image_token
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(array.nbytes for _, array in parameters(self.module))
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one activation."""
+        return max(array.dtype.size for _, array in parameters(self.module) if mx.issubdtype(array.dtype, mx.floating))
+
+    def look(self, image: ProcessedImage) -> Features:
+        """Computes the embeddings of one image and waits for them. Raises ComputeFailed."""
+        try:
+            tokens = mx.full((1, image.num_features), self._image_token, dtype=mx.int32)
+            pixels = {name: from_numpy(array) for name, array in image.arrays.items()}
+            found = self.module.get_input_embeddings(tokens, mask=mx.ones_like(tokens), **pixels)
+            embeddings, deep = found.inputs_embeds[0], found.deepstack_visual_embeds
+            # Of another type they would change that of the trunk's states.
+            cast_deep = () if deep is None else tuple(rows.astype(embeddings.dtype) for rows in deep)
+            features = Features(embeddings, cast_deep)
+            evaluate([features.embeddings, *features.deep])
+        except Exception as error:
+            raise ComputeFailed(f"an image could not be computed: {str(error) or type(error).__name__}") from error
+        return features
+
+
+def load_tower(folder: Path, config: Mapping[str, Any], weights: Mapping[str, mx.array], dtype: mx.Dtype) -> Tower:
+    """Builds a tower on the arrays of a folder's weights, which may be lazy. `dtype`: of the trunk's embeddings. Raises
+    ModelLoadFailed."""
+    family = vlm_module(f"models.{config['model_type'].replace('-', '_')}")
+    known = _configured(family, config)
+    module = _without_trunk(family.Model, known, _StandIn(int(known.text_config.hidden_size), dtype))
+    found = dict(weights)
+    for part in (module, family.VisionModel(known.vision_config)):
+        found = dict(part.sanitize(found)) if hasattr(part, "sanitize") else found
+    _quantise(module, found, config)
+    wanted = [name for name, _ in parameters(module)]
+    if absent := next((name for name in wanted if name not in found), None):
+        raise ModelLoadFailed(f"{folder} has no weights for its images: {printable(absent)} is missing")
+    module.load_weights([(name, found[name]) for name in wanted], strict=True)
+    module.eval()
+    token = known.image_token_index if hasattr(known, "image_token_index") else known.image_token_id
+    return Tower(module, int(token))
+
+
+class _StandIn:
+    """A language model that embeds every token as zeros and knows no positions, for mlx-vlm to put embeddings into."""
+
+    hidden_size_per_layer_input = 0
+    embed_scale = 1.0
+
+    def __init__(self, hidden_size: int, dtype: mx.Dtype) -> None:
+        self._hidden_size, self._dtype, self.model = hidden_size, dtype, self
+
+    def embed_tokens(self, tokens: mx.array) -> mx.array:
+        return mx.zeros((*tokens.shape, self._hidden_size), self._dtype)
+
+    def get_rope_index(self, *_: object, **__: object) -> tuple[None, None]:
+        return None, None
+
+
+def _configured(family: Any, config: Mapping[str, Any]) -> Any:
+    """mlx-vlm's configuration of a model. Files of some families have the text's settings at the root."""
+    text = cast(Mapping[str, Any], config.get("text_config") or {})
+    settings = {**text, **config, "text_config": {**config, **text}, "audio_config": None}
+    known = family.ModelConfig.from_dict(dict(settings))
+    for part in ("text", "vision"):
+        name = f"{part}_config"
+        if isinstance(getattr(known, name), dict):
+            setattr(known, name, getattr(family, f"{part.title()}Config").from_dict(settings[name]))
+    return known
+
+
+def _without_trunk(model: Any, known: Any, stand_in: _StandIn) -> Any:
+    """An instance of a family's class whose language model is the stand-in."""
+    names: dict[str, Any] = next(one.__init__ for one in model.__mro__ if "__init__" in vars(one)).__globals__
+    real = names["LanguageModel"]
+    names["LanguageModel"] = lambda *_given: stand_in  # pyright: ignore[reportUnknownLambdaType]
+    try:
+        return model(known)
+    finally:
+        names["LanguageModel"] = real
+
+
+def _quantise(module: Any, weights: Mapping[str, mx.array], config: Mapping[str, Any]) -> None:
+    """Makes the layers that are quantised in the files into quantised ones."""
+    utils = mlx_lm_module("utils")
+
+    def quantised(path: str, layer: Any) -> Any:
+        if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        return utils.infer_quant_config(path, layer, weights)
+
+    if config.get("quantization"):
+        utils.nn.quantize(module, class_predicate=quantised)
