@@ -12,8 +12,9 @@ LAYERS = ("domain", "application", "adapters", "interfaces")
 HOMES = {
     "mlx_lm": ("adapters/mlx", "adapters/tokenizers"),
     "mlx": ("adapters/mlx",),
-    "transformers": ("adapters/tokenizers",),
-    "tokenizers": ("adapters/tokenizers",),
+    "mlx_vlm": ("adapters/mlx",),
+    "transformers": ("adapters/tokenizers", "adapters/image_processors"),
+    "tokenizers": ("adapters/tokenizers", "adapters/image_processors"),
     "huggingface_hub": ("adapters/huggingface",),
     "tqdm": ("adapters/huggingface",),
     "lmdb": ("adapters/lmdb",),

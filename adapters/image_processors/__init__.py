@@ -1,0 +1,1 @@
+"""Images measured and prepared by the image processors of transformers, which need Pillow and numpy only."""
