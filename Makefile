@@ -8,7 +8,8 @@ PYTHONS := $(if $(filter file default,$(origin PYTHON)),$(PYTHON) python3.14 pyt
 
 # The compute backend: cpu, cuda12 or cuda13 on Linux, metal on macOS. What is installed stays until another is named.
 EXTRA ?= $(or $(firstword $(patsubst $(VENV)/.installed-%,%,$(wildcard $(VENV)/.installed-*))),$(if $(filter Darwin,$(shell uname -s)),metal,cpu))
-PROJECT := .$(if $(filter-out metal,$(EXTRA)),[$(EXTRA)])
+COMMA := ,
+PROJECT := .[vision$(if $(filter-out metal,$(EXTRA)),$(COMMA)$(EXTRA))]
 INSTALLED := $(VENV)/.installed-$(EXTRA)
 PINNED := -c constraints.txt --disable-pip-version-check --quiet
 
@@ -99,6 +100,8 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/.created
 	  rm -f $(VENV)/.installed-*; $(BIN)/python -m pip uninstall --yes --quiet mlx mlx-cpu mlx-cuda-12 mlx-cuda-13; \
 	fi
 	@$(BIN)/python -m pip install $(PINNED) --build-constraint constraints.txt --editable '$(PROJECT)'
+	@# Of what mlx-vlm declares (OpenCV, datasets, a web server) its model modules need nothing that is not here.
+	@$(BIN)/python -m pip install $(PINNED) --no-deps mlx-vlm
 	@touch $@
 
 $(VENV)/.group-%: pyproject.toml constraints.txt | $(VENV)/.created

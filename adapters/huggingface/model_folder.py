@@ -36,6 +36,7 @@ EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), EMBEDDER_ID: _EMBED
 
 _EMBEDDED = Path(__file__).parent / "embedded"
 _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "vocab.json")
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _PREFIX = "models--"
 _POOLING = "1_Pooling"
 
@@ -81,6 +82,7 @@ def read_files(folder: Path, name: str) -> ModelFiles:
         _read_object(folder / Path(pooling).name / "config.json"),
         _read_object(folder / "config_sentence_transformers.json"),
         _read_text(folder / "chat_template.jinja"),
+        any((folder / name).is_file() for name in _PROCESSORS),
     )
 
 

@@ -49,7 +49,7 @@ class HuggingFaceRepository:
     `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may come from the hub or its
     cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed, nor
     are those that are refused. `endpoint`: the URL of another hub. `task_of`: the setting of what a model is for; None
-    where its files decide.
+    where its files decide. `blind`: why no model sees here, and what to do; empty if they do.
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class HuggingFaceRepository:
         can_load: Callable[[str], bool] = _any_type,
         endpoint: str | None = None,
         task_of: Callable[[ModelId], Capability | None] = _no_task,
+        blind: Callable[[], str] = str,
     ) -> None:
-        self._task_of = task_of
+        self._task_of, self._blind = task_of, blind
         self._directories = tuple(Path(directory).expanduser() for directory in directories)
         self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
         self._allow_download = allow_download
@@ -132,7 +133,11 @@ class HuggingFaceRepository:
         source = ModelSource(
             id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=weight_file_bytes(folder)
         )
-        return _used_for(source, id, self._task_of(id))
+        source = _used_for(source, id, self._task_of(id))
+        if Capability.SEE not in source.capabilities or not (reason := self._blind()):
+            return source
+        note = f"{source.note} Its images are not seen: {reason}.".strip()
+        return replace(source, capabilities=source.capabilities - {Capability.SEE}, note=note)
 
     def _takes_from_hub(self, id: ModelId) -> bool:
         return self._hub_ids is None or id in self._hub_ids
@@ -176,7 +181,8 @@ def _folders(directory: Path) -> Sequence[Path]:
 def _used_for(source: ModelSource, name: str, task: Capability | None) -> ModelSource:
     """The source with the requests that it answers."""
     use = use_of(read_files(Path(source.path), name), task)
-    return replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal)
+    note = f"{source.note} {use.note}".strip()
+    return replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal, note=note)
 
 
 # ---- models with an adapter ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ a name of `_KNOWN`, a reranker's template     say what the model is for, also wh
 modules.json with a Pooling module            a model of sentence-transformers: vectors, pooled as it says
 an architecture without a head (`Qwen2Model`) vectors of the last token
 everything else                               generates
+a tower (`vision_config`) of a known family   sees images as well, if the files say how they are prepared
 """
 
 import re
@@ -20,7 +21,7 @@ from domain.models.capability import GENERATES, Capability, PoolingMethod, Pooli
 class ModelFiles:
     """A model's files, parsed; empty where absent. `name`: of the model. `config`: config.json. `modules`:
     modules.json. `pooling`: config.json of the Pooling module. `sentences`: config_sentence_transformers.json.
-    `template`: chat_template.jinja."""
+    `template`: chat_template.jinja. `prepares_images`: there is a preprocessor_config.json or processor_config.json."""
 
     name: str
     config: Mapping[str, Any]
@@ -28,15 +29,18 @@ class ModelFiles:
     pooling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sentences: Mapping[str, Any] = field(default_factory=dict[str, Any])
     template: str = ""
+    prepares_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty."""
+    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty. `note`: why a
+    model with a tower does not see."""
 
     capabilities: frozenset[Capability] = GENERATES
     pooling: PoolingProfile | None = None
     refusal: str = ""
+    note: str = ""
 
 
 _KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
@@ -59,6 +63,12 @@ _COMPUTED = frozenset({"Transformer", "Pooling", "Normalize"})
 _METHODS = {"lasttoken": PoolingMethod.LAST, "mean_tokens": PoolingMethod.MEAN, "mean": PoolingMethod.MEAN}
 _MODE = "pooling_mode"
 
+SEEING = frozenset(
+    {"idefics3", "smolvlm", "llava", "pixtral", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
+    | {"qwen3_5", "qwen3_5_moe", "gemma3", "gemma4"}
+)
+"""The model types whose images are computed."""
+
 _CAUSAL_ONLY = "Cairn computes causal models only: serve another one, such as Qwen3-Embedding"
 
 
@@ -68,11 +78,11 @@ def use_of(files: ModelFiles, task: Capability | None = None) -> ModelUse:
     _, known, end, least = next(one for one in _KNOWN if re.search(one[0], names))
     wanted = task or known or _task_of(files)
     if task is Capability.GENERATE:
-        return ModelUse()
+        return _seeing(files)
     if reason := _why_not_causal(files, names):
         return ModelUse(refusal=f"{reason}. {_CAUSAL_ONLY}")
     if wanted is Capability.GENERATE:
-        return ModelUse()
+        return _seeing(files)
     if wanted is Capability.SCORE:
         return ModelUse(frozenset({wanted}), PoolingProfile())
     if reason := _why_not_pooled(files, is_known=(task or known) is not None):
@@ -82,6 +92,17 @@ def use_of(files: ModelFiles, task: Capability | None = None) -> ModelUse:
     dimensions = _dimensions(files.config, least)
     profile = PoolingProfile(methods[0], is_normalized, dimensions, prompts=_prompts(files.sentences), end=end)
     return ModelUse(frozenset({wanted}), profile)
+
+
+def _seeing(files: ModelFiles) -> ModelUse:
+    """The use of a model that generates."""
+    if not _object(files.config.get("vision_config")):
+        return ModelUse()
+    if (model_type := files.config.get("model_type")) not in SEEING:
+        return ModelUse(note=f"Its images are not seen: those of {model_type} models are not computed.")
+    if not files.prepares_images:
+        return ModelUse(note="Its images are not seen: it has no preprocessor_config.json.")
+    return ModelUse(GENERATES | {Capability.SEE})
 
 
 def _task_of(files: ModelFiles) -> Capability:

@@ -84,9 +84,18 @@ def models_for(settings: Settings, check: ModelCheck) -> Models:
     return Models(model_repository(settings), tokenizers_of(settings), check, image_processors(settings))
 
 
-def image_processors(_settings: Settings) -> ImageProcessorLoader | None:
-    """The image processors of the text side. Imports no compute library; None where no model sees."""
-    return None
+def image_processors(settings: Settings) -> ImageProcessorLoader | None:
+    """The image processors of either side. Imports no compute library; None where no model sees."""
+    if settings.engine.backend == "fake":
+        return None
+    from adapters.mlx.vision.library import missing
+
+    if missing():
+        return None
+    from adapters.image_processors.loader import ImageProcessors
+    from adapters.pillow.decoder import decode
+
+    return ImageProcessors(decode)
 
 
 def tokenizers_of(settings: Settings) -> TokenizerLoader:
@@ -139,13 +148,13 @@ def mlx_backend(settings: Settings) -> Backend:
     blas = _prepare_mlx()
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.loading.files import check_source
-    from adapters.mlx.loading.network import plan_model
+    from adapters.mlx.loading.plan import plan_model
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import upload
 
-    tokenizers = _real_tokenizers(settings)
+    tokenizers, images = _real_tokenizers(settings), image_processors(settings)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
+        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap, images),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),
@@ -157,6 +166,7 @@ def mlx_backend(settings: Settings) -> Backend:
         stuck_after_s=STUCK_AFTER_CPU_S if on_cpu() else STUCK_AFTER_GPU_S,
         check=check_source,
         plan=plan_model,
+        images=images,
     )
 
 
@@ -224,6 +234,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         return FakeModels()
     from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
     from adapters.mlx.runtime.mlx_lm import knows_model_type
+    from adapters.mlx.vision.library import missing
 
     model = settings.model
     adapted = {
@@ -241,6 +252,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         hub_ids=None if settings.serves_hub_cache else named,
         can_load=knows_model_type,
         task_of=settings.task_of,
+        blind=missing,
     )
     return AdaptedModels(repository, adapted) if adapted else repository
 

@@ -67,6 +67,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         _versions,
         lambda: _computing(settings),
         lambda: _model(settings),
+        _images,
         _limits,
         lambda: _memory_limit(settings),
         lambda: _data(settings),
@@ -122,6 +123,12 @@ def _model(settings: Settings) -> Iterator[Check]:
         yield Check("model", f"{id}, to be downloaded on first use")
     else:
         yield Check("model", f"{id} is not on this machine", "see `cairn models`, or name a hub model as ORG/NAME")
+
+
+def _images() -> Iterator[Check]:
+    from adapters.mlx.vision.library import missing
+
+    yield Check("images", f"not seen: {reason}" if (reason := missing()) else "seen by models that have a tower")
 
 
 def _limits() -> Iterator[Check]:

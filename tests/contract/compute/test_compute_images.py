@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from adapters.fake.vision import ToyImages, toy_image
+from adapters.mlx.vision import library
 from application.ports.compute import DecodeStart, Images, LoadedModel
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -16,6 +19,7 @@ from domain.request.media import Image
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.toy_prompts import Parts, prompt_of
 from tests.support.mlx.contract_models import GREEDY
+from tests.support.mlx.tiny_seers import load_seeing, picture
 from tests.support.stores.state_replay import BLOCK, new_id
 
 NUM_NEW = 8
@@ -73,9 +77,20 @@ def _toy(layout: str, *, runs_ahead: bool) -> Callable[[], Seeing]:
     )
 
 
+def _tiny(name: str) -> Callable[[], Seeing]:
+    def load() -> Seeing:
+        with TemporaryDirectory() as folder:
+            model, encode = load_seeing(name, Path(folder))
+        return Seeing(model, (Image(picture(1)), Image(picture(2))), encode)
+
+    return load
+
+
 SEEING: dict[str, Callable[[], Seeing]] = {
     f"fake-{name}": _toy(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS) if name != "unsupported"
 }
+if library.missing() == "":
+    SEEING |= {f"mlx-{name}": _tiny(name) for name in ("idefics3", "qwen3_vl")}
 
 
 @pytest.fixture(scope="module", params=SEEING)

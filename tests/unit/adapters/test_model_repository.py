@@ -241,6 +241,22 @@ def test_a_model_that_is_refused_is_found_with_the_reason_and_not_listed(tmp_pat
     assert "is_causal" in source.refusal
 
 
+def test_a_model_with_a_tower_sees_where_its_libraries_are(tmp_path: Path) -> None:
+    config = b'{"model_type": "qwen3_vl", "vision_config": {"depth": 2}}'
+    files = {"config.json": config, "preprocessor_config.json": b"{}"}
+    _write(tmp_path / "models" / "seer", **files)
+    _write(tmp_path / "models" / "blind", without="preprocessor_config.json", **files)
+    seeing = _repository(tmp_path, tmp_path / "models")
+    lacking = _repository(tmp_path, tmp_path / "models", blind=lambda: "mlx-vlm is not installed: pip install it")
+
+    (blind, seer), (_, without) = _own(seeing), _own(lacking)
+
+    assert (Capability.SEE in seer.capabilities, seer.note) == (True, "")
+    assert Capability.SEE not in blind.capabilities | without.capabilities
+    assert blind.note == "Its images are not seen: it has no preprocessor_config.json."
+    assert without.note == "Its images are not seen: mlx-vlm is not installed: pip install it."
+
+
 def test_what_the_engine_cannot_load_is_not_listed(tmp_path: Path) -> None:
     _write(tmp_path / "models" / "tiny")
     _write(tmp_path / "models" / "alien", **{"config.json": b'{"model_type": "alien"}'})

@@ -172,3 +172,28 @@ def test_a_setting_decides_where_the_network_allows_it(task: Capability, capabil
     assert (use.capabilities, use.pooling, use.refusal) == (capabilities, pooling, "")
     other = use_of(ModelFiles("m", {**_MISTRAL, "is_causal": False}), task)
     assert (other.refusal == "") == (task is Capability.GENERATE)
+
+
+_SEES = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {"depth": 2}}
+
+
+def test_a_tower_of_a_known_family_sees() -> None:
+    assert use_of(ModelFiles("own", _SEES, prepares_images=True)).capabilities == GENERATES | {Capability.SEE}
+    assert use_of(ModelFiles("own", _SEES, prepares_images=True), Capability.GENERATE).capabilities > GENERATES
+
+
+@pytest.mark.parametrize(
+    ("files", "note"),
+    [
+        (ModelFiles("own", _SEES), "it has no preprocessor_config.json"),
+        (ModelFiles("own", {**_SEES, "model_type": "molmo"}, prepares_images=True), "those of molmo models"),
+    ],
+)
+def test_a_tower_that_is_not_computed_says_why_and_leaves_the_text(files: ModelFiles, note: str) -> None:
+    use = use_of(files)
+    assert use.capabilities == GENERATES
+    assert note in use.note
+
+
+def test_a_model_without_a_tower_says_nothing_about_images() -> None:
+    assert use_of(ModelFiles("own", {**_QWEN3, "vision_config": None}, prepares_images=True)).note == ""
