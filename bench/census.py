@@ -7,7 +7,8 @@ prompt of 151 tokens is computed cold, in chunks of 64; then it is resumed from 
 the end of a block between two grid lines, and inside a block, each time from the hot tier and from a store that was
 closed and opened again. Compared are all bits of the state at the end of the prompt, the log probabilities of the 20
 likeliest next tokens, and 16 greedy tokens. In float32 sequences are also decoded with drafts (`census_drafts`). Fails
-when a grid position is not exact, another one out of tolerance, or a token other than without drafts.
+when a grid position is not exact, another one out of tolerance, or a token other than without drafts. Families that
+see are examined behind images too (`census_images`).
 """
 
 import argparse
@@ -39,6 +40,7 @@ from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
 from bench.census_drafts import NEAR_TIE, Drafted, compare_drafts  # noqa: E402
+from bench.census_images import SeenRow, census_images, images_as_markdown  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
@@ -282,7 +284,7 @@ def _cells(row: Row) -> list[str]:
     return [row.name, row.precision, row.caches or "-", *results, row.note]
 
 
-def as_markdown(rows: list[Row]) -> str:
+def as_markdown(rows: list[Row], seen: list[SeenRow]) -> str:
     exact = {precision: _count_exact(rows, precision) for precision in TOLERANCE}
     looser = [f"* `{name}`: {limit:g}, because {why}." for name, (limit, why) in LOOSER.items()]
     drafted = [row.drafts for row in rows if row.drafts is not None]
@@ -314,6 +316,7 @@ def as_markdown(rows: list[Row]) -> str:
         "",
         f"Modules without a tiny configuration: {', '.join(missing)}.",
         "",
+        *images_as_markdown(seen),
     ])  # fmt: skip
 
 
@@ -327,12 +330,15 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="families (default: all)")
     parser.add_argument("--write", type=Path, help="where the table goes (all families: docs/census.md)")
     given = parser.parse_args()
-    rows = census(given.names or names())
+    rows, seen = census(given.names or names()), list[SeenRow]()
+    if not given.names:
+        with tempfile.TemporaryDirectory() as directory:
+            seen = census_images(Path(directory))
     target = given.write or (None if given.names else Path("docs/census.md"))
     if target is not None:
-        target.write_text(as_markdown(rows), encoding="utf-8")
-    problems = [row for row in rows if row.problem]
-    print(f"{len(rows)} rows, {len(problems)} with a problem")
+        target.write_text(as_markdown(rows, seen), encoding="utf-8")
+    problems = [row for row in (*rows, *seen) if row.problem]
+    print(f"{len(rows) + len(seen)} rows, {len(problems)} with a problem")
     mx.synchronize()
     mx.clear_streams()
     return 1 if problems else 0
