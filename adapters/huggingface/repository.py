@@ -136,8 +136,7 @@ class HuggingFaceRepository:
         source = _used_for(source, id, self._task_of(id))
         if Capability.SEE not in source.capabilities or not (reason := self._blind()):
             return source
-        note = f"{source.note} Its images are not seen: {reason}.".strip()
-        return replace(source, capabilities=source.capabilities - {Capability.SEE}, note=note)
+        return _unseen(replace(source, capabilities=source.capabilities - {Capability.SEE}), reason)
 
     def _takes_from_hub(self, id: ModelId) -> bool:
         return self._hub_ids is None or id in self._hub_ids
@@ -181,8 +180,12 @@ def _folders(directory: Path) -> Sequence[Path]:
 def _used_for(source: ModelSource, name: str, task: Capability | None) -> ModelSource:
     """The source with the requests that it answers."""
     use = use_of(read_files(Path(source.path), name), task)
-    note = f"{source.note} {use.note}".strip()
-    return replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal, note=note)
+    used = replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal)
+    return _unseen(used, use.unseen) if use.unseen else used
+
+
+def _unseen(source: ModelSource, reason: str) -> ModelSource:
+    return replace(source, unseen=reason, note=f"{source.note} Its images are not seen: {reason}.".strip())
 
 
 # ---- models with an adapter ----------------------------------------------------------------------------------------

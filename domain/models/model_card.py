@@ -27,7 +27,8 @@ class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
     the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
     embedded model's limits; usually empty. `capabilities` and `pooling`: by its files; None for a model that makes
-    neither vectors nor scores. `refusal`: why it cannot be served, by its files, and what to do; usually empty."""
+    neither vectors nor scores. `refusal`: why it cannot be served, by its files, and what to do; usually empty.
+    `unseen`: why images are not seen, for a model that could see them elsewhere; usually empty."""
 
     id: ModelId
     path: str
@@ -39,6 +40,7 @@ class ModelSource:
     capabilities: frozenset[Capability] = GENERATES
     pooling: PoolingProfile | None = None
     refusal: str = ""
+    unseen: str = ""
 
     def check(self, needed: Capability) -> None:
         """Raises InvalidRequest for a request that the model cannot answer, naming what it can."""

@@ -34,13 +34,13 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty. `note`: why a
-    model with a tower does not see."""
+    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty. `unseen`: why
+    a model with a tower does not see."""
 
     capabilities: frozenset[Capability] = GENERATES
     pooling: PoolingProfile | None = None
     refusal: str = ""
-    note: str = ""
+    unseen: str = ""
 
 
 _KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
@@ -99,9 +99,9 @@ def _seeing(files: ModelFiles) -> ModelUse:
     if not _object(files.config.get("vision_config")):
         return ModelUse()
     if (model_type := files.config.get("model_type")) not in SEEING:
-        return ModelUse(note=f"Its images are not seen: those of {model_type} models are not computed.")
+        return ModelUse(unseen=f"those of {model_type} models are not computed")
     if not files.prepares_images:
-        return ModelUse(note="Its images are not seen: it has no preprocessor_config.json.")
+        return ModelUse(unseen="it has no preprocessor_config.json")
     return ModelUse(GENERATES | {Capability.SEE})
 
 

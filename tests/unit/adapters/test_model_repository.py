@@ -255,6 +255,7 @@ def test_a_model_with_a_tower_sees_where_its_libraries_are(tmp_path: Path) -> No
     assert Capability.SEE not in blind.capabilities | without.capabilities
     assert blind.note == "Its images are not seen: it has no preprocessor_config.json."
     assert without.note == "Its images are not seen: mlx-vlm is not installed: pip install it."
+    assert without.unseen == "mlx-vlm is not installed: pip install it"
 
 
 def test_what_the_engine_cannot_load_is_not_listed(tmp_path: Path) -> None:

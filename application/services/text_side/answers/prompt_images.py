@@ -17,7 +17,6 @@ from application.ports.vision import FetchImage, ImageProcessor, ImageRows, Imag
 from application.services.lane import Lane
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest
-from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image, left_out
@@ -130,8 +129,7 @@ def _unseen(prompt: ChatPrompt, source: ModelSource, *, is_refused: bool) -> Cha
     """Returns the prompt for a model that reads text only. Raises InvalidRequest, naming the first image."""
     sent = [placed.image for one in prompt.messages if one.role is not Role.TOOL for placed in one.images]
     if is_refused and sent:
-        is_missing = Capability.SEE in source.capabilities
-        why = "the extra `vision` is not installed (docs/vision.md)" if is_missing else "it reads text only"
+        why = source.unseen or "it reads text only"
         raise InvalidRequest(
             f"{sent[0].field}: {source.id} cannot see images: {why}; name a model that has the capability see in"
             " /v1/models, or leave the image out",

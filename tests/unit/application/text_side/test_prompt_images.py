@@ -16,7 +16,6 @@ from application.services.text_side.answers.prompt_images import KEPT_OVERHEAD, 
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
-from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, content_of
 from domain.request.media import Detail, Image
@@ -36,8 +35,8 @@ class Counting(ToyImages):
         return super().measure(image)
 
 
-def served(images: ToyImages | None, *capabilities: Capability, id: str = "m") -> ServedModel:
-    source = ModelSource(ModelId(id), "", capabilities=frozenset(capabilities))
+def served(images: ToyImages | None, id: str = "m", unseen: str = "") -> ServedModel:
+    source = ModelSource(ModelId(id), "", unseen=unseen)
     return ServedModel(source, FakeTokenizer(), FakeModel(source, FakeOptions()).description, "", images=images)
 
 
@@ -112,11 +111,11 @@ def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "why"), [((), "it reads text only"), ((Capability.SEE,), "the extra `vision` is not installed")]
+    ("unseen", "why"), [("", "it reads text only"), ("Pillow is not installed", "Pillow is not installed")]
 )
-def test_a_model_without_a_processor_says_why_it_sees_nothing(capabilities: tuple[Capability, ...], why: str) -> None:
-    with pytest.raises(InvalidRequest, match=why):
-        run(lambda images: images.shown(chat(CAT), served(None, *capabilities), ""))
+def test_a_model_that_does_not_see_says_why(unseen: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"m cannot see images: {why}; name a model"):
+        run(lambda images: images.shown(chat(CAT), served(None, unseen=unseen), ""))
 
 
 def test_an_image_that_takes_too_long_is_left_at_the_deadline() -> None:

@@ -183,17 +183,17 @@ def test_a_tower_of_a_known_family_sees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "note"),
+    ("files", "reason"),
     [
         (ModelFiles("own", _SEES), "it has no preprocessor_config.json"),
         (ModelFiles("own", {**_SEES, "model_type": "molmo"}, prepares_images=True), "those of molmo models"),
     ],
 )
-def test_a_tower_that_is_not_computed_says_why_and_leaves_the_text(files: ModelFiles, note: str) -> None:
+def test_a_tower_that_is_not_computed_says_why_and_leaves_the_text(files: ModelFiles, reason: str) -> None:
     use = use_of(files)
     assert use.capabilities == GENERATES
-    assert note in use.note
+    assert reason in use.unseen
 
 
 def test_a_model_without_a_tower_says_nothing_about_images() -> None:
-    assert use_of(ModelFiles("own", {**_QWEN3, "vision_config": None}, prepares_images=True)).note == ""
+    assert use_of(ModelFiles("own", {**_QWEN3, "vision_config": None}, prepares_images=True)).unseen == ""
