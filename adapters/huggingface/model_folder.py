@@ -22,6 +22,9 @@ EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
 EMBEDDER_ID = ModelId("cairn-demo-embed")
 """The model for vectors that comes with Cairn."""
 
+SEER_ID = ModelId("cairn-demo-vision")
+"""The model that sees images that comes with Cairn."""
+
 _CHAT_NOTE = (
     "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is"
     " told, extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
@@ -30,8 +33,12 @@ _EMBEDDER_NOTE = (
     "Comes with Cairn to try it out: 4 million parameters, trained on a dictionary, a thesaurus and documentation."
     " Sentences about the same thing are mostly nearer than others; it is no match for a real embedding model."
 )
+_SEER_NOTE = (
+    "Comes with Cairn to try it out: 5 million parameters, trained on drawn pictures. It names shapes and colours,"
+    " counts them, reads words and numbers and compares bars; it knows no photographs and is no assistant."
+)
 
-EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), EMBEDDER_ID: _EMBEDDER_NOTE}
+EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), EMBEDDER_ID: _EMBEDDER_NOTE, SEER_ID: _SEER_NOTE}
 """All models that come with Cairn, each with a short form of its card."""
 
 _EMBEDDED = Path(__file__).parent / "embedded"

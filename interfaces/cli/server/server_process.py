@@ -159,10 +159,24 @@ def _config_fact() -> str:
 QUESTION = "My cat is called Miso. What is my cat called?"
 """A question that the embedded model can answer from its prompt."""
 
+PICTURE = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAADAAAAAwAgMAAAAqbBEUAAAADFBMVEX////cHh4ePNwAAABl4ESnAAAAWElEQVR42s2OwQ2AMAwD"
+    "z1EGyEh9MC0DMQ+PKtCi9AnCr1jnOIFXFTkYsI2GwUgr4rQFiavboOF1TKCaOGS3Eferj1iD7J6IC0DswDHv9HjvzuNF7F/mK52r"
+    "+gUwVWnqlwAAAABJRU5ErkJggg=="
+)
+"""A red triangle and a blue square."""
+
+SHOWN = [
+    {"type": "image_url", "image_url": {"url": PICTURE}},
+    {"type": "text", "text": "What color is the square?"},
+]
+
 EXAMPLES: Mapping[Capability, tuple[str, Mapping[str, object]]] = {
     Capability.GENERATE: ("chat/completions", {"messages": [{"role": "user", "content": QUESTION}]}),
     Capability.EMBED: ("embeddings", {"input": QUESTION}),
     Capability.SCORE: ("rerank", {"query": QUESTION, "documents": ["Miso is a cat.", "Miso is a soup."]}),
+    Capability.SEE: ("chat/completions", {"messages": [{"role": "user", "content": SHOWN}]}),
 }
 """A request for each capability: its route and its body."""
 
@@ -182,7 +196,7 @@ def banner(
         template = describe_template(tokenizer.template_features)
         rows += [("template", template), ("answers", tokenizer.output_format)]
     rows += [("pages", f"{base_url}/chat to talk to it, {base_url}/admin to watch it"), *facts]
-    first = next(one for one in Capability if one in can)
+    first = next(one for one in (Capability.SEE, *Capability) if one in can)
     lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id, first), ""]
     return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
 

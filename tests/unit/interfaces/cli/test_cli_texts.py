@@ -13,7 +13,7 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
-from domain.models.capability import Capability
+from domain.models.capability import GENERATES, Capability
 from domain.models.model_card import DecodeMode, ModelDescription
 from domain.models.state_layout import StateLayout
 from interfaces.cli.server.server_process import banner
@@ -68,6 +68,15 @@ def test_the_banner_of_a_model_that_does_not_chat_shows_what_it_does(can: Capabi
     assert words[1] == f"http://127.0.0.1:9/v1/{path}"
     assert field in json.loads(words[words.index("-d") + 1])
     assert "template" not in text
+
+
+def test_the_banner_of_a_model_that_sees_shows_it_a_picture():
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [], GENERATES | {Capability.SEE})
+    words = shlex.split(text[text.index("curl") : text.index("  model")])
+    assert words[1] == "http://127.0.0.1:9/v1/chat/completions"
+    picture, question = json.loads(words[words.index("-d") + 1])["messages"][0]["content"]
+    assert picture["image_url"]["url"].startswith("data:image/png;base64,")
+    assert question["text"].endswith("?")
 
 
 @pytest.mark.parametrize("key", [None, "secret"])
