@@ -25,8 +25,8 @@ read and accepted, and the next one is chosen with the mask that was computed du
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import cast
 
 import mlx.core as mx
 
@@ -35,7 +35,7 @@ from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.caches.views import shifted
 from adapters.mlx.cuda.attention import verifying
-from adapters.mlx.runtime.arrays import evaluate_soon, read_back, token_array
+from adapters.mlx.runtime.arrays import evaluate_soon, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
@@ -122,16 +122,15 @@ class DecodeGroup:
         given = [_waiting_of(self)]
         try:
             rollback = Rollback(self.caches)
-            proposed = mx.stack([token_array(draft) for draft in drafts])
-            tokens = mx.concatenate([given[0].fed, proposed], axis=1)
+            tokens = mx.concatenate([given[0].fed, mx.stack([token_array(draft) for draft in drafts])], axis=1)
             logits = self._pass(tokens)
-            for index in range(tokens.shape[1]):
+            for index, guess in enumerate((*zip(*drafts, strict=True), None)):
                 if self._sampler.is_constrained:
                     self._accept(given[-1])
                 self._queue_choice(logits[:, index])
                 chosen = _waiting_of(self)
-                is_equal = index < proposed.shape[1] and chosen.read()[0] == [draft[index] for draft in drafts]
-                if not is_equal or any(row.failure is not None for row in self.rows):  # a failed row has no choice
+                has_failed = any(row.failure is not None for row in self.rows)  # a failed row has no choice
+                if guess is None or chosen.read()[0] != [*guess] or has_failed:
                     break
                 given.append(chosen)
             self._undo(rollback, tokens, len(given))
@@ -144,8 +143,7 @@ class DecodeGroup:
         error is stored on the rows, and the tokens are none."""
         try:
             found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft, self._shifts())
-            flat = read_back(mx.flatten(found)).tolist()
-            return [flat[start : start + depth] for start in range(0, len(flat), depth)]
+            return cast(list[list[int]], found.tolist())
         except Exception as error:  # the drafter's state may be ahead of the others
             self._fail(ComputeFailed(f"drafting failed: {error}"))
             return [[] for _ in self.rows]
@@ -279,7 +277,7 @@ class DecodeGroup:
         """Feeds tokens [rows, length] and returns their logits [rows, length, vocab], lazy. The only forward pass of
         decoding."""
         make_room(self.caches, tokens.shape[1])
-        with verifying() if tokens.shape[1] > 1 else nullcontext():
+        with verifying(tokens.shape[1] > 1):
             logits = self._forward(tokens, shifted(self.caches, self._shifts()))
         for row in self.rows:
             row.position += tokens.shape[1]

@@ -28,8 +28,8 @@ Short queries: 2 to a few hundred tokens of one sequence
     where a device multiplies float32 by TF32, so the factors are not scaled before. The mask hides padded keys as well;
     all layers share it. Weights are rounded to the values' type, as in the fused kernel.
 
-Verified drafts: up to NARROW tokens of each row, in a pass within `verifying()`
-    Fused like rows, over the whole buffer with a mask that is added. Passes of a few widths recur while the number of
+Verified drafts: a few tokens of each row, in a pass within `verifying`
+    Fused like one token of many rows. Passes of a few widths recur while the number of
     slots is constant, so a plan is used many times; prompts of so few tokens recur seldom and take short queries:
 
         queries [rows, heads, q, dim]   ->   [rows, key heads, heads of each * q, dim]
@@ -61,9 +61,6 @@ MOST_BYTES = 64 << 20
 """The most temporary bytes of one layer for short queries: all layers together take less than MLX holds for a chunk,
 which is what is charged. With 32 heads on 8 of 128: 16 queries on 5,000 keys, 64 on 3,000, 428 on 600, 500 on 500."""
 
-NARROW = 17
-"""The most tokens of a row in a verification."""
-
 _REGULAR = 256
 """Chunks of a multiple of so many tokens recur in every long prompt, so a plan for one is used again."""
 
@@ -92,8 +89,7 @@ def replace_attention() -> "CudaAttention":
 
 
 class CudaAttention:
-    """A replacement of mlx-lm's function `original`. `is_verifying`: passes are verifications of drafts. Compute thread
-    only."""
+    """A replacement of mlx-lm's function `original`. `is_verifying`: see `verifying`. Compute thread only."""
 
     is_verifying = False
 
@@ -101,7 +97,6 @@ class CudaAttention:
         self._original = original
         self._rows = FusedRows()
         self._short = ShortQueries()
-        self._drafts = Drafts()
 
     def __call__(
         self,
@@ -115,17 +110,23 @@ class CudaAttention:
     ) -> mx.array:
         found: mx.array | None = None
         cache = viewed(cache)
-        if sinks is None and self.is_verifying and type(cache) in (KVRows, PlainKV):
-            found = self._drafts.attend(queries, keys, values, cache, scale, mask)
-        if found is not None:
-            return found
-        if sinks is None and type(cache) is KVRows:
-            found = self._rows.attend(queries, keys, values, cache, scale, mask)
-        elif sinks is None and type(cache) is PlainKV:
+        if sinks is None and (type(cache) is KVRows or (self.is_verifying and type(cache) is PlainKV)):
+            found = self._rows.attend(queries, keys, values, cache, scale, mask, is_verifying=self.is_verifying)
+        if found is None and sinks is None and type(cache) is PlainKV:
             found = self._short.attend(queries, keys, values, scale, mask)
         if found is not None:
             return found
         return self._original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+@contextmanager
+def verifying(is_verifying: bool) -> Generator[None]:
+    """Passes that are built within verify drafts, if `is_verifying`: their few lengths recur. Compute thread only."""
+    CudaAttention.is_verifying = is_verifying
+    try:
+        yield
+    finally:
+        CudaAttention.is_verifying = False
 
 
 def is_fusible(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
@@ -139,40 +140,42 @@ def is_fusible(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
 
 
 class FusedRows:
-    """One token of many rows. Keeps the mask of the last step, which all layers share, and which kinds of heads the
-    device can fuse."""
+    """One token of many rows, or a few of each. Keeps the mask of the last pass, which all layers share, and which
+    kinds of heads the device can fuse."""
 
     def __init__(self) -> None:
         self._is_fused: dict[tuple[int, int, int, int, mx.Dtype], bool] = {}
-        self._mask: mx.array | int | None = None
+        self._mask: Any = None
         self._added: mx.array | None = None
+        self._added_for: tuple[object, ...] = ()
 
     def attend(
-        self, queries: mx.array, keys: Any, values: Any, cache: KVRows, scale: float, mask: Any
+        self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, *, is_verifying: bool
     ) -> mx.array | None:
-        """Returns None if the rows changed lately, or if types or widths cannot be fused."""
-        if not self._applies(queries, keys, values, cache, mask) or not self._can_fuse(queries, values):
+        """Returns None if the rows changed lately, or if the mask, lengths, types or widths cannot be fused."""
+        rows, heads, count, dim = queries.shape
+        groups, end = keys.shape[1:3]
+        is_known = (mask is None and count == 1) or (isinstance(mask, str) and mask == "causal")
+        if isinstance(mask, mx.array) and mask.dtype == mx.bool_:
+            is_known = mask.shape in ((rows, 1, count, end), (count, end))
+        applies = is_known and (is_verifying or self._are_rows(queries, keys, values, cache))
+        if not applies or not is_fusible(queries, keys, values) or not self._can_fuse(queries, values):
             return None
-        rows, heads, _, dim = queries.shape
-        groups = values.shape[1]
-        sharing = mx.reshape(queries, (rows, groups, heads // groups, dim))
-        shape = rows, 1, heads // groups, cache.num_slots
-        added = self._added_mask(keys.shape[2] if mask is None else mask, shape, queries.dtype)
+        sharing = mx.reshape(queries, (rows, groups, heads // groups * count, dim))
+        added = self._added_mask(mask, queries, heads // groups, end, cache.keys.shape[2])
         fused = _fast.scaled_dot_product_attention(
             sharing, cache.keys[:rows], cache.values[:rows], scale=scale, mask=added
         )
-        return mx.reshape(fused, (rows, heads, 1, fused.shape[3]))
+        return mx.reshape(fused, (rows, heads, count, fused.shape[3]))
 
     @staticmethod
-    def _applies(queries: mx.array, keys: Any, values: Any, cache: KVRows, mask: Any) -> bool:
+    def _are_rows(queries: mx.array, keys: Any, values: Any, cache: KVRows) -> bool:
         return (
             cache.num_rows >= MIN_ROWS
             and cache.num_passes_together > PASSES_TOGETHER
             and cache.is_last_fetched(keys, values)
             and queries.shape[2] == 1
             and queries.shape[1] > keys.shape[1]
-            and (mask is None or _is_row_mask(mask, cache.num_rows, keys.shape[2]))
-            and is_fusible(queries, keys, values)
         )
 
     def _can_fuse(self, queries: mx.array, values: mx.array) -> bool:
@@ -193,67 +196,19 @@ class FusedRows:
                 self._is_fused[kind] = False
         return self._is_fused[kind]
 
-    def _added_mask(self, mask: mx.array | int, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """`mask`: of the slots in use, or their number if all are seen."""
-        added = self._added
-        is_same = mask == self._mask if isinstance(mask, int) and isinstance(self._mask, int) else mask is self._mask
-        if not is_same or added is None or added.shape != shape or added.dtype != dtype:
-            seen = mx.ones((1, 1, 1, mask), mx.bool_) if isinstance(mask, int) else mask
-            beyond = mx.zeros((*seen.shape[:3], shape[3] - seen.shape[3]), mx.bool_)
-            where = mx.where(mx.concatenate([seen, beyond], axis=-1), 0, -mx.inf).astype(dtype)
-            added = mx.contiguous(mx.broadcast_to(where, shape))
-            self._mask, self._added = mask, added
-        return added
-
-
-def _is_row_mask(mask: Any, num_rows: int, num_slots: int) -> bool:
-    return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape == (num_rows, 1, 1, num_slots)
-
-
-class Drafts:
-    """A few tokens of each row. Keeps the mask of the last pass, which all layers share."""
-
-    def __init__(self) -> None:
-        self._mask: mx.array | str | None = None
-        self._added: mx.array | None = None
-        self._key: tuple[int, ...] = ()
-
-    def attend(self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any) -> mx.array | None:
-        """Returns None if the lengths, the mask or the types do not fit."""
-        is_causal = isinstance(mask, str) and mask == "causal"
-        is_known = is_causal or (isinstance(mask, mx.array) and mask.dtype == mx.bool_)
-        if not is_known or not 1 < queries.shape[2] <= NARROW or not is_fusible(queries, keys, values):
-            return None
-        rows, heads, count, dim = queries.shape
-        groups, end, slots = keys.shape[1], keys.shape[2], cache.keys.shape[2]
-        key = (rows, heads // groups, count, end, slots)
-        if self._added is None or self._key != key or (self._mask != mask if is_causal else self._mask is not mask):
+    def _added_mask(self, mask: Any, queries: mx.array, of_each: int, end: int, slots: int) -> mx.array:
+        """[rows, 1, of_each * tokens, slots]: 0, or minus infinity. `mask`: of the slots before `end`; causal if it is
+        no array."""
+        rows, count, dtype = queries.shape[0], queries.shape[2], queries.dtype
+        added_for = rows, count, dtype, of_each, end, slots
+        if self._added is None or mask is not self._mask or added_for != self._added_for:
             causal = mx.arange(end) <= mx.arange(end - count, end)[:, None]
-            seen = mask if isinstance(mask, mx.array) else causal
-            seen = mx.broadcast_to(seen, (rows, 1, count, end))
+            seen = mx.broadcast_to(mask if isinstance(mask, mx.array) else causal, (rows, 1, count, end))
             beyond = mx.zeros((rows, 1, count, slots - end), mx.bool_)
-            added = mx.where(mx.concatenate([seen, beyond], axis=-1), 0, -mx.inf).astype(queries.dtype)
-            self._added = mx.contiguous(mx.tile(added, (1, 1, heads // groups, 1)))
-            self._key, self._mask = key, mask
-        sharing = mx.reshape(queries, (rows, groups, heads // groups * count, dim))
-        fused = _fast.scaled_dot_product_attention(
-            sharing, cache.keys[:rows], cache.values[:rows], scale=scale, mask=self._added
-        )
-        return mx.reshape(fused, (rows, heads, count, fused.shape[3]))
-
-
-@contextmanager
-def verifying() -> Generator[None]:
-    """Passes that are built within verify drafts: their few lengths recur. Compute thread only."""
-    attention = _base.scaled_dot_product_attention
-    if not isinstance(attention, CudaAttention):
-        yield
-        return
-    attention.is_verifying = True
-    try:
-        yield
-    finally:
-        attention.is_verifying = False
+            added = mx.where(mx.concatenate([seen, beyond], axis=-1), 0, -mx.inf).astype(dtype)
+            self._added = mx.contiguous(mx.tile(added, (1, 1, of_each, 1)))
+            self._mask, self._added_for = mask, added_for
+        return self._added
 
 
 class ShortQueries:

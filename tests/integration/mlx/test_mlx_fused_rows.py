@@ -152,6 +152,7 @@ def test_what_it_does_not_know_is_left_to_mlx_lm(fused: CudaAttention, calls: li
         (queries.astype(mx.float32), keys, values, cache, mask),
         (mx.repeat(queries, 2, axis=2), keys, values, cache, mask),
         (queries, keys, values, cache, mask[:1]),
+        (queries, keys, values, cache, mx.where(mask, 0, -mx.inf).astype(mx.bfloat16)),
     ]
     for number, (asked, given_keys, given_values, of, held) in enumerate(others, 1):
         fused(asked, given_keys, given_values, cache=of, scale=1.0, mask=held)

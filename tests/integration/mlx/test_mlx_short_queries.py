@@ -213,14 +213,9 @@ def test_a_verification_is_fused_over_the_whole_buffer(
 ) -> None:
     """And only within `verifying`. Free slots hold what was rejected before."""
     *given, cache = with_stale_slots(asked(queries, keys))
-    base = mlx_lm_module("models.base")
-    original, base.scaled_dot_product_attention = base.scaled_dot_product_attention, attention
-    try:
-        with verifying():
-            assert attention.is_verifying
-            found = attention(*given, cache=cache, scale=0.3, mask="causal")
-    finally:
-        base.scaled_dot_product_attention = original
+    with verifying(True):
+        assert attention.is_verifying
+        found = attention(*given, cache=cache, scale=0.3, mask="causal")
     assert not attention.is_verifying
     assert not calls
     assert apart(found, exact(*given, 0.3, is_causal=True)) < 0.02
@@ -234,8 +229,8 @@ def test_a_verification_of_rows_sees_their_masks(attention: CudaAttention) -> No
     mask = rows.make_mask(3)
     keys, values = rows.update_and_fetch(random(1, 2, GROUPS, 3, DIM), random(2, 2, GROUPS, 3, DIM))
     queries = random(3, 2, 4, 3, DIM)
-    attention.is_verifying = True
-    found = attention(queries, keys, values, cache=rows, scale=0.3, mask=mask)
+    with verifying(True):
+        found = attention(queries, keys, values, cache=rows, scale=0.3, mask=mask)
     repeats = queries.shape[1] // keys.shape[1]
     wide = [mx.repeat(one.astype(mx.float32), repeats, axis=1) for one in (keys, values)]
     scores = 0.3 * queries.astype(mx.float32) @ mx.swapaxes(wide[0], -1, -2)
