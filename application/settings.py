@@ -21,6 +21,10 @@ AUTO = "auto"
 ANY = "*"
 """A value that stands for every host or every origin in a list of them."""
 
+DTYPES = (AUTO, "float32", "bfloat16", "float16")
+TASKS = (AUTO, *(one.value for one in Capability))
+SPECULATION_MODES = tuple(one.value for one in SpeculationMode)
+
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
@@ -86,12 +90,8 @@ class ServerSettings:
                 f"must be origins such as http://localhost:3000, without a path, or {ANY}",
             )
         require(all(name for name in self.model_of), "server.aliases", "must be like NAME=MODEL or NAME")
-        require(
-            self.log_level in {"debug", "info", "warning", "error"},
-            "server.log_level",
-            "must be debug, info, warning or error",
-        )
-        require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
+        check_choice(self.log_level, "server.log_level", "debug", "info", "warning", "error")
+        check_choice(self.log_format, "server.log_format", "plain", "json")
         require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
         require(self.api_key != "", "server.api_key", "must not be empty")
         require(self.key_file != "", "server.key_file", "must not be empty")
@@ -135,28 +135,16 @@ class ModelTable:
     def __post_init__(self) -> None:
         check_context(self.context_length, "context_length")
         check_ttl(self.idle_ttl, "idle_ttl")
-        if self.dtype is not None:
-            check_dtype(self.dtype, "dtype")
-        if self.task is not None:
-            check_task(self.task, "task")
-        if self.speculation is not None:
-            check_speculation(self.speculation, "speculation")
+        check_choice(self.dtype, "dtype", *DTYPES)
+        check_choice(self.task, "task", *TASKS)
+        check_choice(self.speculation, "speculation", *SPECULATION_MODES)
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
 
 
-def check_dtype(dtype: str, name: str) -> None:
-    allowed = {"auto", "float32", "bfloat16", "float16"}
-    require(dtype in allowed, name, f"must be one of {', '.join(sorted(allowed))}")
-
-
-def check_task(task: str, name: str) -> None:
-    allowed = [AUTO, *(one.value for one in Capability)]
-    require(task in allowed, name, f"must be one of {', '.join(allowed)}")
-
-
-def check_speculation(mode: str, name: str) -> None:
-    allowed = [one.value for one in SpeculationMode]
-    require(mode in allowed, name, f"must be one of {', '.join(allowed)}")
+def check_choice(value: str | None, name: str, *allowed: str) -> None:
+    """`value` None: unset."""
+    listed = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+    require(value is None or value in allowed, name, f"must be {listed}")
 
 
 def check_context(context_length: int | None, name: str) -> None:
@@ -209,12 +197,12 @@ class ModelSettings:
         return {model: family for model, _, family in pairs}
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype, "model.dtype")
+        check_choice(self.dtype, "model.dtype", *DTYPES)
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
-        check_task(self.task, "model.task")
-        check_speculation(self.speculation, "model.speculation")
-        require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
+        check_choice(self.task, "model.task", *TASKS)
+        check_choice(self.speculation, "model.speculation", *SPECULATION_MODES)
+        check_choice(self.hub_cache, "model.hub_cache", "auto", "on", "off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
         pairs = (item.rpartition("=") for item in self.parsers)
         require(all(model and family for model, _, family in pairs), "model.parsers", "must be like MODEL=FAMILY")
@@ -234,7 +222,7 @@ class EngineSettings:
     memory: ByteSize | None = None
 
     def __post_init__(self) -> None:
-        require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
+        check_choice(self.backend, "engine.backend", "mlx", "fake")
         if self.memory is not None:
             num_bytes, share = self.memory.num_bytes, self.memory.share
             require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
@@ -258,7 +246,7 @@ class StoreSettings:
     max_age: Duration | None = None
 
     def __post_init__(self) -> None:
-        require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
+        check_choice(self.kind, "store.kind", "lmdb", "memory", "off")
         if self.max_age is not None:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
@@ -277,7 +265,7 @@ class CacheSettings:
     live_states: ByteSize = field(default=ByteSize(share=0.5), metadata=FIXED)
 
     def __post_init__(self) -> None:
-        require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        check_choice(self.show_text, "cache.show_text", "auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)
