@@ -68,7 +68,7 @@ class FakeModel:
             layout=options.layout,
             decode_mode=options.decode_mode,
             memory=options.memory,
-            speculation=speculation,
+            speculation=SpeculationMode.OFF if options.width_costs is None else speculation,
             own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,
             width_costs=options.width_costs,
             embedding_size=options.embedding_size,
@@ -244,8 +244,7 @@ class FakeModel:
             if state.start is None:
                 raise RuntimeError(f"sequence {id} has not started to decode")
             proposal, drafter = self._proposed(state, state.start, draft)
-            start = state.start
-            given = self._verify(state, start, proposal) if proposal else [self._next(state, start)]
+            given = self._next(state, state.start, proposal)
         except DomainError as error:
             self._states.pop(id, None)
             return DecodeResult(id, error=error)
@@ -253,13 +252,19 @@ class FakeModel:
         found = tuple(logprob for logprob in logprobs if logprob is not None)
         return DecodeResult(id, tokens, found, None, len(proposal), drafter if proposal else None)
 
-    def _next(self, state: ToyState, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
-        before = state.position
-        given = state.ahead or self._step(state, start)
-        state.feed, state.ahead = given[0], None
-        state.output_ids.append(state.feed)
-        if self._options.runs_ahead:
-            state.ahead = self._step(state, start)
+    def _next(
+        self, state: ToyState, start: DecodeStart, proposal: Sequence[int]
+    ) -> list[tuple[int, TokenLogprob | None]]:
+        """Returns the next token, and the tokens of a proposal that are what follows it."""
+        before, given = state.position, [state.ahead or self._step(state, start)]
+        for guess in (*proposal, None):
+            state.feed, state.ahead = given[-1][0], None
+            state.output_ids.append(state.feed)
+            if proposal or self._options.runs_ahead:
+                state.ahead = self._step(state, start)
+            if state.ahead is None or state.ahead[0] != guess:
+                break
+            given.append(state.ahead)
         if state.position > before:
             self._settle(state, state.position - before)
         return given
@@ -279,28 +284,6 @@ class FakeModel:
             found, drafter = own([*start.prompt_ids, *state.output_ids, next_id])[: draft.depth], Drafter.HEAD
         size = self._options.vocab_size if next_id not in ends else 0
         return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, found)), drafter
-
-    def _verify(
-        self, state: ToyState, start: DecodeStart, proposal: Sequence[int]
-    ) -> list[tuple[int, TokenLogprob | None]]:
-        """Feeds the next token and a proposal behind it, as one pass does, and undoes what was rejected. Returns the
-        next token and the accepted ones."""
-        assert state.ahead is not None
-        leaves, position, given = deepcopy(state.leaves), state.position, [state.ahead]
-        for guess in (*proposal, None):
-            state.feed = given[-1][0]
-            state.output_ids.append(state.feed)
-            state.ahead = self._step(state, start)
-            if state.ahead[0] != guess:
-                break
-            given.append(state.ahead)
-        for rejected in proposal[len(given) - 1 :]:
-            self._append(state, rejected, 1)
-        state.leaves, state.position = leaves, position
-        for token, _ in given:
-            self._append(state, token, 1)
-        self._settle(state, len(given))
-        return given
 
     def _step(self, state: ToyState, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._append(state, state.feed, 1)

@@ -17,35 +17,24 @@ from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.models.model_card import DecodeMode, ModelDescription
 from domain.request.stream import TokenLogprob
-from domain.speculation.drafter import Drafter
-
-
-class _Proposal(NamedTuple):
-    """The tokens to verify behind a row's waiting one, and their drafter."""
-
-    token_ids: Sequence[int] = ()
-    drafter: Drafter | None = None
-
-
-_NO_PROPOSAL = _Proposal()
 
 
 class _Step(NamedTuple):
-    """One group's step. `given`: the tokens of each position that was fed. `proposals`: one a row; empty if the step
-    verified none."""
+    """One group's step. `given`: the tokens of each position that was fed. `verified`: a draft behind the waiting token
+    of each row; empty for a plain step."""
 
     rows: tuple[Row, ...]
     given: Sequence[Sampled]
-    proposals: Sequence[_Proposal] = ()
+    verified: Sequence[Draft] = ()
 
 
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
     def __init__(
-        self, model: ModelDescription, forward: Forward, propose: Propose, clear_spare: Callable[[], None]
+        self, model: ModelDescription, forward: Forward, propose: Propose | None, clear_spare: Callable[[], None]
     ) -> None:
-        """`propose`: called if the model has a drafter of its own. `clear_spare`: returns freed memory to the system if
+        """`propose`: the model's own drafter; None for none. `clear_spare`: returns freed memory to the system if
         there is much of it."""
         self._model, self._forward, self._propose, self._clear_spare = model, forward, propose, clear_spare
 
@@ -60,18 +49,18 @@ class Decoder:
         for group in groups:
             group.narrow()
         groups = [group for group in groups if group.waiting is not None]
-        proposals = {group: found for group in groups if (found := self._proposed(group, drafts))}
-        plain = [group for group in groups if group not in proposals and group.waiting is not None]
+        verified = {group: found for group in groups if (found := self._proposed(group, drafts))}
+        plain = [group for group in groups if group not in verified and group.waiting is not None]
         # Queue every group's next step before reading any: the device computes while results are delivered.
         steps = [_Step(tuple(group.rows), [group.advance()]) for group in plain]
         for group in plain:
             group.finish_step()
-        for group, found in proposals.items():
-            steps.append(_Step(tuple(group.rows), group.verify([one.token_ids for one in found]), found))
+        for group, found in verified.items():
+            steps.append(_Step(tuple(group.rows), group.verify([draft.token_ids for draft in found]), found))
         results = {result.id: result for step in (*steps, *firsts) for result in _read(step)}
         return [results.get(row.id) or DecodeResult(row.id, error=row.failure) for row in rows]
 
-    def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[_Proposal]:
+    def _proposed(self, group: DecodeGroup, drafts: Mapping[SequenceId, Draft]) -> list[Draft]:
         """Returns the tokens to verify behind the waiting ones, as many for each row; empty if a row has none. Waits
         for the waiting tokens if every row has a draft."""
         if group.waiting is None or not all(row.id in drafts for row in group.rows):
@@ -83,25 +72,22 @@ class Decoder:
         if any(token in _ends_of(row) for row, token in zip(group.rows, waiting, strict=True)):
             return []
         given = [drafts[row.id] for row in group.rows]
-        found = [
-            self._valid(row, draft.token_ids[1:], draft.drafter) if draft.token_ids[:1] == (token,) else _NO_PROPOSAL
-            for row, draft, token in zip(group.rows, given, waiting, strict=True)
+        found: Sequence[Sequence[int]] = [
+            draft.token_ids[1:] if draft.token_ids[:1] == (token,) else ()
+            for draft, token in zip(given, waiting, strict=True)
         ]
-        depth = min((draft.depth for draft, had in zip(given, found, strict=True) if not had.token_ids), default=0)
-        own_drafter = self._model.own_drafter
-        if depth and own_drafter is not None:
-            own = group.propose(self._propose, depth)
-            found = [
-                had if had.token_ids else self._valid(row, ids, own_drafter)
-                for row, had, ids in zip(group.rows, found, own, strict=True)
-            ]
-        width = min((len(one.token_ids) for one in found), default=0)
-        return [_Proposal(one.token_ids[:width], one.drafter) for one in found] if width else []
+        drafters = [draft.drafter for draft in given]
+        depth, own = min(draft.depth for draft in given), self._model.own_drafter
+        if depth and self._propose is not None and own is not None and not all(found):
+            found, drafters = group.propose(self._propose, depth), [own] * len(given)
+        valid = [self._valid(row, token_ids) for row, token_ids in zip(group.rows, found, strict=True)]
+        width = min(map(len, valid))
+        return [Draft(ids[:width], 0, drafter) for ids, drafter in zip(valid, drafters, strict=True)] if width else []
 
-    def _valid(self, row: Row, token_ids: Sequence[int], drafter: Drafter) -> _Proposal:
+    def _valid(self, row: Row, token_ids: Sequence[int]) -> tuple[int, ...]:
         """The tokens up to one that is invalid or ends the answer."""
         size, ends = self._model.vocab_size, _ends_of(row)
-        return _Proposal(tuple(takewhile(lambda id: 0 <= id < size and id not in ends, token_ids)), drafter)
+        return tuple(takewhile(lambda id: 0 <= id < size and id not in ends, token_ids))
 
     def _started(self, rows: Sequence[Row]) -> list[Row]:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
@@ -168,6 +154,7 @@ def _read(step: _Step) -> list[DecodeResult]:
         for found in logprobs:  # a comprehension is a call a row
             if index in found:
                 asked += (found[index],)
-        proposed, drafter = step.proposals[index] if step.proposals else _NO_PROPOSAL
-        results.append(DecodeResult(row.id, (*given,), (*asked,), None, len(proposed), drafter))
+        draft = step.verified[index] if step.verified else None
+        drafter, num_proposed = (None, 0) if draft is None else (draft.drafter, len(draft.token_ids))
+        results.append(DecodeResult(row.id, (*given,), (*asked,), None, num_proposed, drafter))
     return results

@@ -79,7 +79,7 @@ class Draft:
     `token_ids`: the first of them are compared with tokens that the adapter has chosen already and did not give yet;
     if one differs, the draft is void. Ids outside the vocabulary and tokens that end the answer cut it short.
     `drafter`: proposed them. `depth`: most tokens that the model's own drafter proposes if `token_ids` is empty or
-    void; 0 for none.
+    void, here or for a sequence that shares the forward pass; 0 for none.
     """
 
     token_ids: tuple[int, ...] = ()

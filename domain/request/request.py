@@ -216,11 +216,6 @@ class Usage:
         return sum(self.accepted.values())
 
     @property
-    def num_rejected(self) -> int:
-        """Draft tokens that were computed and thrown away."""
-        return self.num_proposed - self.num_accepted
-
-    @property
     def reused_tokens(self) -> int:
         return sum(self.reused.values())
 

@@ -288,11 +288,12 @@ class Simulation:
         usage = usage_of(items)
         assert usage.prompt_tokens == submission.num_prompt_tokens
         assert usage.completion_tokens == len(output)
-        assert usage.num_rejected >= 0
+        num_rejected = usage.num_proposed - usage.num_accepted
+        assert num_rejected >= 0
         assert asked.stopped_at is not None or usage.num_accepted < max(1, len(output)), "more drafted than put out"
         for name, number in usage.accepted.items():
             self.counts[f"accepted {name}"] += number
-        self.counts["rejected"] += usage.num_rejected
+        self.counts["rejected"] += num_rejected
         told = [item.explanation for item in items if isinstance(item, Admitted)]
         assert len(told) <= 1
         if told:

@@ -56,8 +56,8 @@ def test_drafts_change_no_token(calm: EngineClient) -> None:
     drafted = play(dying(), model=DRAFTED)
     check_same(drafted, calm)
     usages = [usage_of(drafted.items(id, choice)) for id, number in NUM_CHOICES.items() for choice in range(number)]
-    assert sum(usage.num_accepted for usage in usages) > 20
-    assert sum(usage.num_rejected for usage in usages) > 0
+    num_accepted = sum(usage.num_accepted for usage in usages)
+    assert 20 < num_accepted < sum(usage.num_proposed for usage in usages)
 
 
 @pytest.mark.parametrize("seed", range(scaled(12)))

@@ -66,16 +66,16 @@ def test_an_image_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyP
 
 def test_a_rejected_token_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a recurrent state keeps what a rejected draft did to it."""
-    verify = FakeModel._verify
+    step = FakeModel._next
 
     def careless(self: FakeModel, state: Any, start: DecodeStart, proposal: Sequence[int]) -> Any:
-        given = verify(self, state, start, proposal)
+        given = step(self, state, start, proposal)
         for leaf in state.leaves.values() if len(given) <= len(proposal) else ():
             if isinstance(leaf, RecurrentLeaf):
                 leaf.append(1)
         return given
 
-    monkeypatch.setattr(FakeModel, "_verify", careless)
+    monkeypatch.setattr(FakeModel, "_next", careless)
     with pytest.raises(AssertionError, match="wrong token"):
         play_all(range(NUM_QUICK))
 

@@ -126,10 +126,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
             self._resize(self.capacity, self._idx + num_tokens, 0)
 
     def trim(self, n: int) -> int:
-        """Drops the last `n` tokens of every row, whose slots keep stale values. Returns `n`; 0 for a layer that is not
-        used."""
-        if self.keys is None:
-            return 0
+        """Drops the last `n` tokens of every row, whose slots keep stale values. Returns `n`."""
         self._idx -= n
         self.offset = self._positions.at(self._idx)
         return n

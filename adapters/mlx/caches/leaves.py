@@ -180,3 +180,28 @@ def _is_unused(cache: Any) -> bool:
     """True if it is a leaf for tokens that the model never used."""
     traits = known_traits(cache)
     return traits.kind is not StateKind.RECURRENT and traits.tensors(cache)[0] is None
+
+
+def hidden_cache(trunk: Caches) -> Any:
+    """A fresh plain leaf for hidden states, to stand beside the caches of a trunk: of the last token only where the
+    trunk has recurrent layers, otherwise of every token, because one that cannot be cut back keeps all others from
+    it."""
+    is_recurrent = any(type(cache) is lib.ArraysCache for cache in leaves(trunk))
+    return lib.ArraysCache(1) if is_recurrent else lib.KVCache()
+
+
+def last_hidden(leaf: Any) -> mx.array | None:
+    """The hidden state of the last token, [rows, 1, hidden]; None before the first one."""
+    if type(leaf) is lib.ArraysCache:
+        return cast(mx.array | None, leaf.cache[0])
+    if leaf.keys is None:
+        return None
+    return mx.concatenate([half[..., -1:, :] for half in leaf.keys_and_values()], axis=-1)[:, 0]
+
+
+def keep_hidden(leaf: Any, hidden: mx.array) -> None:
+    """Appends hidden states [rows, length, hidden]. A leaf of full KV holds one half as keys, the other as values."""
+    if type(leaf) is lib.ArraysCache:
+        leaf.cache[0] = hidden[:, -1:]
+    else:
+        leaf.update_and_fetch(*mx.split(hidden[:, None], 2, axis=-1))

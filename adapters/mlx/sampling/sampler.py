@@ -100,17 +100,12 @@ class Bucket:
         logits = self._adjusted(self._masks.apply(logits))
         if suppressed is not None:
             logits = mx.where(suppressed, -mx.inf, logits)
-        if self._filters is not None:
-            logits = self._filters.apply(logits) + self._noise(logits.shape[-1])
-        return mx.argmax(logits, axis=-1)
+        return self._chosen(logits)
 
     def draft(self, logits: mx.array, ahead: int) -> mx.array:
         """Guesses the tokens `ahead` positions behind the next one, uint32 [rows], from a drafter's logits [rows,
         vocab]: with the noise of that position and the history so far, without masks. Lazy; nothing is recorded."""
-        logits = self._adjusted(logits.astype(mx.float32))
-        if self._filters is not None:
-            logits = self._filters.apply(logits) + self._noise(logits.shape[-1], ahead)
-        return mx.argmax(logits, axis=-1)
+        return self._chosen(self._adjusted(logits.astype(mx.float32)), ahead)
 
     def record(self, tokens: mx.array) -> None:
         """Adds the chosen tokens to the rows' history."""
@@ -135,11 +130,13 @@ class Bucket:
             logits = logits + self._bias
         return logits if self._penalties is None else self._penalties.apply(logits)
 
-    def _noise(self, vocab_size: int, ahead: int = 0) -> mx.array:
+    def _chosen(self, logits: mx.array, ahead: int = 0) -> mx.array:
         def draw(key: mx.array) -> mx.array:
-            return mx.random.gumbel((vocab_size,), key=key)
+            return mx.random.gumbel(logits.shape[-1:], key=key)
 
-        return map_rows(draw, self._keys.at(self._num_steps + ahead))
+        if self._filters is not None:
+            logits = self._filters.apply(logits) + map_rows(draw, self._keys.at(self._num_steps + ahead))
+        return mx.argmax(logits, axis=-1)
 
 
 def buckets_of(rows: Sequence[SamplerRow]) -> list[Bucket]:

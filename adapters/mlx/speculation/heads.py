@@ -9,7 +9,7 @@ feeds that to a layer of the family's own kind, and shares the trunk's output ma
     predicts                     token 2        token 3        first draft token          second draft token
 
 So the head's state covers as many tokens as the trunk's, at every position. The hidden state of the last token belongs
-to it (`caches.hidden`). Where it is kept for every token, it is 4 % of the state of GLM-4.5-Air and 20 % of that of
+to it (`hidden_cache`). Where it is kept for every token, it is 4 % of the state of GLM-4.5-Air and 20 % of that of
 DeepSeek V3; a hybrid model keeps one.
 """
 
@@ -17,8 +17,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.caches.hidden import hidden_cache, keep_hidden, last_hidden
-from adapters.mlx.caches.leaves import Caches, new_caches
+from adapters.mlx.caches.leaves import Caches, hidden_cache, keep_hidden, last_hidden, new_caches
 from adapters.mlx.runtime.arrays import computed_after
 from adapters.mlx.speculation.drafting import DraftingNetwork, forward, nn
 from domain.speculation.drafter import Drafter

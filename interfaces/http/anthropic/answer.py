@@ -25,7 +25,7 @@ from interfaces.http.answering.collected import Collected, is_blank, num_reasoni
 from interfaces.http.answering.dialect import Started, sse_comment, sse_event
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
-from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
+from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
 from interfaces.http.fields.sampling_fields import anthropic_tier
 
 _TYPES = {
@@ -96,7 +96,7 @@ class ToolUseBody(Struct, tag_field="type", tag="tool_use"):
 BlockBody: TypeAlias = TextBody | ThinkingBody | ToolUseBody
 
 
-class ThinkingTokens(OwnPredictionTokens):
+class ThinkingTokens(PredictionTokens):
     thinking_tokens: int
 
 
@@ -176,7 +176,7 @@ def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None
         0,
         usage.reused_tokens,
         usage.completion_tokens,
-        ThinkingTokens(num_thinking, **prediction_counts(usage)),
+        ThinkingTokens(num_thinking, **own_prediction_counts(usage)),
         UNSET if priority is None else anthropic_tier(priority),
     )
 

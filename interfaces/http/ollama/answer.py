@@ -22,7 +22,7 @@ from domain.request.stream import ContentDelta, Finished, ReasoningDelta, Stream
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Started
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
-from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
+from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
 
 
 class OllamaError(Struct):
@@ -54,7 +54,7 @@ class CallBody(Struct):
     function: CallFunction
 
 
-class Answer(OwnPredictionTokens, kw_only=True):
+class Answer(PredictionTokens, kw_only=True):
     """The fields of every answer. Durations in nanoseconds, there once `done`: `load_duration` until the prompt was
     ready for the model, then until the first token, then until the last."""
 
@@ -207,7 +207,7 @@ class OllamaAnswer:
             prompt_eval_duration=first_ns - self._submitted_ns,
             eval_count=usage.completion_tokens,
             eval_duration=now_ns - first_ns,
-            **prediction_counts(usage),
+            **own_prediction_counts(usage),
         )
         return self._shape(piece, fields)
 

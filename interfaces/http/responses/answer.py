@@ -25,7 +25,7 @@ from domain.request.stream import ContentDelta, Finished, ReasoningDelta, Stream
 from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
 from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
-from interfaces.http.fields.prediction_tokens import OwnPredictionTokens, prediction_counts
+from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.output_items import (
@@ -82,7 +82,7 @@ class CachedTokens(Struct):
     image_tokens: int | UnsetType = UNSET
 
 
-class ReasoningTokens(OwnPredictionTokens):
+class ReasoningTokens(PredictionTokens):
     reasoning_tokens: int
 
 
@@ -231,7 +231,7 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
         usage.prompt_tokens,
         CachedTokens(usage.reused_tokens, image_tokens=usage.image_tokens or UNSET),
         usage.completion_tokens,
-        ReasoningTokens(num_reasoning, **prediction_counts(usage)),
+        ReasoningTokens(num_reasoning, **own_prediction_counts(usage)),
         usage.prompt_tokens + usage.completion_tokens,
     )
 

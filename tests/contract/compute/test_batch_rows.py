@@ -369,4 +369,4 @@ def test_a_layer_that_is_cut_back_stands_where_it_was() -> None:
 
 def test_a_layer_that_is_not_used_is_not_cut_back() -> None:
     unused = KVRows(lib.KVCache())
-    assert (unused.trim(2), unused.offset.tolist()) == (0, [0])
+    assert (Rollback([unused]).undo(3, 1), unused.offset.tolist()) == (0, [0])

@@ -25,7 +25,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.stores.caches import prefix_cache
 
 MODEL = ModelId("fake-attention")
-DEAR = WidthCosts.measured([[10.0 * width for width in WIDTHS[:5]]] * 2)
+DEAR = WidthCosts.measured([[10.0 * width for width in WIDTHS]] * 2)
 REPEATING = "the cat sat on the mat. " * 6
 """A scripted answer that lookup drafts from."""
 
@@ -109,7 +109,8 @@ def test_an_own_drafter_changes_no_token(make: Make, layout: str) -> None:
         bench.submit("b", "another", drawn)
     assert [drafting.tokens(id) for id in "ab"] == [plain.tokens(id) for id in "ab"]
     assert sum(drafting.usage(id).proposed.get("mtp", 0) for id in "ab") > 0
-    assert sum(drafting.usage(id).num_rejected for id in "ab") > 0
+    usages = [drafting.usage(id) for id in "ab"]
+    assert sum(usage.num_accepted for usage in usages) < sum(usage.num_proposed for usage in usages)
 
 
 def test_a_predicted_text_is_drafted_from(make: Make) -> None:

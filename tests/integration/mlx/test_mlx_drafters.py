@@ -181,7 +181,6 @@ def test_a_head_that_is_not_wanted_is_not_loaded(mode: SpeculationMode, tmp_path
     folder = head_folder("mimo", tmp_path / "m")
     with_it, without = load_head(folder), load_head(folder, LoadOptions(speculation=mode))
     assert without.description.own_drafter is None
-    assert without.description.speculation is mode
     assert without.description.weight_bytes < with_it.description.weight_bytes
     assert without.description.layout.describe() != with_it.description.layout.describe()
     assert plain(with_it) == plain(without)
@@ -241,9 +240,14 @@ def test_a_lookup_comes_before_the_drafter(model: MlxModel) -> None:
     ids = [begin(model, PROMPT), begin(model, PROMPT)]
     for _ in range(2):
         model.decode(ids)
-    results = model.decode(ids, {ids[0]: Draft(tuple(expected[2:5]), DEPTH), ids[1]: Draft((), DEPTH)})
-    assert [result.drafter for result in results] == [Drafter.NGRAM, Drafter.HEAD]
-    assert [list(result.token_ids) for result in results] == [expected[2 : 2 + len(results[0].token_ids)]] * 2
+    num_given = 2
+    for other, drafter in ((Draft((), DEPTH), Drafter.HEAD), (None, Drafter.NGRAM)):
+        looked_up = Draft(tuple(expected[num_given : num_given + 3]), DEPTH)
+        results = model.decode(ids, {ids[0]: looked_up, ids[1]: other or looked_up})
+        assert [result.drafter for result in results] == [drafter] * 2, "the drafter proposes for all rows or for none"
+        assert len({result.token_ids for result in results}) == 1
+        num_given += len(results[0].token_ids)
+    assert list(results[0].token_ids) == expected[num_given - len(results[0].token_ids) : num_given]
     model.close(ids)
 
 
