@@ -7,7 +7,6 @@ every later token.
 
 import struct
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from hashlib import sha256
 from itertools import takewhile
 from threading import get_ident

@@ -22,7 +22,6 @@ from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
-from adapters.mlx.speculation.drafting import Choose, DraftingNetwork
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
 from adapters.mlx.vision.passes import Pass
@@ -45,6 +44,7 @@ from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
 from domain.request.pooling import Pooling
+from domain.speculation.drafter import SpeculationMode
 from domain.speculation.gain import WidthCosts
 
 _logger = logging.getLogger("cairn.mlx")
@@ -79,7 +79,7 @@ class MlxModel:
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
-        self._decoder = Decoder(description, self._forward, self._propose, self._clear_spare)
+        self._decoder = Decoder(description, self._forward, getattr(network, "propose", None), self._clear_spare)
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -187,9 +187,9 @@ class MlxModel:
         self._meter.loaded(chunk, peaks)
         self._describe_memory()
 
-    def set_costs(self, costs: WidthCosts | None) -> None:
-        """Describes the model with the costs of its passes, which were measured; without them it does not draft."""
-        self._description = replace(self._description, width_costs=costs)
+    def may_draft(self, mode: SpeculationMode, costs: WidthCosts) -> None:
+        """Lets the drafters of `mode` propose tokens, by these measured costs of passes."""
+        self._description = replace(self._description, speculation=mode, width_costs=costs)
 
     def start_decode(
         self,
@@ -332,9 +332,6 @@ class MlxModel:
         if not row.group.caches:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
-
-    def _propose(self, tokens: mx.array, caches: Caches, depth: int, choose: Choose, shifts: Sequence[int]) -> mx.array:
-        return cast(DraftingNetwork, self._network).propose(tokens, caches, depth, choose, shifts)
 
     def _forward(self, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
         seen = {} if embeddings is None else {"input_embeddings": embeddings}

@@ -89,7 +89,7 @@ class ModelDescription:
     `weights_digest`: identifies weights, config and quantisation by content; `adapter_digest`: the adapter, empty for
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
-    between different ones. `memory`: the memory that it needs. `speculation`: the drafters that may be used;
+    between different ones. `memory`: the memory that it needs. `speculation`: the drafters that are used;
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
     drafts are not verified. `embedding_size`: the length of its vectors; 0 where it makes none. `image_is_whole`: the
@@ -111,17 +111,12 @@ class ModelDescription:
     runtime: str = ""
     arithmetic: str = ""
     memory: MemoryShape = MemoryShape()
-    speculation: SpeculationMode = SpeculationMode.AUTO
+    speculation: SpeculationMode = SpeculationMode.OFF
     own_drafter: Drafter | None = None
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
     embedding_size: int = 0
     image_is_whole: bool = False
-
-    @property
-    def drafting(self) -> SpeculationMode:
-        """The drafters that are used: those of `speculation`; OFF where drafts are not verified."""
-        return SpeculationMode.OFF if self.width_costs is None else self.speculation
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

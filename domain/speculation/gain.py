@@ -21,6 +21,8 @@ of the worst."""
 WIDTHS = (1, 2, 3, 5, 9, 17)
 """The widths (tokens a row) whose passes are measured. Another one costs what the next larger one does."""
 
+MOST_DEPTH = WIDTHS[-1] - 1
+
 MARGIN = 1.05
 OWN_PRIOR = 0.75
 """The first estimate for a multi-token-prediction head or a draft model."""
@@ -44,11 +46,11 @@ def observed(probability: float, num_proposed: int, num_accepted: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WidthCosts:
-    """The milliseconds of a forward pass by number of rows and width. Build it by `measured`.
+    """The milliseconds of forward passes. Build it by `measured`.
 
-    `pass_ms`: for one row and, if it was measured, for 2 to MOST_ROWS: the costs of the first of WIDTHS. `draft_ms`:
-    one token drafted for each row by the model's own drafter (a head or a draft model). `refeeds`: after a rejection
-    the waiting token and the accepted ones are computed once more (models with recurrent or windowed state).
+    `pass_ms`: of WIDTHS, for one row, and for 2 to MOST_ROWS. `draft_ms`: one token drafted for each row by the model's
+    own drafter (a head or a draft model). `refeeds`: after a rejection the waiting token and the accepted ones are
+    computed once more (models with recurrent or windowed state).
     """
 
     pass_ms: tuple[tuple[float, ...], ...]
@@ -62,25 +64,16 @@ class WidthCosts:
         """Returns the table of measurements. Noise is corrected in favour of plain decoding: a plain step costs no more
         than any wider pass, and another pass no less than any narrower one. Raises ValueError for too few or too many
         measurements, and for a cost that is not a positive number."""
-        if not 1 <= len(pass_ms) <= 2 or not all(1 <= len(costs) <= len(WIDTHS) for costs in pass_ms):
-            raise ValueError("pass_ms must hold the costs of WIDTHS for one row, and may for several")
+        if [len(costs) for costs in pass_ms] != [len(WIDTHS)] * 2:
+            raise ValueError("pass_ms must hold the costs of WIDTHS for one row and for several")
         if not all(isfinite(cost) and cost > 0 for costs in pass_ms for cost in costs) or not 0 <= draft_ms < inf:
             raise ValueError("costs must be positive numbers of milliseconds")
         rising = (accumulate((min(costs), *costs[1:]), max) for costs in pass_ms)
         return cls(tuple(map(tuple, rising)), draft_ms, refeeds)
 
-    @property
-    def most_depth(self) -> int:
-        """The largest depth whose width was measured."""
-        return WIDTHS[len(self.pass_ms[0]) - 1] - 1
-
     def cost(self, rows: int, width: int) -> float:
-        """Returns the milliseconds of a pass; infinite beyond the rows and widths that were measured."""
-        index = bisect_left(WIDTHS, width)
-        if not 1 <= rows <= (1, MOST_ROWS)[len(self.pass_ms) - 1]:
-            return inf
-        costs = self.pass_ms[rows > 1]
-        return costs[index] if index < len(costs) else inf
+        """Returns the milliseconds of a pass of 1 to MOST_ROWS rows."""
+        return self.pass_ms[rows > 1][bisect_left(WIDTHS, width)]
 
 
 class DepthControl:
@@ -95,15 +88,16 @@ class DepthControl:
         self._slowness = self._dearness = 1.0
         """The duration of plain steps as a multiple of the table's, and that of steps with drafts as one of both."""
 
-    def depth(self, rows: int, accepted: float, most: int, *, is_own: bool = False) -> int:
+    def depth(self, rows: int, most: int, accepted: float | None = None) -> int:
         """Returns the number of tokens to draft for every row in the next step, at most `most`; 0 for a plain step.
 
-        `accepted`: the probability that a position is accepted in all rows. `is_own`: the model's own drafter proposes
-        the tokens."""
+        `accepted`: the probability that a position is accepted in all rows; None for the model's own drafter."""
+        is_own = accepted is None
+        accepted = self.own_acceptance**rows if accepted is None else accepted
         costs, dearness = self.costs, max(1.0, self._dearness)
         best, rate = 0, MARGIN / costs.cost(rows, 1)
         tokens, reach, refed = 1.0, 1.0, 0.0
-        for depth in range(1, min(most, costs.most_depth) + 1):
+        for depth in range(1, min(most, MOST_DEPTH) + 1):
             refed += reach * (1 - accepted) * costs.cost(rows, depth) * costs.refeeds
             reach *= accepted
             tokens += reach
@@ -111,10 +105,6 @@ class DepthControl:
             if tokens > rate * cost:
                 best, rate = depth, tokens / cost
         return best
-
-    def own_depth(self, rows: int, most: int) -> int:
-        """Returns the number of tokens that the model's own drafter should propose for every row, as `depth`."""
-        return self.depth(rows, self.own_acceptance**rows, most, is_own=True)
 
     def record(
         self, rows: int, ms: float, num_proposed: int = 0, num_accepted: int = 0, *, is_own: bool = False

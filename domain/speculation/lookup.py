@@ -51,7 +51,7 @@ class _Match(NamedTuple):
 
 class NgramLookup:
     """The lookup of one sequence, in its prompt and output (NGRAM), and in the text that the client predicts
-    (PREDICTION), which is expected from the answer's beginning. Not thread-safe.
+    (PREDICTION). Not thread-safe.
 
     `output_ids`: the output so far of a sequence that continues. `prediction`: the client's text; empty for none. No id
     may be above LARGEST_ID."""
@@ -60,8 +60,7 @@ class NgramLookup:
         before = _characters(prompt)  # as long as it may be, it is never copied
         self._texts = [before[-LENGTHS[-1] :] + _characters(output_ids), _characters(prediction), before]
         self._estimates = list(PRIORS)
-        is_beginning = len(prediction) > 0 and not output_ids
-        self._match = _Match(PREDICTION, 0, LENGTHS[-1]) if is_beginning else None
+        self._match: _Match | None = None
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Appends the tokens that a step has put out, and compares them with the expected ones."""

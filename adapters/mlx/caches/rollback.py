@@ -13,11 +13,6 @@ from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import Caches, leaves
 
 
-def refeeds(caches: Caches) -> bool:
-    """True if some leaf cannot be trimmed, so that a rejection feeds the accepted tokens once more."""
-    return not all(map(_can_trim, leaves(caches)))
-
-
 class Rollback:
     """The state of plain or batch caches before a forward pass. Rows must neither join nor leave meanwhile."""
 
@@ -45,7 +40,9 @@ def _can_trim(cache: Any) -> bool:
 
 def _trim(cache: Any, num_tokens: int) -> None:
     traits = known_traits(cache)
+    if traits.tensors(cache)[0] is None:  # the model never used it
+        return
     if traits.cut is None:
         cache.trim(num_tokens)
-    elif traits.tensors(cache)[0] is not None:  # else the model never used it
+    else:
         traits.cut(cache, cache.offset - num_tokens)

@@ -14,8 +14,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.caches.leaves import new_caches
-from adapters.mlx.caches.rollback import refeeds
 from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.loading.probe import check_hidden, probe
@@ -80,7 +78,6 @@ def assemble(
         runtime=_runtime("mlx-lm", "mlx", *(["mlx-vlm"] if sight is not None else [])),
         arithmetic=_arithmetic(blas),
         memory=memory,
-        speculation=facts.speculation,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
         embedding_size=number(facts.config, "hidden_size") or 0 if facts.embeds else 0,
@@ -112,8 +109,9 @@ def assemble(
             model.correct(chunk, peaks)
     is_off = found.draft_note or facts.speculation is SpeculationMode.OFF or description.weight_bytes < LEAST_BYTES
     if measured is not None and not is_off:
-        again = refeeds(new_caches(network))
-        model.set_costs((yield from find_costs(model, measured, content, does_refeed=again, room_bytes=room_bytes)))
+        costs = yield from find_costs(model, measured, content, room_bytes=room_bytes)
+        if costs is not None:
+            model.may_draft(facts.speculation, costs)
     return model
 
 

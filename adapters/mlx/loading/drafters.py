@@ -110,13 +110,12 @@ def _head_of(
     one = {**inner, **_ONE_LAYER}
     model, arguments = mlx_lm_module("utils")._get_classes(config={**config})
     layer = model(arguments.from_dict({**config, "text_config": one} if "text_config" in config else one))
-    own = {"hidden_norm": names.hidden_norm, "embedding_norm": names.embedding_norm, "projection": names.projection}
+    own = {names.hidden_norm: "hidden_norm", names.embedding_norm: "embedding_norm", names.projection: "projection"}
     renamed, outside = dict[str, mx.array](), dict[str, mx.array]()
     for name, weight in weights.items():
         module, _, leaf = name.rpartition(".")
-        mine = next((key for key, theirs in own.items() if theirs == module), None)
-        if mine is not None:
-            outside[f"{mine}.{leaf}"] = weight
+        if module in own:
+            outside[f"{own[module]}.{leaf}"] = weight
         elif module == names.final_norm:
             renamed[_FINAL_NORM] = weight
         else:

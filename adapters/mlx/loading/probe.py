@@ -104,8 +104,9 @@ def _notes(
     if layout.unsupported:
         return f"mlx-lm cannot batch {classes}", f"a {', '.join(layout.unsupported)} cannot be put back"
     single = WRONG_WHEN_BATCHED.get(family) or (f"mlx-lm cannot batch {classes}" if classes else "")
-    undrafted, batch, both = WRONG_WITH_DRAFTS.get(family, ""), new_caches(network), list[mx.array]()
+    undrafted = WRONG_WITH_DRAFTS.get(family, "")
     expected = yield from _decoded(network, long, 1, vocab_size)
+    states = [(long, expected)]
     if not single:
         try:
             short = prefilled(network, _SHORT, vocab_size)[0]
@@ -114,12 +115,11 @@ def _notes(
             batch = merge([short, long])
             found = yield from _decoded(network, batch, 2, vocab_size)
             single = _note("batched decode differs from single decode", found, both)
+            states += [] if single else [(batch, both)]
         except Exception as error:
             single = f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
-    if not undrafted:
-        undrafted = yield from _why_undrafted(network, long, expected, vocab_size)
-    if not undrafted and not single:
-        undrafted = yield from _why_undrafted(network, batch, both, vocab_size)
+    for caches, logits in states:
+        undrafted = undrafted or (yield from _why_undrafted(network, caches, logits, vocab_size))
     return single, undrafted
 
 

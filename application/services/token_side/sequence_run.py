@@ -39,6 +39,7 @@ from domain.request.request import FinishReason, Usage, choice_id, choice_seed
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from domain.scheduling.sequence import Phase, Sequence
 from domain.scheduling.step_values import PrefillChunk, SequenceView
+from domain.speculation.gain import WIDTHS
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more; otherwise it stays until its model is unloaded."""
@@ -126,7 +127,7 @@ class SequenceRun:
             follows=cache.follows if cache is not None else None,
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
-            width=1 if self.drafts is None else self.drafts.width,
+            width=1 if self.drafts is None else WIDTHS[-1],
         )
         return view if cache is None or not self.submission.prompt.media else self.images.added_to(view, self._model)
 

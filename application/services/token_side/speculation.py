@@ -9,26 +9,26 @@ any of this. Compute thread only.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import prod
 
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft, LoadedModel
 from application.ports.engine import Submission
 from application.services.token_side.event_batcher import EventBatcher
 from domain.id_row import IdRow
-from domain.ids import ModelId, SequenceId
+from domain.ids import SequenceId
 from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.scheduling.sequence import Sequence as TokenSequence
 from domain.speculation.drafter import Drafter
-from domain.speculation.gain import MOST_ROWS, DepthControl
+from domain.speculation.gain import MOST_DEPTH, MOST_ROWS, DepthControl
 from domain.speculation.lookup import LARGEST_ID, NgramLookup, Proposal
 
 
 class SequenceDrafts:
-    """The drafts of one sequence. `width`: the most tokens that a step computes."""
+    """The drafts of one sequence."""
 
     def __init__(self, sequence: TokenSequence, submission: Submission, model: ModelDescription) -> None:
-        self.width = 1 if model.width_costs is None else 1 + model.width_costs.most_depth
         self._sequence, self._num_seen = sequence, len(sequence.output_ids)
         self._lookup: NgramLookup | None = None
         if model.speculation.allows(Drafter.NGRAM) and model.vocab_size <= LARGEST_ID:
@@ -39,7 +39,7 @@ class SequenceDrafts:
         """The most draft tokens that the answer has room for, beside the token of a plain step. 0 before a step
         computes one pass: the first waits for the prompt, and the second feeds two tokens."""
         num_output = len(self._sequence.output_ids)
-        return max(0, self._sequence.max_new_tokens - num_output - 1) if num_output > 1 else 0
+        return min(MOST_DEPTH, self._sequence.max_new_tokens - num_output - 1) if num_output > 1 else 0
 
     def look_up(self, depth: int) -> Proposal | None:
         """Returns the draft that follows the output so far, at most 1 + `depth` tokens: the first is one that a plain
@@ -56,17 +56,17 @@ class Speculation:
     """The decode steps of all models, with drafts."""
 
     def __init__(self, batcher: EventBatcher) -> None:
-        self._batcher = batcher
-        self._controls: dict[ModelId, DepthControl] = {}
+        self._batcher, self._control = batcher, cache(DepthControl)
 
     def decode(self, model: LoadedModel, rows: Mapping[SequenceId, SequenceDrafts | None]) -> Sequence[DecodeResult]:
         """Runs a decode step of these rows (None: one that may not draft), with drafts where they pay. A fault of the
         drafts costs only the drafts."""
         drafting = [drafts for drafts in rows.values() if drafts is not None]
         most = min((drafts.num_wanted for drafts in drafting), default=0)
-        control = self._control(model.description)
-        if control is None or not most or not len(drafting) == len(rows) <= MOST_ROWS:
+        costs = model.description.width_costs
+        if costs is None or most <= 0 or not len(drafting) == len(rows) <= MOST_ROWS:
             return model.decode(list(rows))
+        control = self._control(costs)
         draft = self._batcher.attempt(
             "speculation.draft",
             lambda: _drafts(control, model.description, dict(zip(rows, drafting, strict=True)), most),
@@ -76,14 +76,6 @@ class Speculation:
         ms = (self._batcher.now_ns() - begun_ns) / 1e6
         self._batcher.attempt("speculation.learn", lambda: _learn(control, model.description, results, ms))
         return results
-
-    def _control(self, model: ModelDescription) -> DepthControl | None:
-        if model.width_costs is None:
-            return None
-        control = self._controls.get(model.id)
-        if control is None or control.costs is not model.width_costs:  # loaded, or loaded once more
-            control = self._controls[model.id] = DepthControl(model.width_costs)
-        return control
 
 
 def _searched(prompt: EncodedPrompt) -> IdRow:
@@ -100,13 +92,12 @@ def _drafts(
     control: DepthControl, model: ModelDescription, rows: Mapping[SequenceId, SequenceDrafts], most: int
 ) -> Mapping[SequenceId, Draft]:
     """Returns the drafts of the next step, of at most `most` tokens; empty for a plain step."""
-    most = min(most, control.costs.most_depth)
     found = {id: proposal for id, drafts in rows.items() if (proposal := drafts.look_up(most))}
     depth = 0
     if len(found) == len(rows):
         longest = min(len(proposal.token_ids) for proposal in found.values()) - 1
-        depth = control.depth(len(rows), prod(proposal.probability for proposal in found.values()), longest)
-    own_depth = control.own_depth(len(rows), most) if model.own_drafter is not None else 0
+        depth = control.depth(len(rows), longest, prod(proposal.probability for proposal in found.values()))
+    own_depth = control.depth(len(rows), most) if model.own_drafter is not None else 0
     if depth:
         return {id: Draft(ids[: 1 + depth], own_depth, drafter) for id, (ids, drafter, _) in found.items()}
     return dict.fromkeys(rows, Draft((), own_depth)) if own_depth else NO_DRAFTS

@@ -142,7 +142,7 @@ def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
 def _speculation(model: ModelDescription, usage: Usage) -> SpeculationBody:
     num_steps = usage.completion_tokens - usage.num_accepted
     return SpeculationBody(
-        model.drafting.value,
+        model.speculation.value,
         None if model.own_drafter is None else model.own_drafter.value,
         model.drafter_note,
         dict(usage.proposed),

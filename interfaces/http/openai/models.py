@@ -125,7 +125,7 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         reuse_note,
         tokenizer.output_format,
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
-        model.drafting.value,
+        model.speculation.value,
         None if model.own_drafter is None else model.own_drafter.value,
         model.embedding_size,
     )

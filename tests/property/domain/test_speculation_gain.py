@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.speculation.gain import MARGIN, WIDTHS, DepthControl, WidthCosts
+from domain.speculation.gain import MARGIN, MOST_DEPTH, WIDTHS, DepthControl, WidthCosts
 
 milliseconds = st.floats(0.1, 100)
-passes = st.lists(milliseconds, min_size=1, max_size=len(WIDTHS))
+passes = st.lists(milliseconds, min_size=len(WIDTHS), max_size=len(WIDTHS))
 
 
 @st.composite
 def tables(draw: st.DrawFn, refeeds: bool | None = None) -> WidthCosts:
     again = draw(st.booleans()) if refeeds is None else refeeds
-    one_row = draw(passes)
-    rest = draw(st.lists(passes.map(lambda ms: ms[: len(one_row)]), max_size=1))
-    return WidthCosts.measured([one_row, *rest], draft_ms=draw(st.floats(0, 20)), refeeds=again)
+    return WidthCosts.measured([draw(passes), draw(passes)], draft_ms=draw(st.floats(0, 20)), refeeds=again)
 
 
 rows = st.integers(1, 4)
@@ -40,11 +38,10 @@ def rate(costs: WidthCosts, rows: int, accepted: float, depth: int, is_own: bool
 def test_the_depth_is_the_best_of_all_and_never_one_that_loses(
     costs: WidthCosts, rows: int, accepted: float, most: int, is_own: bool
 ):
-    depth = DepthControl(costs).depth(rows, accepted, most, is_own=is_own)
-    if rows > 1 and len(costs.pass_ms) == 1:
-        assert depth == 0, "several rows were not measured"
-        return
-    most = min(most, WIDTHS[len(costs.pass_ms[rows > 1]) - 1] - 1)
+    control = DepthControl(costs)
+    control.own_acceptance = accepted ** (1 / rows) if is_own else 0.5
+    depth = control.depth(rows, most, None if is_own else accepted)
+    most = min(most, MOST_DEPTH)
     plain = rate(costs, rows, accepted, 0, is_own)
     others = [rate(costs, rows, accepted, other, is_own) for other in range(1, most + 1)]
     assert 0 <= depth <= most
@@ -58,7 +55,7 @@ def test_the_depth_is_the_best_of_all_and_never_one_that_loses(
 @given(tables(refeeds=False), rows, probabilities, probabilities, depths)
 def test_more_acceptance_never_shortens_a_draft(costs: WidthCosts, rows: int, accepted: float, more: float, most: int):
     control, likelier = DepthControl(costs), accepted + (1 - accepted) * more
-    assert control.depth(rows, likelier, most) >= control.depth(rows, accepted, most)
+    assert control.depth(rows, most, likelier) >= control.depth(rows, most, accepted)
 
 
 def decode(control: DepthControl, truths: list[float], seed: int) -> tuple[float, float]:
@@ -67,7 +64,7 @@ def decode(control: DepthControl, truths: list[float], seed: int) -> tuple[float
     noise, costs = random.Random(seed), control.costs
     spent, position = 0.0, 0
     while position < len(truths):
-        depth = control.own_depth(1, len(truths) - position - 1)
+        depth = control.depth(1, len(truths) - position - 1)
         accepted = 0
         while accepted < depth and noise.random() < truths[position + accepted]:
             accepted += 1
@@ -102,6 +99,6 @@ ALTERNATING = ([0.96] * 100 + [0.0] * 100) * 5
     ],
 )
 def test_speed_relative_to_plain_decoding(truths: list[float], refeeds: bool, at_least: float, seed: int):
-    control = DepthControl(WidthCosts.measured([ONE], draft_ms=0.5, refeeds=refeeds))
+    control = DepthControl(WidthCosts.measured([ONE, ONE], draft_ms=0.5, refeeds=refeeds))
     spent, plain = decode(control, truths, seed=seed)
     assert plain / spent >= at_least

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.id_row import IdRow
-from domain.speculation.gain import DepthControl, WidthCosts
+from domain.speculation.gain import MOST_DEPTH, DepthControl, WidthCosts
 from domain.speculation.lookup import LENGTHS, NgramLookup
 
 ids = st.lists(st.integers(0, 3), max_size=40)
@@ -75,10 +75,10 @@ def speed(prompt: list[int], output: list[int], costs: WidthCosts) -> float:
     spent, position = 0.0, 0
     while position < len(output):
         rest = output[position:]
-        proposal = lookup.propose(costs.most_depth + 1)
+        proposal = lookup.propose(MOST_DEPTH + 1)
         depth = accepted = 0
         if proposal and proposal.token_ids[0] == rest[0]:
-            depth = control.depth(1, proposal.probability, min(len(proposal.token_ids), len(rest)) - 1)
+            depth = control.depth(1, min(len(proposal.token_ids), len(rest)) - 1, proposal.probability)
         while accepted < depth and proposal and proposal.token_ids[1 + accepted] == rest[1 + accepted]:
             accepted += 1
         ms = costs.cost(1, 1 + depth)
@@ -111,12 +111,12 @@ ALTERNATING = [token for at in range(0, 1000, 100) for token in (*SOURCE[at : at
     ids=["five edits", "fifty edits", "alternating", "novel"],
 )
 def test_copied_text_is_faster_and_novel_text_is_not_slower(output: list[int], at_least: float, refeeds: bool):
-    assert speed(SOURCE, output, WidthCosts.measured([ONE], refeeds=refeeds)) >= at_least
+    assert speed(SOURCE, output, WidthCosts.measured([ONE, ONE], refeeds=refeeds)) >= at_least
 
 
 @pytest.mark.parametrize("refeeds", [False, True])
 @pytest.mark.parametrize("num_ids", [2, 5, 12, 30])
 def test_coincidences_cost_little(num_ids: int, refeeds: bool):
     """Random text of few different tokens, in which every end occurred before."""
-    costs = WidthCosts.measured([ONE], refeeds=refeeds)
+    costs = WidthCosts.measured([ONE, ONE], refeeds=refeeds)
     assert speed(text(300, num_ids, 1), text(2000, num_ids, 2), costs) >= 0.98

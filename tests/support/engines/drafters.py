@@ -13,8 +13,8 @@ from domain.models.model_card import ModelSource
 from domain.request.sampling import SamplingParams
 from domain.speculation.gain import WIDTHS, WidthCosts
 
-CHEAP = WidthCosts.measured([[10 + 0.1 * width for width in WIDTHS[:5]]] * 2)
-"""Drafts of up to 8 tokens always pay."""
+CHEAP = WidthCosts.measured([[*(10 + 0.1 * width for width in WIDTHS[:5]), 1e6]] * 2)
+"""Drafts of up to 8 tokens always pay, longer ones never."""
 
 DEPTH = 8
 

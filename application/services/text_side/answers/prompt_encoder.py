@@ -78,15 +78,14 @@ class PromptEncoder:
     async def predicted(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> IdRow:
         """Returns the ids of the request's prediction; empty without one, or where nothing is drafted. Raises
         ContextOverflow for one that is longer than the context."""
-        if not request.prediction or not request.speculates:
+        text = request.prediction if request.speculates else ""
+        if not text:
             return IdRow()
-        text = TextPrompt(request.prediction)
+        encode = self._lane_of(len(text)).run
         try:
-            encode = self._lane_for(text).run
-            found = await encode(_continuation_ids, tokenizer, text.text, model.context_length, request.cache_salt)
+            return (await encode(tokenizer.encode, text, model.context_length, request.cache_salt)).token_ids
         except PromptTooLong as error:
             raise _overflow(model, "prediction", error.num_tokens, is_exact=error.is_exact) from None
-        return found
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Returns the text, special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
@@ -121,12 +120,6 @@ class PromptEncoder:
             )
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
             raise _outside("tokens", model)
-
-
-def _continuation_ids(tokenizer: Tokenizer, text: str, max_tokens: int, salt: str) -> IdRow:
-    """Returns the ids of a text without the special tokens that stand before a prompt."""
-    num_start = len(tokenizer.encode("").token_ids)
-    return tokenizer.encode(text, max_tokens + num_start, salt).token_ids[num_start:]
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:

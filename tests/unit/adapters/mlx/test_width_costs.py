@@ -8,7 +8,7 @@ import pytest
 
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
-from adapters.mlx.loading.width_costs import MOST_S, find_costs
+from adapters.mlx.loading.width_costs import MOST_S, ROUNDS, find_costs
 from adapters.mlx.memory import MeasuredFile
 from adapters.mlx.model import MlxModel
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft
@@ -50,15 +50,21 @@ def found_costs(
     room_bytes: int | None = None,
 ) -> WidthCosts | None:
     file, clock = MeasuredFile(folder, lane), ticking(step_s)
-    return finish_load(find_costs(model, file, content, does_refeed=True, room_bytes=room_bytes, clock=clock))
+    return finish_load(find_costs(model, file, content, room_bytes=room_bytes, clock=clock))
 
 
-@pytest.mark.parametrize("family", ["llama", "minimax_m3_vl"], ids=["in a batch", "one by one"])
-def test_each_width_is_measured_for_one_row_and_for_several(family: str, tmp_path: Path, lane: Lane) -> None:
+@pytest.mark.parametrize(
+    ("family", "refeeds"),
+    [("llama", False), ("minimax_m3_vl", False), ("qwen3_next", True), ("gemma3", True)],
+    ids=["in a batch", "one by one", "recurrent", "windowed"],
+)
+def test_each_width_is_measured_for_one_row_and_for_several(
+    family: str, refeeds: bool, tmp_path: Path, lane: Lane
+) -> None:
     model = tiny_model(family)
     costs = found_costs(model, tmp_path, lane)
     assert costs is not None
-    assert ([len(by_width) for by_width in costs.pass_ms], costs.refeeds) == ([len(WIDTHS)] * 2, True)
+    assert ([len(by_width) for by_width in costs.pass_ms], costs.refeeds) == ([len(WIDTHS)] * 2, refeeds)
     assert {round(cost, 3) for by_width in costs.pass_ms for cost in by_width} == {1.0}
     assert costs.draft_ms == 0
     assert not model.open_ids()
@@ -77,19 +83,39 @@ def test_drafting_is_measured_where_the_model_has_a_drafter(
 
     monkeypatch.setattr(model, "decode", timed)
     file = MeasuredFile(tmp_path, lane)
-    costs = finish_load(find_costs(model, file, "content", does_refeed=False, clock=lambda: now_ms[0] / 1e3))
+    costs = finish_load(find_costs(model, file, "content", clock=lambda: now_ms[0] / 1e3))
     assert costs is not None
     assert costs.draft_ms == pytest.approx(0.5)
 
 
-def test_measuring_ends_in_time_with_what_it_has(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
-    """And such costs are not remembered."""
-    costs = found_costs(model, tmp_path, lane, step_s=MOST_S / 14)
+def test_a_slow_model_is_measured_once(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
+    """And its costs are remembered like others."""
+    slow = [found_costs(model, tmp_path, lane, step_s=step_s) for step_s in (MOST_S, 1e-3)]
+    assert [costs and round(costs.cost(rows, 17)) for costs in slow for rows in (1, 4)] == [round(1e3 * MOST_S)] * 4
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_one_step_that_was_lucky_or_disturbed_decides_nothing(
+    width: int, model: MlxModel, tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps take 4 ms, but those of one width 1 ms in the first round and 90 ms in the second."""
+    decode, open, now_ms, rounds = model.decode, model.open, [0], [0]
+
+    def timed(ids: Sequence[SequenceId], drafts: Mapping[SequenceId, Draft] = NO_DRAFTS) -> Sequence[DecodeResult]:
+        is_odd = width == max((len(draft.token_ids) for draft in drafts.values()), default=1)
+        now_ms[0] += (4, 1, 90, 4, 4)[rounds[0] % ROUNDS] if is_odd else 4
+        return decode(ids, drafts)
+
+    def counted(id: SequenceId) -> None:
+        rounds[0] += id == SequenceId(-2)
+        open(id)
+
+    monkeypatch.setattr(model, "decode", timed)
+    monkeypatch.setattr(model, "open", counted)
+    file = MeasuredFile(tmp_path, lane)
+    costs = finish_load(find_costs(model, file, "content", clock=lambda: now_ms[0] / 1e3))
     assert costs is not None
-    (by_width,) = costs.pass_ms
-    assert 1 < len(by_width) < len(WIDTHS)
-    lane.submit(lambda: None).result(PATIENCE_S)
-    assert not (tmp_path / "measured.json").exists()
+    assert {round(cost) for by_width in costs.pass_ms for cost in by_width} == {4}
 
 
 def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
@@ -101,7 +127,9 @@ def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: 
     assert first == again
 
 
-@pytest.mark.parametrize("entry", [None, 1, [], [[], 0.0], [[[1.0]], "x"], [[["x"]], 0.0], [[[-1.0]], 0.0]])
+@pytest.mark.parametrize(
+    "entry", [None, 1, [], [[], 0.0], [[[1.0] * 6] * 2, "x"], [[["x"] * 6] * 2, 0.0], [[[-1.0] * 6] * 2, 0.0]]
+)
 def test_an_invalid_entry_is_measured_again(model: MlxModel, tmp_path: Path, lane: Lane, entry: object) -> None:
     expected, path = found_costs(model, tmp_path, lane), tmp_path / "measured.json"
     lane.submit(lambda: None).result(PATIENCE_S)

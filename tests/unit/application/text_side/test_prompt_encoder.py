@@ -126,21 +126,17 @@ def test_what_leaves_no_room_for_an_answer_is_refused_with_its_field(prompt: Pro
     assert refused.value.param == field
 
 
-class _Starting(FakeTokenizer):
-    """Puts a special token before each prompt."""
-
-    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-        return EncodedPrompt.of_text((0, *super().encode(text, max_tokens, salt).token_ids))
-
-
-def test_a_prediction_is_encoded_as_the_middle_of_an_answer() -> None:
+def test_a_prediction_is_encoded_where_it_is_drafted_from() -> None:
     async def run() -> None:
         async with _encoder() as encoder:
             request = replace(_request(SHORT), prediction="expected")
-            found = await encoder.predicted(request, _Starting(), _model(FakeTokenizer()).description)
+            model = _model(FakeTokenizer()).description
+            found = await encoder.predicted(request, FakeTokenizer(), model)
             assert found == FakeTokenizer().encode("expected").token_ids
-            assert not await encoder.predicted(
-                replace(request, speculates=False), _Starting(), _model(FakeTokenizer()).description
-            )
+            assert not await encoder.predicted(replace(request, speculates=False), FakeTokenizer(), model)
+            with pytest.raises(ContextOverflow, match=r"prediction has .*100"):
+                await encoder.predicted(
+                    replace(request, prediction="x" * 101), FakeTokenizer(), _model(FakeTokenizer(), 100).description
+                )
 
     asyncio.run(run())
