@@ -32,6 +32,7 @@ from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
 from application.ports.compute import DecodeStart  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
+from domain.models.model_card import LoadOptions  # noqa: E402
 from domain.request.sampling import SamplingParams  # noqa: E402
 
 CHUNK = 512
@@ -87,7 +88,7 @@ def durations(clock: list[float]) -> list[float]:
 
 
 def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: int) -> list[dict[str, Any]]:
-    network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+    network, facts = finish_load(load_folder(folder, LoadOptions(), Digests(b"")))
     model = finish_load(assemble(network, ModelId(folder.name), facts))
     results: list[dict[str, Any]] = []
     for count in rows:
@@ -105,7 +106,7 @@ def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: in
 
 def bare_rates(folder: Path, rows: Sequence[int], prompt: int, tokens: int, repeats: int = 3) -> dict[int, float]:
     """Tokens a second of the bare loop alone, by number of rows: the median step of each."""
-    network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+    network, facts = finish_load(load_folder(folder, LoadOptions(), Digests(b"")))
     vocab_size = finish_load(assemble(network, ModelId(folder.name), facts)).description.vocab_size
     rates: dict[int, float] = {}
     for count in rows:

@@ -1,24 +1,18 @@
-"""The block store against one safetensors file a block, in one run.
+"""The bytes of the block store, the durations of its puts, and its cost to the compute thread, in one run.
 
-    python -m bench.store [CASE ...] [--dir DIR] [--blocks 16] [--records 100000]
+    python -m bench.store [CASE ...] [--dir DIR] [--puts 2000]
 
-Cases: density, throughput, open, churn, engine. Baselines, measured on the same volume between our own rounds:
-a block is saved with `mx.save_safetensors` and renamed, loaded with `mx.load`; a scan lists a folder, stats and parses
-every header. Rates are of raw bytes; times are the best of the rounds unless they are quantiles. `cold`: the page cache
-is told to forget the files first.
+Cases: density, churn, engine.
 """
 
 import argparse
 import json
-import os
 import shutil
 import statistics
-import struct
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from adapters.system.blas import load_blas
 from tests.support.engines.finish_load import finish_load
@@ -35,9 +29,9 @@ from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.event_log import EventLog  # noqa: E402
-from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
-from bench.store_throughput import throughput  # noqa: E402
+from bench.store_support import BLOCK, INFO, ROUNDS, Facts, open_store, put, record, timed  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
+from domain.models.model_card import LoadOptions  # noqa: E402
 from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
 from interfaces.composition.service import SWITCH_INTERVAL_S  # noqa: E402
 
@@ -50,7 +44,7 @@ def density(folder: Path, options: argparse.Namespace) -> Facts:
         source = embedded_folder(id)
         assert source is not None
         tokens = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text).ids[: 6 * BLOCK]
-        network, model_facts = finish_load(load_folder(source, "bfloat16", Digests(b"")))
+        network, model_facts = finish_load(load_folder(source, LoadOptions("bfloat16"), Digests(b"")))
         model = finish_load(assemble(network, id, model_facts))
         model.open(SequenceId(1))
         groups: list[GroupPayloads] = []
@@ -71,55 +65,6 @@ def density(folder: Path, options: argparse.Namespace) -> Facts:
         store.close()
         model.release()
     return facts
-
-
-def open_time(folder: Path, options: argparse.Namespace) -> Facts:
-    """Opening, with a first lookup, against scanning a folder of files in 16 x 16 subfolders."""
-    count = options.records
-    header = json.dumps({"k": {"dtype": "BF16", "shape": [1, 1, 16, 2], "data_offsets": [0, 64]}}).encode()
-    content = struct.pack("<Q", len(header)) + header + bytes(64)
-    files = folder / "files"
-    for number in range(256):
-        (files / f"{number:02x}").mkdir(parents=True)
-    for number in range(count):
-        (files / f"{number % 256:02x}" / f"{number}.safetensors").write_bytes(content)
-    store = open_store(folder / "store", 4 << 30, sync=False)
-    payload = HostPayload((TensorSpec("bfloat16", (1, 1, 16, 2)),), (memoryview(bytes(64)),))
-    for start in range(0, count, 1000):
-        put(store, [record(number, {GroupIndex(0): payload}) for number in range(start, min(count, start + 1000))])
-    store.close()
-
-    def scan() -> None:
-        found: dict[str, tuple[int, Any]] = {}
-        for entry in os.scandir(files):
-            for file in os.scandir(entry.path):
-                size = file.stat().st_size
-                with open(file.path, "rb") as opened:
-                    (length,) = struct.unpack("<Q", opened.read(8))
-                    found[file.name] = (size, json.loads(opened.read(length)))
-        assert len(found) == count
-
-    def open_and_look() -> None:
-        nonlocal store
-        store = open_store(folder / "store", 4 << 30)
-        assert store.get([record(count // 2, {}).key], [frozenset()])[0] is not None
-
-    opens: list[float] = []
-    for _ in range(ROUNDS):
-        opens.append(timed(open_and_look))
-        store.close()
-    scan_s = min(timed(scan) for _ in range(2))
-    drop_caches(folder)
-    cold_s = timed(open_and_look)
-    store.close()
-    return {
-        "records": count,
-        "open_ms": min(opens) * 1e3,
-        "open_cold_ms": cold_s * 1e3,
-        "scan_files_s": scan_s,
-        "scan_over_open": scan_s / min(opens),
-        "goal": 1000,
-    }
 
 
 def churn(folder: Path, options: argparse.Namespace) -> Facts:
@@ -176,7 +121,7 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
     """What offering captured blocks costs the thread that computes, against computing and capturing alone."""
     source = embedded_folder(EMBEDDED_IDS[0])
     assert source is not None
-    network, model_facts = finish_load(load_folder(source, "auto", Digests(b"")))
+    network, model_facts = finish_load(load_folder(source, LoadOptions(), Digests(b"")))
     model = finish_load(assemble(network, EMBEDDED_IDS[0], model_facts))
     tokens = [int(token) for token in np.random.default_rng(0).integers(1, 4000, 4 * BLOCK)]
     store = open_store(folder / "store", 2 << 30)
@@ -219,8 +164,6 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
 
 CASES = {
     "density": density,
-    "throughput": throughput,
-    "open": open_time,
     "churn": churn,
     "engine": engine,
 }
@@ -230,8 +173,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
     parser.add_argument("--dir", type=Path, help="where to measure; default: the temporary folder")
-    parser.add_argument("--blocks", type=int, default=16, help="of 32 MiB, for throughput")
-    parser.add_argument("--records", type=int, default=100_000, help="for open")
     parser.add_argument("--puts", type=int, default=2000, help="for churn")
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_S)  # as in a server: threads that decode wait for whoever uploads otherwise

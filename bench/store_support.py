@@ -1,6 +1,5 @@
-"""What the block store's benchmarks share: a store to measure, records for it, a cold page cache."""
+"""What the block store's benchmarks share: a store to measure, and records for it."""
 
-import os
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -36,15 +35,6 @@ def record(number: int, groups: GroupPayloads, *, parent: BlockHash | None = Non
 
 def put(store: LmdbBlockStore, records: list[Record]) -> None:
     assert store.put(records) is PutOutcome.STORED
-
-
-def drop_caches(path: Path) -> None:
-    os.sync()
-    for file in path.rglob("*"):
-        if file.is_file() and hasattr(os, "posix_fadvise"):
-            handle = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(handle)
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -40,6 +40,7 @@ from bench.results import Results  # noqa: E402
 from bench.serve import PROMPT_TOKENS, completion, text_of  # noqa: E402
 from bench.servers import ServerProcess  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
+from domain.models.model_card import LoadOptions  # noqa: E402
 
 BARE = "bare loop"
 WARM_UP_TOKENS = 16
@@ -52,7 +53,7 @@ class Bare:
 
     def __init__(self, folder: Path) -> None:
         self.prompt_tokens = PROMPT_TOKENS
-        self._network, facts = finish_load(load_folder(folder, "auto", Digests(b"")))
+        self._network, facts = finish_load(load_folder(folder, LoadOptions(), Digests(b"")))
         self.description = finish_load(assemble(self._network, ModelId(folder.name), facts)).description
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
