@@ -1,21 +1,10 @@
-"""The log line of a request with its cost and the time of each stage; written, and parsed back."""
-
-import re
-from collections.abc import Mapping
+"""The log line of a request with its cost and the time of each stage."""
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
 from domain.printable import printable
 
 MAX_CHARS = 2_000
-
-_NAMES = (
-    "model", "key", "prompt", "reused", "live", "hot", "store", "known", "stopped", "diverged", "computed",
-    "preempted", "images", "image_tokens", "image_reused", "seen", "tower", "output", "drafted", "accepted", "queue",
-    "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "trace", "reason",
-)  # fmt: skip
-_PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
-_LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
 
 
 def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
@@ -60,20 +49,6 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
     }
     line = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     return f"request {event.id} {line}" + (f": {one_line(event.error_message)}" if event.error_message else "")
-
-
-def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
-    """The id and the pairs of a line of `summarise`; an error's message is under `message`. None for any other line."""
-    found = _LINE.fullmatch(line)
-    if found is None:
-        return None
-    text, _, error = found[2].partition(" error=")  # the rest of the line is free text
-    starts = list(_PAIR.finditer(text))
-    ends = [match.start() for match in starts[1:]] + [len(text)]
-    pairs = {match[1]: text[match.end() : end] for match, end in zip(starts, ends, strict=True)}
-    if error:
-        pairs["error"], _, pairs["message"] = error.partition(": ")
-    return found[1], pairs
 
 
 def one_line(text: str) -> str:

@@ -1,136 +1,28 @@
 """The texts that explain a request to an operator: its story, and the explanation of its lookup.
 
-A request is the body of `GET /admin/api/requests/{id}`: as the server that remembers it gives it, or read from a line
-of its log (plain or JSON, with or without the prefix of a journal), which holds less. The texts hold no control codes.
+A request is the body of `GET /admin/api/requests/{id}`. The texts hold no control codes.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from adapters.system.request_summary import read_summary
-from domain.prefix.explanation import (
-    CONTEXT_TOKENS,
-    TIER_NAMES,
-    Divergence,
-    Explanation,
-    StopReason,
-)
+from domain.prefix.explanation import CONTEXT_TOKENS
 from domain.printable import printable
 from interfaces.cli.terminal.progress import format_latency
 
 if TYPE_CHECKING:
     from interfaces.http.native.bodies import PromptExplanation
     from interfaces.http.native.cache import ExplanationBody
-    from interfaces.http.native.requests import ImagesBody, RequestBody
+    from interfaces.http.native.requests import RequestBody
 
 
 def queued_at(body: "RequestBody") -> datetime:
     """The local time at which a request was queued. Raises ValueError, OverflowError or OSError out of range."""
     return datetime.fromtimestamp(body.queued_unix_s, UTC).astimezone()
-
-
-def from_log(id: str, pairs: Mapping[str, str], ended_at: datetime) -> "RequestBody":
-    """The pairs of `read_summary` as the body that the server gave while it remembered the request; what a log line
-    lacks is empty. Raises ValueError, OverflowError or OSError for malformed numbers."""
-    from interfaces.http.native.bodies import prompt_explanation
-    from interfaces.http.native.requests import EndBody, RequestBody, StageTimesBody
-
-    def number(name: str) -> int:
-        return int(pairs.get(name, "0"))
-
-    def seconds(name: str) -> float | None:
-        if name not in pairs:
-            return None
-        return timedelta(seconds=float(pairs[name].removesuffix("s"))).total_seconds()
-
-    times = StageTimesBody(seconds("queue"), seconds("prefill"), seconds("decode"), seconds("ttft"))
-    explanation, age_s, ended_s = _explanation(pairs), seconds("total") or 0.0, ended_at.timestamp()
-    body = RequestBody(
-        id=id,
-        model=pairs.get("model", ""),
-        requested_model="",
-        key=pairs.get("key", ""),
-        operation="",
-        priority="",
-        stage="decode" if "decode" in pairs else "prefill" if "prefill" in pairs else "queue",
-        waits_for=None,
-        waited_for=pairs["waited"].split(",") if pairs.get("waited") else [],
-        followed=pairs.get("followed"),
-        preempted=False,
-        preemptions=number("preempted"),
-        queued_unix_s=ended_s - age_s,
-        age_s=age_s,
-        times=times,
-        prompt_tokens=number("prompt"),
-        done_tokens=number("reused") + number("computed"),
-        computed_tokens=number("computed"),
-        reused={tier: number(tier) for tier in TIER_NAMES if tier in pairs},
-        output_tokens=number("output"),
-        end=EndBody(ended_s, pairs.get("reason", ""), pairs.get("error"), pairs.get("message", "")),
-        explanation=prompt_explanation(explanation) if explanation is not None else None,
-        drafted_tokens=number("drafted"),
-        accepted_tokens=number("accepted"),
-        images=_images(number, seconds("tower")) if "images" in pairs else None,
-    )
-    queued_at(body)
-    return body
-
-
-def _images(number: Callable[[str], int], tower_s: float | None) -> "ImagesBody":
-    from interfaces.http.native.requests import ImagesBody
-
-    num_images, num_tokens = number("images"), number("image_tokens")
-    return ImagesBody(num_images, num_tokens, number("image_reused"), number("seen"), tower_s or 0.0)
-
-
-def _explanation(pairs: Mapping[str, str]) -> Explanation | None:
-    """The explanation of the lookup in a log line; None without a lookup, and for a reason of another version."""
-    try:
-        reason = StopReason(pairs["stopped"])
-    except (KeyError, ValueError):
-        return None
-    reused = {tier: int(pairs[tier]) for tier in TIER_NAMES if tier in pairs}
-    divergence = Divergence(int(pairs["diverged"]), (), (), None) if "diverged" in pairs else None
-    return Explanation(int(pairs.get("prompt", "0")), reason, reused, int(pairs.get("known", "0")), divergence)
-
-
-LOGGER = "cairn.requests"
-_PLAIN = re.compile(rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}}) \w+ {re.escape(LOGGER)}: (.*)")
-
-
-def find_story(lines: Iterable[str], id: str) -> "tuple[RequestBody, str] | None":
-    """The request in the last line about its end, and its trace id (empty if it was not traced); None without one."""
-    found: tuple[RequestBody, str] | None = None
-    for line in lines:
-        if id not in line:
-            continue
-        try:
-            found = _story(line.rstrip("\r\n"), id) or found
-        except (ValueError, OverflowError, OSError, RecursionError):  # a line that another program wrote
-            continue
-    return found
-
-
-def _story(line: str, id: str) -> "tuple[RequestBody, str] | None":
-    """The request in a line; None for a line that is not about it. Raises as `from_log` and `json.loads` do."""
-    if (plain := _PLAIN.search(line)) is not None:
-        message, ended_at = plain[2], datetime.strptime(plain[1], "%Y-%m-%d %H:%M:%S.%f").astimezone()
-    else:
-        match json.loads(line[max(0, line.find("{")) :]):
-            case {"logger": logger, "message": str(message), "time": str(time)} if logger == LOGGER:
-                ended_at = datetime.fromisoformat(time)
-            case _:
-                return None
-    summary = read_summary(message)
-    if summary is None or summary[0] != id:
-        return None
-    return from_log(id, summary[1], ended_at), summary[1].get("trace", "")
 
 
 _TIERS = {"live": "the turn before", "hot": "memory", "store": "the store"}
@@ -149,7 +41,7 @@ _ENDS = {
 }
 
 
-def story_lines(body: "RequestBody", trace_id: str = "") -> Iterator[tuple[str, str]]:
+def story_lines(body: "RequestBody") -> Iterator[tuple[str, str]]:
     """The lines that `cairn logs explain` prints, as (label, text)."""
     times = body.times
     by = [body.operation, f"key {body.key}" if body.key else "", body.priority]
@@ -170,8 +62,6 @@ def story_lines(body: "RequestBody", trace_id: str = "") -> Iterator[tuple[str, 
     yield _end(body)
     if (most := _most(body)) is not None:
         yield "most of it", most
-    if trace_id:
-        yield "trace", printable(trace_id)
 
 
 def _prompt(body: "RequestBody") -> Iterator[tuple[str, str]]:

@@ -1,9 +1,7 @@
 """`cairn logs explain`: the story of one request."""
 
 import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,10 +21,6 @@ Id = Annotated[
     str,
     typer.Argument(metavar="REQUEST_ID", help="The id of an answer, such as chatcmpl-... (see cairn status)."),
 ]
-Log = Annotated[
-    str | None,
-    typer.Option("--log", metavar="FILE", help="The server's log, plain or JSON; - for stdin."),
-]
 
 
 @logs_app.callback()
@@ -35,32 +29,26 @@ def logs() -> None:
 
 
 @logs_app.command()
-def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def explain(id: Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Explain one request: why it waited, what was reused, where the time went, why it ended.
 
-    A running server is asked first (it remembers open requests and the last that ended), then the log, if one is given.
+    The running server remembers open requests and the last that ended.
     """
     from interfaces.cli.client.request_story import story_lines
     from interfaces.cli.client.running_server import NoAnswer
     from interfaces.http.native.bodies import data_of
 
-    found, problem = None, ""
     try:
-        found = _from_server(id, url, api_key), ""
+        body = _from_server(id, url, api_key)
     except NoAnswer as why:
-        problem = str(why)
-    if found is None and log is not None:
-        found = _from_log(id, log)
-        problem = f"{log} has no line about {id!r}; {problem}"
-    if found is None:
-        hint = "" if log is not None else "; older ones are in its log: give it with --log FILE"
-        fail(f"{problem}{hint}. Ids are those of answers (chatcmpl-...), not of x-request-id headers")
-    body, trace_id = found
+        fail(
+            f"{why}; the log of the server has a line about each that ended. Ids are those of answers (chatcmpl-...),"
+            " not of x-request-id headers"
+        )
     if as_json:
-        trace = {"trace_id": trace_id} if trace_id else {}
-        typer.echo(json.dumps({**cast("dict[str, object]", data_of(body)), **trace}, indent=2))
+        typer.echo(json.dumps(data_of(body), indent=2))
         return
-    for label, text in story_lines(body, trace_id):
+    for label, text in story_lines(body):
         typer.echo(f"{label:<{LABEL_WIDTH}}{text}")
 
 
@@ -81,16 +69,3 @@ def _from_server(id: str, url: str | None, api_key: str | None) -> "RequestBody"
     except (ValueError, OverflowError, OSError) as error:
         raise NoAnswer(f"the server at {server.url} is not this version of Cairn: {printable(str(error))}") from None
     return body
-
-
-def _from_log(id: str, log: str) -> "tuple[RequestBody, str] | None":
-    """Searches the log for the request and its trace id. Ends the command for a log that cannot be read."""
-    from interfaces.cli.client.request_story import find_story
-
-    if log == "-":
-        return find_story(sys.stdin, id)
-    try:
-        with Path(log).open(encoding="utf-8", errors="replace") as lines:
-            return find_story(lines, id)
-    except OSError as failure:
-        fail(f"{log} cannot be read: {failure.strerror}")
