@@ -35,13 +35,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from bench.computing_alone import ComputingAlone
-from bench.http_client import measure
+from bench.http_client import Timeline, measure, words
 from bench.model_folder import made
 from bench.prefix_scenarios import chat
 from bench.results import Results
 from bench.servers import ServerProcess
-from interfaces.cli.bench.client import Timeline
-from interfaces.cli.bench.scenarios import words
 
 TURN_WORDS = 40
 WARM_UP_WORDS = 600

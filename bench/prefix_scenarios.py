@@ -11,11 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.http_client import measure
+from bench.http_client import Message, Timeline, measure, user, words
 from bench.serve import PLAIN_TEXT
 from bench.servers import ServerProcess
-from interfaces.cli.bench.client import Message, Timeline
-from interfaces.cli.bench.scenarios import user, words
 
 REPLY_TOKENS = 16
 REST_S = 0.4

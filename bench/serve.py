@@ -16,9 +16,8 @@ from application.events import PrefillChunkComputed, RequestQueued, StepComplete
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from bench.event_log import EventLog
 from bench.float32 import float32_copy
-from bench.http_client import measure
+from bench.http_client import Timeline, decode_rate, measure
 from bench.servers import ServerProcess, cairn_in_process, shared_blas
-from interfaces.cli.bench.client import Timeline, decode_rate
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""

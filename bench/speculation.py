@@ -36,7 +36,7 @@ from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.ports.token_constraint import AllowedTokens  # noqa: E402
 from application.services.token_side.event_batcher import EventBatcher  # noqa: E402
 from application.services.token_side.speculation import SequenceDrafts, Speculation  # noqa: E402
-from bench.http_client import measure  # noqa: E402
+from bench.http_client import Timeline, measure  # noqa: E402
 from bench.model_folder import made  # noqa: E402
 from bench.results import Results  # noqa: E402
 from bench.servers import ServerProcess  # noqa: E402
@@ -49,7 +49,6 @@ from domain.scheduling.sequence import Sequence as TokenSequence  # noqa: E402
 from domain.speculation.drafter import Drafter  # noqa: E402
 from domain.speculation.gain import MOST_ROWS, WIDTHS  # noqa: E402
 from domain.speculation.lookup import Proposal  # noqa: E402
-from interfaces.cli.bench.client import Timeline  # noqa: E402
 from tests.support.engines.finish_load import finish_load  # noqa: E402
 from tests.support.engines.sync_engine import submission  # noqa: E402
 

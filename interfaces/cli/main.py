@@ -9,7 +9,6 @@ import threading
 import typer
 
 from application.installation import installed_version
-from interfaces.cli.bench import command as bench
 from interfaces.cli.commands import (
     cache,
     cache_requests,
@@ -42,7 +41,6 @@ app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("status")(status.status)
 app.command("version")(version.version)
-app.command("bench")(bench.bench)
 app.add_typer(models.models_app, name="models")
 app.add_typer(config.config_app, name="config")
 app.add_typer(keys.keys_app, name="keys")

@@ -96,46 +96,26 @@ def of_cache(command: str, url: str, tmp_path: Path) -> list[str]:
     return ["cache", command, *(["-y"] if command == "clear" else [str(file)]), "--url", url]
 
 
-def asked(command: str, url: str) -> str:
-    return said("bench", url) if command == "bench" else said("status", "--url", url)
-
-
-@pytest.mark.parametrize("command", ["status", "bench"])
-def test_an_answer_is_no_deeper_than_can_be_read(command: str) -> None:
+def test_an_answer_is_no_deeper_than_can_be_read() -> None:
     with answering(b'{"data":' + b"[" * 100_000) as url:
-        assert "answered with status 200" in asked(command, url)
+        assert "answered with status 200" in said("status", "--url", url)
 
 
-@pytest.mark.parametrize("command", ["status", "bench"])
-def test_an_answer_without_an_end_is_not_kept(command: str) -> None:
+def test_an_answer_without_an_end_is_not_kept() -> None:
     with answering(b"x" * 2**20, endless=True) as url:
-        assert {"status": "not as Cairn does", "bench": "longer than 16 MiB"}[command] in asked(command, url)
+        assert "not as Cairn does" in said("status", "--url", url)
     assert MAX_ANSWER_BYTES == 16 * 2**20
 
 
-@pytest.mark.parametrize("command", ["status", "bench"])
-def test_a_refusal_is_shown_harmless(command: str) -> None:
+def test_a_refusal_is_shown_harmless() -> None:
     with answering(json.dumps({"error": {"message": ESCAPE}}).encode(), status=400) as url:
-        assert "title" in asked(command, url)
+        assert "title" in said("status", "--url", url)
 
 
 def test_a_byte_now_and_then_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_screen, "TIMEOUT_S", 0.5)
     with answering(b"", endless=True) as url:
         assert said("status", "--url", url).endswith("did not answer within 0.5 s")
-
-
-def test_names_of_models_are_shown_harmless() -> None:
-    with answering(json.dumps({"data": [{"id": ESCAPE}, {"id": "b"}]}).encode()) as url:
-        assert said("bench", url).endswith(r"\x1b]0;title\x07\x1b[31m\nsecond line, b")
-
-
-@pytest.mark.parametrize(
-    "content", [b"x" * 2**16, b'data: {"choices":[{"delta":{"content":"' + b"x" * 2**15 + b'"}}]}\n']
-)
-def test_a_stream_that_goes_on_is_left(content: bytes) -> None:
-    with answering(content, endless=True) as url:
-        assert "the stream has not ended after" in said("bench", url, "--model", "m")
 
 
 @pytest.mark.parametrize("command", ["explain", "warm", "clear"])
