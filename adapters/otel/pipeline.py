@@ -7,13 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
@@ -27,7 +24,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from adapters.otel.http import HttpTracing, current_carrier
-from adapters.otel.log_export import LogExport
 from adapters.otel.message_content import MessageContent
 from adapters.otel.metrics import MetricEvents, no_trace
 from adapters.otel.request_spans import SpanEvents
@@ -98,15 +94,6 @@ def build_tracer_provider(plan: ExportPlan, resource: Resource) -> TracerProvide
     return provider
 
 
-def build_logger_provider(plan: ExportPlan, resource: Resource) -> LoggerProvider:
-    """Batch sizes follow OTEL_BLRP_*, lengths OTEL_LOGRECORD_*."""
-    provider = LoggerProvider(resource, shutdown_on_exit=False)
-    for name in plan.logs:
-        exporter = OTLPLogExporter() if name == OTLP else ConsoleLogRecordExporter()
-        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-    return provider
-
-
 def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
     """A meter provider; `readers` are added to those of the plan. Intervals follow OTEL_METRIC_EXPORT_*."""
     exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
@@ -139,7 +126,6 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timeline
         timelines,
         build_tracer_provider(plan, resource) if plan.traces else None,
         build_meter_provider(plan, resource, readers) if readers or plan.metrics else None,
-        build_logger_provider(plan, resource) if plan.logs else None,
         metrics_text=text,
         content=MessageContent() if plan.content else None,
     )
@@ -150,7 +136,6 @@ def assemble(
     timelines: RequestTimelines,
     tracers: TracerProvider | None,
     meters: MeterProvider | None,
-    loggers: LoggerProvider | None = None,
     *,
     metrics_text: Callable[[str], MetricsText] | None = None,
     content: MessageContent | None = None,
@@ -161,9 +146,6 @@ def assemble(
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None
     metrics = MetricEvents(meter, clock, timelines, failures, trace_of) if meter else None
-    logs = LogExport(loggers) if loggers else None
-    if logs is not None:
-        logs.attach()
 
     def wrap(app: AsgiApp) -> AsgiApp:
         return HttpTracing(app, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())
@@ -171,8 +153,6 @@ def assemble(
     def flush() -> None:
         if spans is not None:
             spans.close()
-        if logs is not None:
-            logs.detach()
 
     def trace_ids(id: RequestId) -> Mapping[str, str]:
         trace = trace_of(id)
@@ -189,7 +169,7 @@ def assemble(
         trace_ids=trace_ids,
         content=content,
         metrics_text=metrics_text,
-        shutdown=_Shutdown([flush, *(provider.shutdown for provider in (tracers, meters, loggers) if provider)]),
+        shutdown=_Shutdown([flush, *(provider.shutdown for provider in (tracers, meters) if provider)]),
     )
 
 

@@ -13,8 +13,6 @@ from domain.request.request import RequestKind
 # Attributes of the conventions
 ERROR_TYPE: Final = "error.type"
 HTTP_ROUTE: Final = "http.route"
-EXCEPTION_TYPE: Final = "exception.type"
-EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
 GEN_AI_OUTPUT_TYPE: Final = "gen_ai.output.type"

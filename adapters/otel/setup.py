@@ -1,9 +1,9 @@
 """Telemetry as the settings and the standard OTEL_* variables ask for it.
 
 OpenTelemetry is imported only when something is on. A signal is exported when its exporter is named
-(OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER: `otlp`, `console`, `none`, or several with commas) or
-when the endpoint of a collector is set. With neither nothing is exported. Everything else (sampler, batch sizes,
-limits, headers, resource attributes) is read by the SDK itself.
+(OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER: `otlp`, `console`, `none`, or several with commas) or when the endpoint of
+a collector is set. With neither nothing is exported. Everything else (sampler, batch sizes, limits, headers, resource
+attributes) is read by the SDK itself.
 """
 
 import logging
@@ -37,9 +37,8 @@ def plan_exports(environment: Mapping[str, str]) -> ExportPlan:
     traces = _exporters(environment, "TRACES", frozenset({OTLP, CONSOLE}))
     metrics = _exporters(environment, "METRICS", frozenset({OTLP, CONSOLE, PROMETHEUS}))
     push = tuple(name for name in metrics if name != PROMETHEUS)
-    logs = _exporters(environment, "LOGS", frozenset({OTLP, CONSOLE}))
     content = _captures_content(environment) and bool(traces)
-    return ExportPlan(traces, push, logs, PROMETHEUS in metrics, content)
+    return ExportPlan(traces, push, PROMETHEUS in metrics, content)
 
 
 def _captures_content(environment: Mapping[str, str]) -> bool:
@@ -86,13 +85,13 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
 def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: RequestTimelines) -> Telemetry:
     """Build telemetry. An absent collector is no error here: the exporter's own thread finds and logs it.
 
-    Traces and logs are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
+    Traces are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
     """
     if not settings.enabled or is_sdk_disabled(os.environ):
         return Telemetry()
     plan = plan_exports(os.environ)
     serve_metrics = settings.metrics or plan.prometheus
-    if not (plan.traces or plan.metrics or plan.logs or serve_metrics):
+    if not (plan.traces or plan.metrics or serve_metrics):
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 

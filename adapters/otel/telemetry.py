@@ -52,6 +52,5 @@ class ExportPlan:
 
     traces: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
-    logs: tuple[str, ...] = ()
     prometheus: bool = False
     content: bool = False

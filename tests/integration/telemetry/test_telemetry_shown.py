@@ -248,4 +248,4 @@ def test_grafana_is_given_the_board_and_what_it_asks() -> None:
 
 def test_the_collector_takes_every_signal_that_is_sent() -> None:
     pipelines = yaml.safe_load((DEPLOY / "otel-collector.yaml").read_text())["service"]["pipelines"]
-    assert set(pipelines) == {"traces", "metrics", "logs"}
+    assert set(pipelines) == {"traces", "metrics"}

@@ -8,16 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.support.telemetry.otlp_rules import problems_of_logs, problems_of_metrics, problems_of_traces
+from tests.support.telemetry.otlp_rules import problems_of_metrics, problems_of_traces
 
 _SIGNALS: dict[str, tuple[type[Message], Callable[[Any], Iterator[str]]]] = {
     "/v1/traces": (ExportTraceServiceRequest, problems_of_traces),
     "/v1/metrics": (ExportMetricsServiceRequest, problems_of_metrics),
-    "/v1/logs": (ExportLogsServiceRequest, problems_of_logs),
 }
 
 
@@ -58,14 +56,6 @@ class OtlpReceiver(ThreadingHTTPServer):
         """By name, as they came last."""
         parts = [part for request in self._taken["/v1/metrics"] for part in request.resource_metrics]
         return {metric.name: metric for part in parts for scope in part.scope_metrics for metric in scope.metrics}
-
-    @property
-    def logs(self) -> list[tuple[str, Any]]:
-        """With the logger's name."""
-        parts = [part for request in self._taken["/v1/logs"] for part in request.resource_logs]
-        return [
-            (scope.scope.name, record) for part in parts for scope in part.scope_logs for record in scope.log_records
-        ]
 
     def sent(self) -> bytes:
         """Everything, to look for what must not be in it."""

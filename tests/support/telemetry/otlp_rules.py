@@ -8,7 +8,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -34,15 +33,6 @@ def problems_of_metrics(request: ExportMetricsServiceRequest) -> Iterator[str]:
             yield from (f"metric {name} comes twice" for name in set(names) if names.count(name) > 1)
             for metric in scope.metrics:
                 yield from _metric(metric)
-
-
-def problems_of_logs(request: ExportLogsServiceRequest) -> Iterator[str]:
-    yield from _unknown(request)
-    for part in request.resource_logs:
-        yield from _resource(part.resource)
-        for scope in part.scope_logs:
-            for record in scope.log_records:
-                yield from _record(record)
 
 
 def _resource(resource: Any) -> Iterator[str]:
@@ -129,21 +119,6 @@ def _exemplar(where: str, exemplar: Any) -> Iterator[str]:
         yield f"{where}: an exemplar lacks its value or time"
     yield from _id(f"{where}: an exemplar's trace_id", exemplar.trace_id, 16)
     yield from _id(f"{where}: an exemplar's span_id", exemplar.span_id, 8)
-
-
-def _record(record: Any) -> Iterator[str]:
-    if not record.time_unix_nano or not record.observed_time_unix_nano:
-        yield "a log record without a time"
-    if not 1 <= record.severity_number <= 24 or not record.severity_text:
-        yield f"a log record of severity {record.severity_number}"
-    if record.body.WhichOneof("value") is None:
-        yield "a log record without a body"
-    for name, size in (("trace_id", 16), ("span_id", 8)):
-        if getattr(record, name):
-            yield from _id(f"a log record's {name}", getattr(record, name), size)
-    if bool(record.trace_id) != bool(record.span_id):
-        yield "a log record names half a span"
-    yield from _attributes("a log record", record.attributes)
 
 
 def _attributes(where: str, attributes: Sequence[Any]) -> Iterator[str]:
