@@ -8,14 +8,16 @@ conversation the last messages are kept, of a long text its beginning, of many p
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from adapters.otel import semconv as names
 from adapters.otel.span_attributes import Attributes, encodable
 from domain.ids import RequestId
-from domain.request.chat import SYSTEM_ROLES, ChatMessage
+from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role
 from domain.request.request import ChatPrompt, Prompt, TextPrompt
 from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 
@@ -23,11 +25,9 @@ MAX_CHARS = 16_384
 """The bound on text in one attribute."""
 
 MAX_PLACES = 512
-"""The bound on messages, parts and calls in one attribute: empty ones take room too."""
+"""The bound on messages and parts in one attribute: empty ones take room too."""
 
 MAX_OPEN = 512
-
-_Part = dict[str, Any]
 
 _logger = logging.getLogger("cairn.telemetry")
 
@@ -36,50 +36,37 @@ class _Room:
     """The room left in one attribute, and the count of characters that did not fit."""
 
     def __init__(self, max_chars: int) -> None:
-        self._left = max_chars
-        self._places_left = MAX_PLACES
-        self.num_omitted = 0
+        self._chars, self._places, self.num_omitted = max_chars, MAX_PLACES, 0
 
-    def place_for(self, text: str) -> bool:
-        """Take a place for `text`; False if there is none, and `text` is counted as omitted."""
-        if self._places_left == 0:
-            self.num_omitted += len(text)
-            return False
-        self._places_left -= 1
-        return True
+    def part(self, type: str, **texts: str) -> list[dict[str, Any]]:
+        """A part with as much of its texts as there is room for; none without a place for it."""
+        if not self.take_place():
+            self.num_omitted += sum(map(len, texts.values()))
+            return []
+        return [{"type": type, **{name: self.take(text) for name, text in texts.items()}}]
+
+    def take_place(self) -> bool:
+        """False if there is none."""
+        self._places -= 1
+        return self._places >= 0 and self._chars > 0
 
     def take(self, text: str) -> str:
-        kept = text[: self._left]
-        self._left -= len(kept)
+        kept = text[: self._chars]
+        self._chars -= len(kept)
         self.num_omitted += len(text) - len(kept)
         return encodable(kept, len(kept))
-
-    @property
-    def is_full(self) -> bool:
-        return self._left <= 0
-
-
-@dataclass(slots=True)
-class _Piece:
-    """A run of deltas of one kind. `id` and `name`: of a tool call."""
-
-    kind: type[ContentDelta]
-    index: int
-    id: str = ""
-    name: str = ""
-    text: str = ""
-
-    def as_part(self) -> _Part:
-        if self.kind is ToolCallDelta:
-            return {"type": "tool_call", "id": self.id, "name": self.name, "arguments": self.text}
-        return {"type": "reasoning" if self.kind is ReasoningDelta else "text", "content": self.text}
 
 
 @dataclass(slots=True)
 class _Said:
+    """A request's content so far. `run`: kind and index of the answer's last deltas; `open`: their part, if it fits."""
+
     asked: Attributes
     room: _Room
-    answer: list[_Piece] = field(default_factory=list[_Piece])
+    num_omitted: int
+    answer: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    run: tuple[type[ContentDelta], int] | None = None
+    open: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
 class MessageContent:
@@ -102,11 +89,10 @@ class MessageContent:
         said = self._said.pop(id, None)
         if said is None:
             return {}
-        answer = {"role": "assistant", "parts": [piece.as_part() for piece in said.answer], "finish_reason": reason}
+        answer = {"role": "assistant", "parts": said.answer, "finish_reason": reason}
         attributes = {**said.asked, names.GEN_AI_OUTPUT_MESSAGES: _json([answer])}
-        if said.room.num_omitted:
-            before = attributes.get(names.CAIRN_OMITTED, 0)
-            attributes[names.CAIRN_OMITTED] = said.room.num_omitted + (before if isinstance(before, int) else 0)
+        if num_omitted := said.num_omitted + said.room.num_omitted:
+            attributes[names.CAIRN_OMITTED] = num_omitted
         return attributes
 
     def _attempt(self, work: Callable[[], None]) -> None:
@@ -118,7 +104,7 @@ class MessageContent:
                 _logger.error("content could not be taken for a trace; later failures are not reported", exc_info=error)
 
     def _asked(self, id: RequestId, prompt: Prompt) -> None:
-        self._said[id] = _Said(_prompt_attributes(prompt, self._max_chars), _Room(self._max_chars))
+        self._said[id] = _Said(*_prompt_attributes(prompt, self._max_chars))
         if len(self._said) > self._max_open:
             self._said.popitem(last=False)
 
@@ -126,83 +112,51 @@ class MessageContent:
         said = self._said.get(id)
         if said is None:
             return
-        index = delta.index if isinstance(delta, ToolCallDelta) else 0
-        last = said.answer[-1] if said.answer else None
-        if last is None or (last.kind, last.index) != (type(delta), index):
-            if not _text_of(delta) and not isinstance(delta, ToolCallDelta):
-                return
-            if not said.room.place_for(_text_of(delta)):
-                return
-            last = _Piece(type(delta), index)
-            said.answer.append(last)
-        if isinstance(delta, ToolCallDelta) and delta.id:
-            last.id, last.name = said.room.take(delta.id), said.room.take(delta.name)
-        last.text += said.room.take(_text_of(delta))
+        if isinstance(delta, ToolCallDelta):
+            index, name, text = delta.index, "arguments", delta.arguments
+            begin = partial(said.room.part, "tool_call", id=delta.id, name=delta.name, arguments="")
+        else:
+            index, name, text = 0, "content", delta.text
+            begin = partial(said.room.part, "reasoning" if isinstance(delta, ReasoningDelta) else "text", content="")
+        if said.run != (type(delta), index) and (text or name == "arguments"):
+            said.run, said.open = (type(delta), index), begin()
+            said.answer += said.open
+        if not said.open:
+            said.room.num_omitted += len(text)
+        for part in said.open:
+            part[name] += said.room.take(text)
 
 
-def _prompt_attributes(prompt: Prompt, max_chars: int) -> Attributes:
-    attributes: Attributes = {}
-    room = _Room(max_chars)
-    if isinstance(prompt, ChatPrompt):
-        instructions = [message for message in prompt.messages if message.role in SYSTEM_ROLES]
-        said = [message for message in prompt.messages if message.role not in SYSTEM_ROLES]
-        attributes[names.GEN_AI_INPUT_MESSAGES] = _json(_latest(said, room))
-        if instructions:
-            own = _Room(max_chars)
-            parts = [
-                {"type": "text", "content": own.take(message.content)}
-                for message in instructions
-                if own.place_for(message.content)
-            ]
-            attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = _json(parts)
-            room.num_omitted += own.num_omitted
-        if prompt.tools:
-            own = _Room(max_chars)
-            tools = [
-                {"type": "function", "name": own.take(tool.name), "description": own.take(tool.description)}
-                for tool in prompt.tools
-                if not own.is_full and own.place_for(tool.description)
-            ]
-            attributes[names.GEN_AI_TOOL_DEFINITIONS] = _json(tools)
-            room.num_omitted += own.num_omitted
-    elif isinstance(prompt, TextPrompt):
-        part = {"type": "text", "content": room.take(prompt.text)}
-        attributes[names.GEN_AI_INPUT_MESSAGES] = _json([{"role": "user", "parts": [part]}])
-    if room.num_omitted:
-        attributes[names.CAIRN_OMITTED] = room.num_omitted
-    return attributes
+def _prompt_attributes(prompt: Prompt, max_chars: int) -> tuple[Attributes, _Room, int]:
+    """The attributes of a prompt, the room for its answer, and how many characters are missing."""
+    answer, *rooms = (_Room(max_chars) for _ in range(4))
+    if isinstance(prompt, TextPrompt):
+        prompt = ChatPrompt((ChatMessage(Role.USER, prompt.text),))
+    if not isinstance(prompt, ChatPrompt):
+        return {}, answer, 0
+    said = [_message(message, rooms[0]) for message in reversed(prompt.messages) if message.role not in SYSTEM_ROLES]
+    system = [rooms[1].part("text", content=one.content) for one in prompt.messages if one.role in SYSTEM_ROLES]
+    tools = [rooms[2].part("function", name=tool.name, description=tool.description) for tool in prompt.tools]
+    found = {names.GEN_AI_INPUT_MESSAGES: said[::-1], names.GEN_AI_SYSTEM_INSTRUCTIONS: system}
+    found[names.GEN_AI_TOOL_DEFINITIONS] = tools
+    attributes: Attributes = {name: _json([*chain.from_iterable(parts)]) for name, parts in found.items() if parts}
+    return attributes, answer, sum(room.num_omitted for room in rooms)
 
 
-def _latest(messages: Sequence[ChatMessage], room: _Room) -> list[Mapping[str, Any]]:
-    """The last messages that fit."""
-    kept: list[Mapping[str, Any]] = []
-    for message in reversed(messages):
-        if room.is_full:
-            room.num_omitted += len(message.content)
-        elif room.place_for(message.content):
-            kept.append({"role": message.role.value, "parts": _parts(message, room)})
-    return kept[::-1]
-
-
-def _parts(message: ChatMessage, room: _Room) -> list[_Part]:
-    parts: list[_Part] = []
+def _message(message: ChatMessage, room: _Room) -> list[dict[str, Any]]:
+    """The message with the parts that there is room for; nothing without a place for it."""
+    if not room.take_place():
+        room.num_omitted += len(message.content)
+        return []
+    parts: list[dict[str, Any]] = []
     if message.tool_call_id is not None:
-        id, response = message.tool_call_id, room.take(message.content)
-        return [{"type": "tool_call_response", "id": room.take(id), "response": response}]
-    if message.reasoning:
-        parts.append({"type": "reasoning", "content": room.take(message.reasoning)})
-    if message.content:
-        parts.append({"type": "text", "content": room.take(message.content)})
+        parts += room.part("tool_call_response", id=message.tool_call_id, response=message.content)
+    else:
+        parts += room.part("reasoning", content=message.reasoning) if message.reasoning else []
+        parts += room.part("text", content=message.content) if message.content else []
     for call in message.tool_calls:
-        if not room.place_for(call.arguments):
-            continue
-        id, name, arguments = (room.take(text) for text in (call.id, call.name, call.arguments))
-        parts.append({"type": "tool_call", "id": id, "name": name, "arguments": arguments})
-    return parts
-
-
-def _text_of(delta: ContentDelta) -> str:
-    return delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
+        parts += room.part("tool_call", id=call.id, name=call.name, arguments=call.arguments)
+    return [{"role": message.role.value, "parts": parts}]
 
 
 def _json(value: object) -> str:
