@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from domain.byte_size import ByteSize
 from domain.duration import Duration
@@ -26,6 +27,12 @@ TASKS = (AUTO, *(one.value for one in Capability))
 SPECULATION_MODES = tuple(one.value for one in SpeculationMode)
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
+
+_SHARED = re.compile(r"rediss?://([^/@:?#\s]+@)?([^/@:?#\s\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[0-9]{1,5})?/?")
+_SHARED_FORM = (
+    "must be like redis://HOST:6379/0, or rediss:// for TLS, with USER@ before the host at most; a password belongs in"
+    " store.shared_password (CAIRN_STORE__SHARED_PASSWORD)"
+)
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
@@ -233,10 +240,16 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
+    """The persistent tier, the hot tier in front of it, and a store behind it that other servers share. `kind`: lmdb,
+    memory or off. `dir` empty: the default.
 
     `max_age`: records that were not used for that long are evicted; None: only for room. Stored responses
     lie in memory unless `kind` is lmdb, and go after `max_age`, or 30 days.
+
+    `shared`: the address of a RESP server, `redis://HOST:6379/0`, or `rediss://` for TLS; empty for none.
+    `shared_key_file`: the secret by which records of the fleet are authenticated; only on loopback it may be missing.
+    `shared_password`: for the server. `shared_ca_file`: authorities besides the system's, for TLS. `shared_deadline_s`:
+    the time that a request may lose to it, beyond what computing takes.
     """
 
     kind: str = "lmdb"
@@ -244,12 +257,28 @@ class StoreSettings:
     quota: ByteSize | None = None
     hot_tier: ByteSize = ByteSize(share=0.1)
     max_age: Duration | None = None
+    shared: str = ""
+    shared_key_file: str | None = None
+    shared_password: str | None = None
+    shared_ca_file: str | None = None
+    shared_deadline_s: float = field(default=0.05, metadata=FIXED)
 
     def __post_init__(self) -> None:
         check_choice(self.kind, "store.kind", "lmdb", "memory", "off")
         if self.max_age is not None:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
+        if self.shared:
+            require(self.kind != "off", "store.shared", "needs a local store: store.kind must be lmdb or memory")
+            found = _SHARED.fullmatch(self.shared)
+            require(found is not None and int((found[3] or ":1")[1:]) < 65_536, "store.shared", _SHARED_FORM)
+            host = urlsplit(self.shared).hostname or ""
+            require(
+                bool(self.shared_key_file) or is_loopback(host),
+                "store.shared_key_file",
+                f"must name a file with the fleet's key: {host} can be reached from other machines, and what they write"
+                " there would be taken for state of this server",
+            )
 
 
 @dataclass(frozen=True, slots=True)

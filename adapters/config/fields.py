@@ -19,7 +19,7 @@ from domain.errors import InvalidRequest
 PATH_LISTS = frozenset({"model.dirs"})
 """Lists of paths, separated in variables as in PATH; others are separated by commas."""
 
-SECRETS = frozenset({"server.api_key", "cache.salt"})
+SECRETS = frozenset({"server.api_key", "cache.salt", "store.shared_password"})
 """The settings whose values are never printed, only `set` or `unset`."""
 
 

@@ -98,8 +98,8 @@ REQUESTS_PREEMPTED = _counter(
 PROMPT_TOKENS = _counter(
     *("cairn.prompt.tokens", "{token}"),
     "Tokens prefilled or reused, by origin: computed, live (the state that the turn before left), hot (from the hot"
-    " tier), store (from the store, or the queue to it), or recomputed (of a prompt and its answer, after a"
-    " preemption).",
+    " tier), store (from the store, or the queue to it), shared (from the shared store), or recomputed (of a prompt"
+    " and its answer, after a preemption).",
     *(_MODEL, names.CAIRN_ORIGIN),
 )
 OUTPUT_TOKENS = _counter("cairn.output.tokens", "{token}", "Tokens of ended completions.", _MODEL)
@@ -180,6 +180,20 @@ STORE_WRITE_LAG = _histogram(
     "cairn.store.write.lag", "From state being captured to its being in the store.", LAG_BUCKETS
 )
 STORE_READ = _counter("cairn.store.read", "By", "Bytes read from the store, decoded.")
+SHARED_TIME = _histogram(
+    *("cairn.shared.time", "Duration of a call of the shared store: ask, read or write, by outcome.", STEP_BUCKETS),
+    *(names.CAIRN_OPERATION, names.CAIRN_OUTCOME),
+)
+SHARED_RECORDS = _counter(
+    *("cairn.shared.records", "{record}"),
+    "Records of the shared store by operation and outcome: found, read, missing, rejected, late, written, present"
+    " (another server wrote it), or the reason of a failure or a drop.",
+    *(names.CAIRN_OPERATION, names.CAIRN_OUTCOME),
+)
+SHARED_TRANSFERRED = _counter(
+    "cairn.shared.transferred", "By", "Bytes read from and written to the shared store, encoded.", names.CAIRN_OPERATION
+)
+SHARED_AVAILABLE = _gauge("cairn.shared.available", "1", "1 while the shared store is asked, 0 after it failed.")
 
 # Memory
 MEMORY_USED = _gauge(

@@ -215,6 +215,7 @@ def _cache_measured(event: on.CacheMeasured, _: View) -> Iterator[Point]:
     """A tier that could not be read has no point. Tiers in memory count their evictions and only ever make room; the
     store says why, in events."""
     yield Point(catalogue.STORE_LAG, event.lag_s)
+    yield Point(catalogue.SHARED_AVAILABLE, event.shared_available)
     tiers = {tier.name: tier for tier in event.tiers}
     for name in TIER_NAMES:
         tier, attributes = tiers.get(name), {names.CAIRN_TIER: name}
@@ -222,6 +223,13 @@ def _cache_measured(event: on.CacheMeasured, _: View) -> Iterator[Point]:
         yield Point(catalogue.CACHE_LIMIT, None if tier is None else tier.limit_bytes, attributes)
         if tier is not None and name != "store":
             yield Point(catalogue.CACHE_EVICTED, Total(tier.evicted), {**attributes, names.CAIRN_REASON: "room"})
+
+
+def _shared(event: on.SharedStoreUsed, _: View) -> Iterator[Point]:
+    attributes = {names.CAIRN_OPERATION: event.operation, names.CAIRN_OUTCOME: event.outcome}
+    yield Point(catalogue.SHARED_TIME, (event.at_ns - event.started_ns) / 1e9, attributes)
+    yield Point(catalogue.SHARED_RECORDS, event.num_records, attributes)
+    yield Point(catalogue.SHARED_TRANSFERRED, event.num_bytes, {names.CAIRN_OPERATION: event.operation})
 
 
 def _persisted(event: on.RecordsPersisted, _: View) -> Iterator[Point]:
@@ -280,11 +288,9 @@ FEEDS: Mapping[type, Feed] = {
         )
     ],
     on.RecordsEvicted: lambda event, _: [
-        Point(
-            *(catalogue.CACHE_EVICTED, event.num_records),
-            {names.CAIRN_TIER: "store", names.CAIRN_REASON: event.reason},
-        )
+        Point(catalogue.CACHE_EVICTED, event.num_records, {names.CAIRN_TIER: "store", names.CAIRN_REASON: event.reason})
     ],
+    on.SharedStoreUsed: _shared,
     on.RecordsRead: lambda event, _: [Point(catalogue.STORE_READ, event.raw_bytes)],
     on.MemoryMeasured: _memory_measured,
     on.PressureRelieved: _one(catalogue.MEMORY_ACTIONS, lambda event: {names.CAIRN_KIND: event.kind}),

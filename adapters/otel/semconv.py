@@ -62,7 +62,9 @@ CAIRN_CHUNK_DURATION: Final = "cairn.chunk.duration"
 CAIRN_CHUNKS: Final = "cairn.prefill.chunks"
 CAIRN_COMPUTED_TOKENS: Final = "cairn.prompt.computed_tokens"
 CAIRN_REUSED_TOKENS: Final = "cairn.prompt.reused_tokens"
-CAIRN_TIER_TOKENS: Final = {tier: f"cairn.prompt.{tier}_tokens" for tier in TIER_NAMES}
+CAIRN_TIER_TOKENS: Final = {tier: f"cairn.prompt.{tier}_tokens" for tier in TIER_NAMES} | {
+    "shared": "cairn.prompt.shared_store_tokens"  # `shared_tokens` are those shared with another request
+}
 CAIRN_KNOWN_TOKENS: Final = "cairn.prompt.known_tokens"
 CAIRN_SHARED_TOKENS: Final = "cairn.prompt.shared_tokens"
 CAIRN_STOP_REASON: Final = "cairn.cache.stop_reason"
@@ -80,6 +82,7 @@ CAIRN_STEP_PHASE: Final = "cairn.step.phase"
 CAIRN_REASON: Final = "cairn.reason"
 CAIRN_WHERE: Final = "cairn.where"
 CAIRN_KIND: Final = "cairn.kind"
+CAIRN_OPERATION: Final = "cairn.operation"
 CAIRN_OUTCOME: Final = "cairn.outcome"
 CAIRN_EVENT: Final = "cairn.event"
 CAIRN_PURPOSE: Final = "cairn.memory.purpose"

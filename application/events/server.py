@@ -138,11 +138,13 @@ class TierReading:
 @dataclass(frozen=True, slots=True)
 class CacheMeasured:
     """The use of the tiers that could be read; the oldest record that waits for the store has waited for `lag_s`.
-    Emitted every few seconds."""
+    `shared_available`: 1 while the shared store is asked, 0 while it is not, None without one. Emitted every few
+    seconds."""
 
     tiers: tuple[TierReading, ...]
     at_ns: int
     lag_s: float = 0.0
+    shared_available: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,21 @@ class StoreFault:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedStoreUsed:
+    """A call of the shared store ended. `operation`: ask (what it has of a prompt), read or write. `outcome`: of ask,
+    found, nothing, late or a failure; of read, read, missing, rejected (not authentic), late or a failure; of write,
+    written, present (another server had written it), or the reason for which it was dropped. `num_bytes`: encoded."""
+
+    operation: str
+    outcome: str
+    num_records: int
+    num_bytes: int
+    started_ns: int
+    at_ns: int
+    id: RequestId = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
 class StoreOpened:
     """The store was opened, `waited_ns` after the first try failed."""
 
@@ -233,5 +250,6 @@ ServerEvent: TypeAlias = (
     | RecordsDropped
     | RecordsEvicted
     | StoreFault
+    | SharedStoreUsed
     | StoreOpened
 )

@@ -69,15 +69,33 @@ class StoreStats:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedStats:
+    """The shared tier since the start. `is_available`: it is asked now; `num_outages`: times it was not any more.
+    `asked`: prompts by outcome, `read` and `written`: records by outcome, as in SharedStoreUsed. Bytes are encoded but
+    for the queue's."""
+
+    is_available: bool
+    num_outages: int
+    asked: Mapping[str, int]
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+    queued: int
+    queued_bytes: int
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStats:
     """`store` and `queue` are None when nothing is persisted. `problem`: the reason why `store` is None although a
-    store is configured. `live`: None where it is not reported."""
+    store is configured. `live`: None where it is not reported. `shared`: None without a shared store."""
 
     hot: HotUsage
     store: StoreStats | None
     queue: QueueCounts | None
     problem: str = ""
     live: LiveUsage | None = None
+    shared: SharedStats | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class RegularReports:
             self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
         else:
             lag_s = 0.0 if stats.queue is None else stats.queue.lag_s
-            self._events.emit(CacheMeasured(tuple(_tiers(stats)), self._clock.now_ns(), lag_s))
+            available = None if stats.shared is None else int(stats.shared.is_available)
+            self._events.emit(CacheMeasured(tuple(_tiers(stats)), self._clock.now_ns(), lag_s, available))
 
 
 def _tiers(stats: CacheStats) -> Iterator[TierReading]:

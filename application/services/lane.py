@@ -40,6 +40,20 @@ class Call(Generic[T]):
         # The future must not refer to its call: in a reference cycle large results would outlive their use.
         self.future.add_done_callback(partial(_clear, self._work))
 
+    @property
+    def is_done(self) -> bool:
+        return self.future.done()
+
+    @property
+    def answer(self) -> T | None:
+        """The result, once done; None when it was cancelled or failed."""
+        has_failed = self.future.cancelled() or self.future.exception() is not None
+        return None if has_failed else self.future.result()
+
+    def abandon(self) -> None:
+        """Abandons the call: work that has not begun never does. Idempotent."""
+        self.future.cancel()
+
     def begin(self) -> bool:
         """Returns False if it was cancelled."""
         return self.future.set_running_or_notify_cancel()

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from domain.prefix.prompt_content import FIRST_MEDIA_ID, ForkPoint, MediaSpan
 
-TIER_NAMES = ("live", "hot", "store")
+TIER_NAMES = ("live", "hot", "store", "shared")
 """The tiers that state can come from, fastest first, as the response header and metrics name them."""
 
 IMAGE_MARK = "[image]"
@@ -32,6 +32,8 @@ class StopReason(Enum):
     """The prefix was stored by another model, quantisation, layout, setting or version."""
     SLOW_STORE = "slow-store"
     """The store did not answer in time, or has not since a read hung: only memory was searched."""
+    SLOW_SHARED = "slow-shared"
+    """What the shared store has, if anything, came too late: computing was quicker than waiting."""
     UNREADABLE = "unreadable"
     """The records that were found could not be read any more, or do not fit the model. They are dropped."""
     RESTORE_FAILED = "restore-failed"
@@ -97,10 +99,10 @@ class Explanation:
 
     def header(self) -> str:
         """Returns the line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12;
-        reason=last-token`."""
+        reason=last-token`. The shared tier is named where it gave something."""
         fields = [
             f"reused={self.stopped_at}",
-            *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),
+            *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES if tier != "shared" or tier in self.reused),
             f"computed={self.num_computed}",
             f"reason={self.reason.value}",
         ]
@@ -254,6 +256,9 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     ),
     StopReason.SLOW_STORE: lambda found: (
         f"The store did not answer in time, so everything after token {found.stopped_at} is computed again."
+    ),
+    StopReason.SLOW_SHARED: lambda found: (
+        f"What the shared store has after token {found.stopped_at}, if anything, came too late: it is computed."
     ),
     StopReason.UNREADABLE: lambda _: "The stored state could not be read or restored, so it is computed again.",
     StopReason.RESTORE_FAILED: lambda _: "Restoring the stored state failed this time, so it is computed; it is kept.",

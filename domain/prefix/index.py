@@ -192,6 +192,17 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
     return StopReason.NEVER_SEEN
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRecords:
+    """Records of one prompt that a shared store claimed to have when it was asked: no index knows them, and a fetch may
+    miss. `snapshots`: by position."""
+
+    blocks: frozenset[BlockHash] = frozenset()
+    snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
+
+
+NOTHING_SHARED = SharedRecords()
+
 HOT, QUEUED, STORED = 1, 2, 4
 """The places as bits: in the hot tier, waiting to be stored, in the store."""
 
@@ -272,16 +283,19 @@ class PrefixIndex:
         place: int = ANYWHERE,
         *,
         is_complete: bool = True,
+        shared: SharedRecords = NOTHING_SHARED,
     ) -> PrefixMatch:
         """Returns the furthest position at which every state group of the prompt can be restored. `absent`: records
         that could not be read just now. `place`: the places to search. `is_complete` False: the keys of the store are
-        not known yet."""
-        blocks, hashes = self._blocks, chain.ends()
-        present = [bool(blocks.get(hash, 0) & place) for hash in hashes[1:]]
+        not known yet. `shared`: records that are elsewhere."""
+        blocks, hashes, others = self._blocks, chain.ends(), shared.blocks
+        present = [bool(blocks.get(hash, 0) & place) or hash in others for hash in hashes[1:]]
         if absent:
             present = [here and key not in absent for here, key in zip(present, chain.prompt_keys(), strict=True)]
         num_run = sum(1 for _ in takewhile(bool, present))
         snapshots = {
+            at: key for at, key in shared.snapshots.items() if at // chain.block_size <= num_run and key not in absent
+        } | {
             at: key
             for index, hash in enumerate(hashes[: num_run + 1])
             if (lengths := self._snapshots.get(hash)) is not None

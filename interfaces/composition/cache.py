@@ -11,11 +11,15 @@ from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.ports.shared_store import SharedStore
 from application.services.faults import described
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.shared.access import SharedAccess
+from application.services.prefix.shared.queue import SharedQueue
+from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreTier, Upload
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
@@ -34,6 +38,9 @@ CLOSE_TIMEOUT_S = 5.0
 QUEUE_SHARE = 0.1
 """The share of memory, a device's or the host's if that has less, for captured state that waits for the store; most of
 it is in the hot tier as well."""
+
+SHARED_QUEUE_SHARE = 0.05
+"""The share of memory for captured state that waits for the shared store; what finds no room is not shared."""
 
 _logger = logging.getLogger("cairn")
 
@@ -54,10 +61,11 @@ class CacheTiers:
         *,
         uploads_on_compute_thread: bool = False,
         read_timeout_s: float = READ_TIMEOUT_S,
+        shared: SharedStore | None = None,
     ) -> None:
         """`upload`, `uploads_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of
         the host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
-        store."""
+        store. `shared`: the store that other servers share."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
@@ -79,7 +87,12 @@ class CacheTiers:
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
         self.live = LiveTier(cache.live_states.resolve(total_bytes), self._live_fault)
-        tiers = PrefixTiers(self.hot, self._store_tier, self.live, hashing=self._hashing)
+        self.shared: SharedTier | None = None
+        if shared is not None:
+            access = SharedAccess(shared, events, clock, settings.store.shared_deadline_s)
+            queue = SharedQueue(access, int(min(total_bytes, host_bytes or total_bytes) * SHARED_QUEUE_SHARE))
+            self.shared = SharedTier(access, queue)
+        tiers = PrefixTiers(self.hot, self._store_tier, self.live, hashing=self._hashing, shared=self.shared)
         is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt)
@@ -88,19 +101,22 @@ class CacheTiers:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
 
     def queued_bytes(self) -> int:
-        """Returns the bytes of captured state that waits for the store, encoded copies included."""
-        return self.writer.held_bytes if self.writer is not None else 0
+        """Returns the bytes of captured state that waits for the stores, encoded copies for the local one included."""
+        shared_bytes = self.shared.queue.queued_bytes if self.shared is not None else 0
+        return shared_bytes + (self.writer.held_bytes if self.writer is not None else 0)
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Writes queued records for at most `timeout_s`, then releases everything. Called after the engine has stopped.
 
         A store whose reads return may use the rest of that time to close, because it may have much to write. All of it
-        takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
+        takes `timeout_s` and three times CLOSE_TIMEOUT_S at most.
         """
         began_ns = self._clock.now_ns()
         self._hashing.close()
         self._store_tier.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
+        if self.shared is not None:
+            self.shared.close(min(timeout_s, CLOSE_TIMEOUT_S))
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
         are_done = self._store_tier.join(patience_s)
         left_s = timeout_s - (self._clock.now_ns() - began_ns) / 1e9

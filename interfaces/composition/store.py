@@ -1,4 +1,5 @@
-"""The stores that the settings ask for: blocks on disk or in memory, the size of their file, and documents."""
+"""The stores that the settings ask for: blocks on disk or in memory, the size of their file, blocks that several
+servers share, and documents."""
 
 import json
 import os
@@ -15,13 +16,16 @@ from adapters.lmdb.private_files import existing, read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.machine import SystemMemory
+from adapters.system.private_file import read_secret
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.ports.shared_store import SharedStore
 from application.services.documents import Documents
 from application.settings import Settings, StoreSettings
+from domain.errors import ServerUnavailable
 from interfaces.composition.backends import cache_dir
 
 READ_TIMEOUT_S = 20.0
@@ -30,6 +34,8 @@ READ_TIMEOUT_S = 20.0
 DOCUMENTS_QUOTA_BYTES = 256 << 20
 DOCUMENTS_MAX_AGE_S = 30 * 86_400
 """The age limit of documents where `store.max_age` is not set."""
+
+MIN_FLEET_KEY_BYTES, MAX_FLEET_KEY_BYTES = 32, 4096
 
 _MAX_THREADS = 12
 _RESERVE_SHARE = 0.03
@@ -59,6 +65,30 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
         if failure.failure not in {OpenFailure.BUSY, OpenFailure.VOLUME}:
             return None
         return AwaitedStore(opens, partial(empty_store, settings), MemoryBlockStore(), failure, events, clock)
+
+
+def build_shared_store(settings: StoreSettings) -> SharedStore | None:
+    """Returns the store that several servers share, which connects later; None without one. Raises ServerUnavailable
+    for a key file that cannot be used."""
+    if not settings.shared:
+        return None
+    from adapters.resp.shared_store import RespSharedStore  # here: its library takes a tenth of a second to import
+
+    key = _fleet_key(settings.shared_key_file)
+    return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password, settings.shared_ca_file)
+
+
+def _fleet_key(name: str | None) -> bytes:
+    if name is None:
+        return b""
+    try:
+        key = read_secret(Path(name).expanduser(), MAX_FLEET_KEY_BYTES).strip()
+        if len(key) < MIN_FLEET_KEY_BYTES:
+            raise ValueError(f"holds {len(key)} bytes and must hold {MIN_FLEET_KEY_BYTES}: use openssl rand -hex 32")
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ServerUnavailable(f"store.shared_key_file: {name} {problem}") from None
+    return key
 
 
 def open_lmdb_store(

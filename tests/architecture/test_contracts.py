@@ -46,6 +46,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("mlx-at-home", {"adapters/memory/planted.py": "import mlx.core as mx"}),
     ("lmdb-at-home", {"adapters/memory/planted.py": "import lmdb"}),
     ("zstd-at-home", {"adapters/lmdb/planted.py": "import zstandard"}),
+    ("resp-at-home", {"adapters/memory/planted.py": "import valkey"}),
     ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
     ("pixels-at-home", {"adapters/tokenizers/planted.py": "from PIL import Image"}),
     ("telemetry-at-home", {"interfaces/http/planted.py": "from opentelemetry import trace"}),

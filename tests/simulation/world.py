@@ -8,11 +8,13 @@ from random import Random
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineItem, StepBatch, Submission
+from application.ports.shared_store import SharedStore
 from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
@@ -21,7 +23,7 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, NOTHING_SHARED, PrefixMatch, ReuseRules, SharedRecords
 from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import RecordKey
 from domain.request.request import choice_id
@@ -37,6 +39,7 @@ from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
+from tests.support.stores.shared_stores import stepped_tier
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -126,8 +129,10 @@ class CheckedTiers(PrefixTiers):
     is_store_truthful = True
     num_checked = 0
 
-    def __init__(self, hot: HotTier, store: StoreTier, live: LiveTier, *, hashing: HeldLane) -> None:
-        super().__init__(hot, store, live, hashing=hashing)
+    def __init__(
+        self, hot: HotTier, store: StoreTier, live: LiveTier, *, hashing: HeldLane, shared: SharedTier | None
+    ) -> None:
+        super().__init__(hot, store, live, hashing=hashing, shared=shared)
         self._match = self.indexes.match
         self.indexes.match = self._checked_match  # type: ignore[method-assign]
 
@@ -138,9 +143,10 @@ class CheckedTiers(PrefixTiers):
         rules: ReuseRules,
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
+        shared: SharedRecords = NOTHING_SHARED,
     ) -> PrefixMatch:
-        found = self._match(epoch, chain, rules, absent, place)
-        if place == ANYWHERE and not absent and not epoch.is_over:
+        found = self._match(epoch, chain, rules, absent, place, shared)
+        if place == ANYWHERE and not absent and not epoch.is_over and shared == NOTHING_SHARED:
             records = hot_records(self.hot, chain.namespace)
             if self.store.writer is not None:
                 records += queued_records(self.store.writer, chain.namespace)
@@ -174,7 +180,9 @@ class Inbox:
 class World:
     """The server as it runs now."""
 
-    def __init__(self, plan: Plan, memory: MemoryBlockStore | None, random: Random) -> None:
+    def __init__(
+        self, plan: Plan, memory: MemoryBlockStore | None, random: Random, shared: SharedStore | None = None
+    ) -> None:
         self.plan = plan
         self.memory = memory
         self.events = RecordingEvents()
@@ -192,7 +200,8 @@ class World:
         batcher.connect(self.inbox.receive)
         stored = StoreTier(clock, batcher, self.writer, readers=self.lane, upkeep=self.lane)
         self.live = LiveTier(plan.live_bytes)
-        self.tiers = CheckedTiers(self.hot, stored, self.live, hashing=self.lane)
+        self.shared = stepped_tier(shared, batcher, clock, self.lane) if shared is not None else None
+        self.tiers = CheckedTiers(self.hot, stored, self.live, hashing=self.lane, shared=self.shared)
         self.tiers.is_store_truthful = not plan.faults.get_misses
         self.cache = PrefixCache(self.tiers, BlockGrid(BLOCK, GRID, plan.is_exact))
         self.num_wakes = 0

@@ -13,6 +13,7 @@ from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ModelNotFound
@@ -145,6 +146,10 @@ class PrefixCache:
         self.num_cleared += 1
         choices = [NamespaceChoice.of(model, salt, own) for own in sorted(own_salts)]
         return reduce(Cleared.plus, [self._tiers.clear(choice) for choice in choices])
+
+    @property
+    def shared(self) -> SharedTier | None:
+        return self._tiers.shared
 
     @property
     def store(self) -> StoreTier:

@@ -4,7 +4,7 @@ It is a `Lookup` until `restore` puts the state in place, by records or by a liv
 a StateCapture keeps what the sequence computes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
@@ -19,8 +19,11 @@ from domain.ids import RequestId, SequenceId
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import PERSISTED, PrefixMatch
-from domain.prefix.record import Record
+from domain.prefix.record import Record, RecordKey
 from domain.prefix.snapshot_policy import BEFORE_ANSWER
+
+_UNRESTORED = (StopReason.NO_ROOM, StopReason.SLOW_STORE, StopReason.SLOW_SHARED)
+"""Reasons that say already why what was found was not restored."""
 
 
 class CachedSequence(Lookup):
@@ -62,7 +65,7 @@ class CachedSequence(Lookup):
             live = fetch = None
         if live is not None:
             return self._continue(resume, live)
-        if fetch is None and resume.position and match.reason not in (StopReason.NO_ROOM, StopReason.SLOW_STORE):
+        if fetch is None and resume.position and match.reason not in _UNRESTORED:
             match = match.because(reason)
         self._explain(resume.chain, match, reused)
         return self._compute(
@@ -71,6 +74,7 @@ class CachedSequence(Lookup):
             fetch.position if fetch is not None else 0,
             is_canonical=fetch is None or fetch.is_canonical,
             restored=fetch.blocks if fetch is not None else (),
+            shared=fetch.shared if fetch is not None else (),
         )
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
@@ -87,6 +91,10 @@ class CachedSequence(Lookup):
 
     def prefilled(self, model: StateAccess, position: int) -> None:
         self._capture_with(lambda capture: capture.after_prefill(model, self.id, position))
+
+    def paced(self, num_tokens: int, duration_ns: int) -> None:
+        if self._tiers.shared is not None:
+            self._tiers.shared.note_pace(self._info.model, num_tokens, duration_ns)
 
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         self._capture_with(lambda capture: capture.after_decode(model, self.id, output_ids))
@@ -174,6 +182,7 @@ class CachedSequence(Lookup):
         *,
         is_canonical: bool,
         restored: Sequence[Record] = (),
+        shared: Collection[RecordKey] = (),
         taken_over_bytes: int | None = None,
     ) -> int:
         """From `start` on, and capture what that gives."""
@@ -189,6 +198,7 @@ class CachedSequence(Lookup):
             persist=self._persist,
             is_canonical=is_canonical,
             restored=restored,
+            shared=shared,
             taken_over_bytes=taken_over_bytes,
         )
         for position in self._expected:

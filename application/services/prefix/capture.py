@@ -17,7 +17,7 @@ mode nothing is kept that is not canonical.
 Compute thread only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from itertools import takewhile
 
@@ -57,10 +57,12 @@ class StateCapture:
         persist: bool = True,
         restored: Sequence[Record] = (),
         taken_over_bytes: int | None = None,
+        shared: Collection[RecordKey] = (),
     ) -> None:
         """`is_canonical`: whether the state at `start` is. `persist` False: records are kept in memory only.
         `restored`: the blocks that were restored. `taken_over_bytes`: the size of a state that was taken over, whose
-        blocks may be nowhere: where it still holds all tokens, they are captured too."""
+        blocks may be nowhere: where it still holds all tokens, they are captured too. `shared`: the records that came
+        from the shared tier."""
         self.chain = chain
         self.start = self.position = start
         self.num_canonical = start if is_canonical else 0
@@ -73,6 +75,7 @@ class StateCapture:
         self._writes = persist and tiers.store.writer is not None
         self._is_canonical = is_canonical
         self._is_broken = False
+        self._shared = shared
         self._next_block = start // rules.grid.block_size
         if restored:
             self._offer_known(match, restored, start)
@@ -263,6 +266,8 @@ class StateCapture:
     def _offer(self, records: Sequence[Record]) -> None:
         if records and self._writes:
             self._writes = bool(self._tiers.store.put(records, self._request_id))
+            if self._writes:
+                self._tiers.share([record for record in records if record.key not in self._shared], self._request_id)
 
     def _offer_taken_over(self, match: PrefixMatch) -> int:
         """Offer the store what memory has before the state that was taken over. Returns the index of the first block

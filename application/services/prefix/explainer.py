@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import cast
 
 from application.ports.block_store import BlockStore
+from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.prefix.fingerprint import Fingerprint, shares_tenant
 from domain.prefix.hashing import BlockChain, block_hash
-from domain.prefix.index import PrefixMatch, ReuseRules
+from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, ForkPoint
-from domain.prefix.record import BlockKey, NamespaceInfo
+from domain.prefix.record import BlockKey, NamespaceInfo, RecordKey
 
 MAX_FOLLOWERS = 64
 """Stored continuations that an explanation compares the prompt with."""
@@ -65,7 +66,11 @@ def explain(
     store = writer.store if writer is not None and asks_store else None
     if store is not None:
         tiers.indexes.load(epoch)
-    match = tiers.indexes.match(epoch, chain, rules)
+    match, hints = tiers.indexes.match(epoch, chain, rules), frozenset[RecordKey]()
+    shared = tiers.shared if asks_store else None
+    if shared is not None and shared.is_available and match.position < rules.grid.furthest(chain.num_prompt):
+        finds = shared.find(chain, match, rules)
+        match, hints = tiers.indexes.match(epoch, chain, rules, shared=finds.records), frozenset(finds.hints)
     live = tiers.live.find(chain, info.model, rules.grid)
     if live is not None and live[1] >= match.position:
         match = match_with_live(match, live[1], chain, rules.grid)
@@ -73,13 +78,17 @@ def explain(
     else:
         cold = tiers.store.name if tiers.store.writer is not None else tiers.hot.name
         reused = dict[str, int]()
-        for need, is_hot in zip(match.needs, tiers.hot.holds(match.needs), strict=True):
-            tier = tiers.hot.name if is_hot else cold
+        places = tiers.indexes.places([need.key for need in match.needs])
+        for need, is_hot, place in zip(match.needs, tiers.hot.holds(match.needs), places, strict=True):
+            is_far = need.key in hints and not place & PERSISTED
+            tier = tiers.hot.name if is_hot else SharedTier.name if is_far else cold
             reused[tier] = reused.get(tier, 0) + need.num_tokens
         reused = {tier: number for tier, number in reused.items() if number}
     found = explained(tiers, chain, match, reused, forks, store)
     if store is not None and not found.reused and not match.num_known and match.reason is StopReason.NEVER_SEEN:
         found = _elsewhere(store, found, chain, fingerprint, info)
+    if shared is not None and not shared.is_available and match.reason is not StopReason.LAST_TOKEN:
+        return replace(found, note=found.note or "the shared store is not asked at present: it failed or is cleared")
     return found if found.note else replace(found, note=_not_stored(tiers, chain, match.num_known))
 
 

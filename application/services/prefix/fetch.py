@@ -3,25 +3,28 @@
 A record is used only if it is what its key says: the prompt's own ids, the position, all groups that are needed and, in
 exact mode, computed on the grid. Keys of records that are not are in `missing`, and the lookup is repeated without
 them: eviction and faults between lookup and fetch cost time, and never give a wrong state. A store that hangs costs one
-read timeout: what has arrived by then is kept.
+read timeout: what has arrived by then is kept. The shared tier has a deadline of its own, which begins with the fetch.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from application.services.prefix.shared.access import READ
+from application.services.prefix.shared.tier import RECORDS_PER_CALL, SharedAsk, SharedCall, SharedTier
 from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
 from domain.ids import GroupIndex
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PrefixMatch, ReuseRules
+from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 4
 """Records of one read, which arrive together and are uploaded together: the first uploads begin after so many, and so
 many are left to upload when the last was decoded. Each read has its own timeout."""
 
-_Read: TypeAlias = tuple[Sequence[int], StoreRead[Sequence[Record | None]]]
+_Records: TypeAlias = Sequence[Record | None]
+_Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | SharedCall[_Records]]
 """Indices into the records, and the read that brings them."""
 
 
@@ -30,10 +33,18 @@ class PrefixFetch:
 
     `position`: where the sequence resumes with them. `records`: its blocks from the start, then its snapshot if it has
     one; `missing`: the keys of those that could not be read; `gone`: those of them that the store does not have. All
-    are final once `finish` returned.
+    are final once `finish` returned. `shared`: the keys of what is read from the shared tier.
     """
 
-    def __init__(self, tiers: PrefixTiers, chain: BlockChain, match: PrefixMatch, rules: ReuseRules) -> None:
+    def __init__(
+        self,
+        tiers: PrefixTiers,
+        chain: BlockChain,
+        match: PrefixMatch,
+        rules: ReuseRules,
+        ask: SharedAsk | None = None,
+    ) -> None:
+        """`ask`: what the shared tier has of the prompt."""
         self.position = match.position
         self.missing: frozenset[RecordKey] = frozenset()
         self.gone: frozenset[RecordKey] = frozenset()
@@ -47,7 +58,13 @@ class PrefixFetch:
         self._cold = [index for index, record in enumerate(self._found) if record is None]
         self._reads: list[_Read] = []
         self._unread = set(self._cold)  # the store has not answered, or failed
-        self._is_begun = self._begin_reads()
+        self._num_tokens = [need.num_tokens for need in match.needs]
+        self._ask = ask
+        self._began_ns = tiers.clock.now_ns()
+        self._far_reads: list[_Read] = []
+        self.shared = self._begin_far_reads()
+        self._num_far = sum(need.num_tokens for need in match.needs if need.key in self.shared)
+        self._is_begun = self._begin_reads([index for index in self._cold if self._keys[index] not in self.shared])
 
     @property
     def records(self) -> list[Record]:
@@ -95,7 +112,7 @@ class PrefixFetch:
 
     @property
     def is_answered(self) -> bool:
-        """True when the store has answered for all records that are not hot; False when it was or is stuck."""
+        """True when the store has answered for all of its records that are not hot; False when it was or is stuck."""
         return self._is_begun and all(read.is_done for _, read in self._reads)
 
     def settle(self) -> bool:
@@ -103,22 +120,25 @@ class PrefixFetch:
         call, so that other sequences compute in between."""
         store = self._tiers.store
         if store.uploads_on_compute_thread:
-            done = [pair for pair in self._reads if pair[1].is_done]
+            done = [pair for pair in (*self._reads, *self._far_reads) if pair[1].is_done]
             if done:
                 self._take(done[0])
             if len(done) > 1:
                 self._tiers.wake()
                 return False
-        return not self._is_begun or self.is_answered or store.is_stuck
+        return self._is_far_settled and (not self._is_begun or self.is_answered or store.is_stuck)
 
     def finish(self) -> bool:
         """Takes the reads that arrived, once settled. Returns False when `missing` names records that did not arrive in
         time."""
-        for pair in list(self._reads):
+        late = [pair for pair in self._far_reads if not pair[1].is_done]
+        for pair in [*self._reads, *self._far_reads]:
             if pair[1].is_done:
                 self._take(pair)
             else:
                 pair[1].abandon()
+        if late and self._ask is not None:
+            self._ask.note_late(self._began_ns, READ, sum(len(indices) for indices, _ in late))
         checked = zip(self._keys, self._groups, self._found, strict=True)
         self.missing = frozenset(
             key
@@ -132,18 +152,42 @@ class PrefixFetch:
 
     def close(self) -> None:
         """Abandons outstanding reads and unpins. Idempotent."""
-        for _, read in self._reads:
+        for _, read in (*self._reads, *self._far_reads):
             read.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _begin_reads(self) -> bool:
+    @property
+    def _is_far_settled(self) -> bool:
+        """True when the shared tier's records have arrived, or are waited for no longer."""
+        late = [indices for indices, read in self._far_reads if not read.is_done]
+        if not late or self._ask is None:
+            return True
+        num_late = sum(self._num_tokens[index] for indices in late for index in indices)
+        return self._ask.is_overdue(self._began_ns, self._num_far - num_late)
+
+    def _begin_far_reads(self) -> frozenset[RecordKey]:
+        """Begins to read the records that only the shared tier has; returns their keys."""
+        shared, ask = self._tiers.shared, self._ask
+        if shared is None or ask is None or not (hints := ask.finds.hints):
+            return frozenset()
+        places = self._tiers.indexes.places([self._keys[index] for index in self._cold])
+        cold = zip(self._cold, places, strict=True)
+        far = [index for index, place in cold if not place & PERSISTED and self._keys[index] in hints]
+        for at in range(0, len(far), RECORDS_PER_CALL):
+            indices = far[at : at + RECORDS_PER_CALL]
+            read = shared.read([hints[self._keys[index]] for index in indices], ask.id, self._tiers.wake)
+            if read is not None:  # or its records are missing at once
+                self._far_reads.append((indices, read))
+        return frozenset(self._keys[index] for index in far)
+
+    def _begin_reads(self, cold: Sequence[int]) -> bool:
         """Begins to read missing records. Returns False while the store is stuck and, after a late read, while another
         sequence tries it."""
         if self._tiers.store.writer is None:
             return True
-        for at in range(0, len(self._cold), RECORDS_PER_READ):
-            indices = self._cold[at : at + RECORDS_PER_READ]
+        for at in range(0, len(cold), RECORDS_PER_READ):
+            indices = cold[at : at + RECORDS_PER_READ]
             keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
             read = self._tiers.store.fetch(keys, groups, self._tiers.wake, self)
             if read is None:
@@ -153,7 +197,7 @@ class PrefixFetch:
 
     def _take(self, pair: _Read) -> None:
         """Puts a read's records in their places."""
-        self._reads.remove(pair)
+        (self._reads if pair in self._reads else self._far_reads).remove(pair)
         indices, read = pair
         found, store = read.answer, self._tiers.store
         if found is None:
@@ -182,8 +226,9 @@ class PrefixFetch:
         self._pinned += [record.key for record in kept if record is not None]
 
     def _by_tier(self, measure: Callable[[Record], int]) -> Mapping[str, int]:
-        cold, found = set(self._cold), Counter[str]()
+        tiers, cold, found = self._tiers, set(self._cold), Counter[str]()
         for index, record in enumerate(self._found):
             if record is not None:
-                found[self._tiers.store.name if index in cold else self._tiers.hot.name] += measure(record)
+                tier = tiers.store.name if index in cold else tiers.hot.name
+                found[SharedTier.name if record.key in self.shared else tier] += measure(record)
         return dict(+found)

@@ -17,7 +17,15 @@ from threading import Lock, RLock
 from weakref import WeakValueDictionary
 
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, STORED, PrefixIndex, PrefixMatch, ReuseRules
+from domain.prefix.index import (
+    ANYWHERE,
+    NOTHING_SHARED,
+    STORED,
+    PrefixIndex,
+    PrefixMatch,
+    ReuseRules,
+    SharedRecords,
+)
 from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 MAX_NAMESPACES = 1_024
@@ -140,10 +148,11 @@ class Indexes:
         rules: ReuseRules,
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
+        shared: SharedRecords = NOTHING_SHARED,
     ) -> PrefixMatch:
         """Matches a prompt in one namespace, as `PrefixIndex.match`."""
         with self._lock:
-            return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known)
+            return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known, shared=shared)
 
     @contextmanager
     def lasting(self, epoch: Epoch) -> Generator[bool]:

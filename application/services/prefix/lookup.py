@@ -6,8 +6,9 @@
                   ▼
                in the queue: follows a running sequence that computes more of this prompt
 
-While hashing, workers hash the prompt and read which keys the store has of the namespace, if that is not known yet.
-Then the index is matched, without I/O, and memory is reserved for what is fetched. Whatever a phase holds (reads,
+While hashing, workers hash the prompt, read which keys the store has of the namespace, if that is not known yet, and
+ask the shared tier, if there is one, what it has of the prompt beyond that. Then the index is matched, without I/O, and
+memory is reserved for what is fetched. Whatever a phase holds (reads,
 lease, pins, claim) is released when it ends.
 
 A prefix that a running sequence computes is not computed twice. A queued request that shares at least a block more with
@@ -26,13 +27,14 @@ from application.services.prefix.fetch import PrefixFetch
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_tier import LiveState
 from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.shared.tier import MIN_ASKED_TOKENS, SharedAsk
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import IllegalTransition
 from domain.ids import BlockHash, RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, HOT, STORED, PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, HOT, NOTHING_SHARED, STORED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.prefix.record import NamespaceInfo, RecordKey
 from domain.scheduling.step_values import TakeOver
@@ -95,6 +97,8 @@ class Lookup(SequenceCache):
         self._resume: Resume | None = None
         self._fetch: PrefixFetch | None = None
         self._lease: Lease | None = None
+        self._ask: SharedAsk | None = None
+        self._has_asked = False
         self._owner: tuple[Lookup, int] | None = None
         self._expected: set[int] = set()
         self._absent: frozenset[RecordKey] = frozenset()
@@ -200,6 +204,8 @@ class Lookup(SequenceCache):
             self._lease = None
         self._tiers.live.unclaim(self.id)
         self._hashing.cancel()
+        if self._ask is not None:
+            self._ask.abandon()
         if self._fetch is not None:
             self._fetch.close()
         self._fetch, self._is_ready = None, False
@@ -223,13 +229,14 @@ class Lookup(SequenceCache):
             self._hashing.set_result(chain)
         self.epoch, self._absent, self._owner = self._tiers.indexes.epoch(self._info), frozenset(), None
         self._load, self._resume = self._tiers.load(self.epoch), None
+        self._ask, self._has_asked = None, False
 
     def _moves_on(self) -> bool:
         """Takes one step towards being ready; returns False when there is none, or it has to wait."""
         resume, live = self._resume, self._tiers.live
         if resume is None:
             is_known = self.epoch.is_known or self._load is None or self._load.is_done or self._load.is_hopeless
-            if not (self._hashing.done() and is_known):
+            if not (self._hashing.done() and is_known and self._has_shared_answered(self._hashing.result())):
                 return False
             self._resume = self._find(self._hashing.result())
             return True
@@ -249,13 +256,26 @@ class Lookup(SequenceCache):
         """Finds the furthest position to resume at. A live state is preferred to records that reach no further, because
         taking it over copies nothing. After a store was late only memory is used."""
         tiers, grid, place = self._tiers, self._rules.grid, HOT if self._is_late else ANYWHERE
-        match = tiers.indexes.match(self.epoch, chain, self._rules, self._absent, place)
-        if self._is_late and match.position < grid.furthest(chain.num_prompt):
-            match = match.because(StopReason.SLOW_STORE)
+        shared = self._ask.finds.records if self._ask is not None else NOTHING_SHARED
+        match = tiers.indexes.match(self.epoch, chain, self._rules, self._absent, place, shared)
+        is_shared_late = self._ask is not None and self._ask.is_late
+        if (self._is_late or is_shared_late) and match.position < grid.furthest(chain.num_prompt):
+            match = match.because(StopReason.SLOW_STORE if self._is_late else StopReason.SLOW_SHARED)
         found = tiers.live.find(chain, self._info.model, grid) if self._restores else None
         if found is None or found[1] < match.position:
             return Resume(chain, match, self._num_hot(match))
         return Resume(chain, match, found[1], *found)
+
+    def _has_shared_answered(self, chain: BlockChain) -> bool:
+        """Returns True when the shared tier has answered what it has of the prompt, or is not waited for. It is asked
+        once, unless records and live states of this server reach the prompt's end, or nearly so."""
+        shared = self._tiers.shared
+        if shared is not None and self._restores and not self._has_asked:
+            self._has_asked, found = True, self._find(chain)
+            if self._rules.grid.furthest(chain.num_prompt) - found.position >= MIN_ASKED_TOKENS:
+                model, wake = self._info.model, self._tiers.wake
+                self._ask = shared.ask(chain, found.match, self._rules, model, self.request_id, wake)
+        return self._ask is None or self._ask.settle()
 
     def _look_again(self) -> None:
         """Repeats the lookup, because more may be kept by now. A completed fetch is used unless another block was
@@ -313,7 +333,7 @@ class Lookup(SequenceCache):
         lease = tiers.memory.reserve(purpose, cold_bytes, self._shape.state_bytes(position))
         if isinstance(lease, Lease):
             self._lease = lease
-            self._fetch = PrefixFetch(tiers, resume.chain, resume.match, self._rules)
+            self._fetch = PrefixFetch(tiers, resume.chain, resume.match, self._rules, self._ask)
             return True
         if lease.is_final:
             self._resume, self._is_ready = replace(resume, match=resume.match.because(StopReason.NO_ROOM)), True

@@ -84,6 +84,9 @@ class SequenceCache:
         """Notes that a chunk up to `position` has been computed."""
         self._position = position
 
+    def paced(self, num_tokens: int, duration_ns: int) -> None:
+        """Notes how long computing a chunk took."""
+
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         """Notes that a token was decoded; `output_ids` are all so far."""
 

@@ -59,22 +59,11 @@ class StoreRead(Call[T]):
         self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
 
     @property
-    def is_done(self) -> bool:
-        return self.future.done()
-
-    @property
     def is_hopeless(self) -> bool:
         """True when no answer can arrive in time: the read is late itself, or waits behind a late one."""
         return not self.is_done and self._tier.is_stuck
 
-    @property
-    def answer(self) -> T | None:
-        """The result, once done; None when the read failed, against the contract."""
-        has_failed = self.future.cancelled() or self.future.exception() is not None
-        return None if has_failed else self.future.result()
-
     def abandon(self) -> None:
-        """Abandons the read: work that has not begun never does. Idempotent."""
         if self.future.cancel():
             self._tier.read_ended(self)
 

@@ -4,8 +4,10 @@
     live    whole states of ended sequences              moving the state (`take_over`)  never
     hot     records in memory                            copying (`acquire`, restore)    never
     store   records behind a write queue, on a volume    reading by a worker (`fetch`)   for the volume
+    shared  records on a server that others use too      reading by a worker (`read`)    never longer than a deadline
 
-The hot tier, the queue and the store report each record that they gain or lose to the index, so a lookup needs no I/O.
+The hot tier, the queue and the store report each record that they gain or lose to the index, so a lookup needs no I/O
+of theirs. The shared tier is asked.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,10 +21,11 @@ from application.services.lane import Lane
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.indexes import Epoch, Indexes
 from application.services.prefix.live_tier import LiveTier
+from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
-from domain.ids import SequenceId
+from domain.ids import RequestId, SequenceId
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.record import Namespace, RecordKey
+from domain.prefix.record import Namespace, Record, RecordKey
 
 Key = TypeVar("Key", contravariant=True)
 Kept = TypeVar("Kept")
@@ -61,12 +64,24 @@ class PrefixTiers:
     workers when a lookup or a fetch can continue.
     """
 
-    def __init__(self, hot: HotTier, store: StoreTier, live: LiveTier | None = None, *, hashing: Lane) -> None:
-        """`hashing` hashes prompts, which takes milliseconds and always ends."""
+    def __init__(
+        self,
+        hot: HotTier,
+        store: StoreTier,
+        live: LiveTier | None = None,
+        *,
+        hashing: Lane,
+        shared: SharedTier | None = None,
+    ) -> None:
+        """`hashing` hashes prompts, which takes milliseconds and always ends. `shared`: None where nothing is
+        shared."""
         self.hot = hot
         self.live = live or LiveTier()
         self.memory = self.live.memory
         self.store = store
+        self.shared = shared
+        if shared is not None and not store.uploads_on_compute_thread:
+            shared.uploaded = store.uploaded
         self.hashing = hashing
         self.clock, self.events = store.clock, EventFanOut(store.events)
         self.open: set[SequenceId] = set()
@@ -97,6 +112,11 @@ class PrefixTiers:
                 self._loads[epoch] = load
         return load
 
+    def share(self, records: Sequence[Record], id: RequestId) -> None:
+        """Offers records of one namespace, which the store took, to the shared tier."""
+        if self.shared is not None and records:
+            self.shared.queue.offer(self.indexes.info(records[0].key.namespace), records, id)
+
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Drops records from memory and, with all that follows them, from the store."""
         self.hot.drop(keys)
@@ -105,6 +125,10 @@ class PrefixTiers:
     def clear(self, choice: NamespaceChoice) -> Cleared:
         """Remove everything of the chosen namespaces, for good. Blocks: not for the compute thread. Sequences that
         began before keep nothing from then on."""
-        ended = self.indexes.end(choice.includes)
         tiers: tuple[Tier[Any, Any], ...] = (self.live, self.hot, self.store)
-        return reduce(Cleared.plus, [tier.clear(choice, ended) for tier in tiers])
+
+        def clear() -> Cleared:
+            ended = self.indexes.end(choice.includes)
+            return reduce(Cleared.plus, [tier.clear(choice, ended) for tier in tiers])
+
+        return clear() if self.shared is None else self.shared.clear(choice, clear)

@@ -58,7 +58,9 @@ class CacheAccess:
             except StoreUnresponsive as error:
                 problem = error.message
         counts = writer.counts() if writer is not None else None
-        return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem, self._prefix_cache.live_usage())
+        cache, shared = self._prefix_cache, self._prefix_cache.shared
+        others = shared.stats() if shared is not None else None
+        return CacheStats(cache.hot_usage(), store, counts, problem, cache.live_usage(), others)
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._store.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)

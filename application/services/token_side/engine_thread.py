@@ -36,7 +36,8 @@ IDLE_WAKE_S = 1.0
 """Seconds between two wake-ups of an idle engine, which show that it is alive and deliver the events of workers."""
 
 HELD_WAKE_S = 0.005
-"""The longest wait for a call while a prefill turn is held for a lookup; the end of the lookup wakes the thread."""
+"""The longest wait for a call while a prefill turn is held for a lookup, or a lookup waits for what has a deadline of
+milliseconds; the end of the lookup wakes the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,9 @@ class EngineThread:
         """Runs the calls in the inbox; waits for one if the last round had nothing to do."""
         self._loop.activity.begin("idle")
         with suppress(queue.Empty):
-            call = self._inbox.get(block=not self._has_work, timeout=HELD_WAKE_S if self._loop.is_held else IDLE_WAKE_S)
+            shared = self._loop.prefix_cache.shared
+            is_timed = self._loop.is_held or (shared is not None and shared.is_awaited)
+            call = self._inbox.get(block=not self._has_work, timeout=HELD_WAKE_S if is_timed else IDLE_WAKE_S)
             while True:
                 if call is not _WAKE:
                     self._run_call(call)

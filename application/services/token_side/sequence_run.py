@@ -223,6 +223,7 @@ class SequenceRun:
         scores = self._compute(model, fed[chunk.start : chunk.end], images, starts_decode=starts_decode)
         self._emit_chunk(chunk.start, chunk.end, started, is_resumed=self._was_resumed or sequence.num_preempted > 0)
         self._report_progress(chunk, scores)
+        self.cache.paced(chunk.end - chunk.start, self._batcher.now_ns() - started)
         sequence.num_computed = chunk.end
         self.images.move_to(chunk.end, model)
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.

@@ -25,7 +25,7 @@ def queued_at(body: "RequestBody") -> datetime:
     return datetime.fromtimestamp(body.queued_unix_s, UTC).astimezone()
 
 
-_TIERS = {"live": "the turn before", "hot": "memory", "store": "the store"}
+_TIERS = {"live": "the turn before", "hot": "memory", "store": "the store", "shared": "the shared store"}
 _WAITS = {
     "model": "its model to be loaded",
     "prefix": "the beginning of its prompt to be looked up, or computed by another request",
@@ -133,7 +133,8 @@ def _show_prompt(console: Console, name: str, prompt: "PromptExplanation") -> No
     _line(
         console,
         f"{name}: {prompt.prompt_tokens:,} prompt tokens, {prompt.stopped_at:,} reused"
-        f" ({prompt.live_tokens + prompt.hot_tokens:,} from memory, {prompt.store_tokens:,} from the store),"
+        f" ({prompt.live_tokens + prompt.hot_tokens:,} from memory, {prompt.store_tokens:,} from the store"
+        f"{f', {prompt.shared_tokens:,} from the shared store' if prompt.shared_tokens else ''}),"
         f" {prompt.computed_tokens:,} to compute",
     )
     _line(console, Text.assemble((_shown(prompt.reason.value), "bold"), f": {_shown(prompt.sentence)}"))

@@ -153,6 +153,9 @@ def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
         yield _line("store", gauge, _records(blocks, snapshots), problem, old)
     elif tiers.problem:
         yield _line("store", printable(tiers.problem))
+    if (shared := tiers.shared) is not None:
+        counts = f"{shared.read.get('read', 0):,} read, {shared.written.get('written', 0):,} written"
+        yield _line("shared", counts, "" if shared.is_available else "not asked: it failed")
     if queue is not None and (queue.queued or queue.dropped):
         dropped = ", ".join(f"{count} {reason}" for reason, count in queue.dropped.items())
         yield _line(

@@ -27,7 +27,7 @@ class LatencyBody(Struct):
 
 class ReuseBody(Struct):
     """The reuse of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`live`, `hot`,
-    `store`), 0 to 1; null ("n/a") without any lookup, or only of models whose prompts are never reused."""
+    `store`, `shared`), 0 to 1; null ("n/a") without any lookup, or only of models whose prompts are never reused."""
 
     window_s: int
     lookups: int
@@ -51,7 +51,7 @@ class HistoryBody(Struct):
 
 class FiguresBody(Struct):
     """The live figures. `ttft`: from the queue to the first token. `itl`: between a choice's tokens. `tokens_per_s`:
-    over the last 15 s, by origin: `computed`, `live`, `hot` and `store` (a prompt's), `recomputed` (after a
+    over the last 15 s, by origin: `computed`, `live`, `hot`, `store` and `shared` (a prompt's), `recomputed` (after a
     preemption), `output`."""
 
     ttft: LatencyBody

@@ -24,8 +24,9 @@ class DivergenceBody(Struct):
 
 
 class PromptExplanation(Struct):
-    """One lookup explained. Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would
-    be reused. `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here."""
+    """One lookup explained. Tokens: prompt = live + hot + store + shared + computed. `stopped_at`: up to where the
+    prompt would be reused. `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason`
+    means here."""
 
     prompt_tokens: int
     hot_tokens: int
@@ -39,6 +40,7 @@ class PromptExplanation(Struct):
     nearest_fork: ForkPoint | None
     note: str
     live_tokens: int = 0
+    shared_tokens: int = 0
 
 
 def prompt_explanation(found: Explanation) -> PromptExplanation:
@@ -56,6 +58,7 @@ def prompt_explanation(found: Explanation) -> PromptExplanation:
         nearest_fork=found.nearest_fork,
         note=found.note,
         live_tokens=found.reused.get("live", 0),
+        shared_tokens=found.reused.get("shared", 0),
     )
 
 
@@ -180,6 +183,22 @@ class QueueBody(Usage):
     dropped: dict[str, int]
 
 
+class SharedBody(Usage):
+    """The store that other servers share, since the start. `is_available`: it is asked now; `outages`: times that it
+    failed. `asked`: prompts by outcome, `read` and `written`: records by outcome. Bytes are encoded, but for the
+    queue's."""
+
+    is_available: bool
+    num_outages: int
+    asked: dict[str, int]
+    read: dict[str, int]
+    written: dict[str, int]
+    queued: int
+    queued_bytes: int
+    read_bytes: int
+    written_bytes: int
+
+
 class DocumentsBody(Usage):
     """Stored responses and the like. `evicted` and `faults` (by kind): since their store was opened."""
 
@@ -193,7 +212,7 @@ class DocumentsBody(Usage):
 class TiersBody(Struct):
     """The tiers of the prefix cache. `store` and `queue` are null when nothing is persisted, `documents` while their
     store does not answer. `problem`: why `store` is null although there is one. `live`: null where the engine does not
-    report it."""
+    report it. `shared`: null without a shared store."""
 
     hot: HotBody
     store: StoreBody | None
@@ -201,6 +220,7 @@ class TiersBody(Struct):
     documents: DocumentsBody | None
     problem: str = ""
     live: LiveBody | None = None
+    shared: SharedBody | None = None
 
 
 def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
@@ -214,6 +234,7 @@ def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
         tier(documents, DocumentsBody) if documents is not None else None,
         stats.problem,
         tier(stats.live, LiveBody) if stats.live is not None else None,
+        tier(stats.shared, SharedBody) if stats.shared is not None else None,
     )
 
 

@@ -232,6 +232,7 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
         "cairn.prompt.live_tokens": 0,
         "cairn.prompt.hot_tokens": 512,
         "cairn.prompt.store_tokens": 256,
+        "cairn.prompt.shared_store_tokens": 0,
         "cairn.prompt.known_tokens": 1024,
         "cairn.prompt.diverged_at": 1024,
         "cairn.cache.stop_reason": "no-snapshot",

@@ -43,6 +43,7 @@ def golden(reason: str, sentence: str, stopped_at: int = 0, **others: Any) -> di
     return {
         "prompt_tokens": 700,
         "live_tokens": 0,
+        "shared_tokens": 0,
         "hot_tokens": stopped_at,
         "store_tokens": 0,
         "computed_tokens": 700 - stopped_at,

@@ -7,6 +7,7 @@ from typing import Any
 from adapters.fake import FakeClock, FakeModel, FakeOptions
 from application.ports.block_store import BlockStore
 from application.ports.compute import DecodeStart
+from application.ports.shared_store import SharedStore
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
@@ -22,6 +23,7 @@ from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, ForkPoint
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import next_chunk_end
 from tests.support.processes.lanes import InlineLane
+from tests.support.stores.shared_stores import pump, stepped_tier
 from tests.support.stores.stepped_writer import DirectWriter
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -69,8 +71,11 @@ class CacheDriver:
         lane: Lane | None = None,
         hashing: Lane | None = None,
         upload: Upload | None = None,
+        shared: SharedStore | None = None,
+        calls: Lane | None = None,
     ) -> None:
-        """`upload`: what the compute thread does to each payload that is read."""
+        """`upload`: what the compute thread does to each payload that is read. `calls`: makes those of the `shared`
+        store, by default at once; what waits for it is written by `share`."""
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot, self.live = HotTier(hot_bytes), LiveTier(live_bytes)
@@ -85,7 +90,8 @@ class CacheDriver:
             readers=lane,
             upkeep=lane,
         )
-        self.tiers = PrefixTiers(self.hot, store_tier, self.live, hashing=hashing or InlineLane())
+        own = stepped_tier(shared, self.events, self.clock, calls or InlineLane()) if shared is not None else None
+        self.tiers = PrefixTiers(self.hot, store_tier, self.live, hashing=hashing or InlineLane(), shared=own)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
         self.cache = PrefixCache(self.tiers, grid, is_enabled=is_enabled)
@@ -161,6 +167,11 @@ class CacheDriver:
         if not job.is_done:
             job.cache.abandon()
             self._close(job)
+
+    def share(self) -> None:
+        """Write what waits for the shared store."""
+        assert self.tiers.shared is not None
+        pump(self.tiers.shared)
 
     def check(self) -> None:
         """Everything is sound, and nothing is held by a sequence that is gone."""

@@ -1,6 +1,7 @@
-"""`cairn` with blocks and prefill chunks of other sizes, which no setting changes: short prompts fill several then.
+"""`cairn` with blocks and prefill chunks of other sizes, which no setting changes: short prompts fill several then. And
+with another deadline of the shared store, which a busy machine may miss.
 
-python -m tests.support.stores.small_blocks --block-size 16 --prefill-grid 32 serve ...
+python -m tests.support.stores.small_blocks --block-size 16 --prefill-grid 32 --shared-deadline-s 60 serve ...
 """
 
 import sys
@@ -11,15 +12,18 @@ from adapters.config import loader
 
 
 def use_small_blocks() -> None:
-    """Takes the two flags out of this process's arguments, wherever they stand; each may be absent."""
+    """Takes the flags out of this process's arguments, wherever they stand; each may be absent."""
     sizes = {name: _taken(flag) for name, flag in (("block_size", "--block-size"), ("prefill_grid", "--prefill-grid"))}
     given = {name: size for name, size in sizes.items() if size is not None}
+    deadline_s = _taken("--shared-deadline-s")
     load = loader.load_settings
 
     def small(environ: Mapping[str, str], flags: Mapping[str, loader.Flag] | None = None) -> loader.LoadedSettings:
         loaded = load(environ, flags)
         engine = replace(loaded.settings.engine, **given)
-        return replace(loaded, settings=replace(loaded.settings, engine=engine))
+        store = loaded.settings.store
+        store = store if deadline_s is None else replace(store, shared_deadline_s=float(deadline_s))
+        return replace(loaded, settings=replace(loaded.settings, engine=engine, store=store))
 
     loader.load_settings = small
 

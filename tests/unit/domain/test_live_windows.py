@@ -45,8 +45,11 @@ def test_hit_rates_are_shares_of_the_tokens_looked_up_in_their_window() -> None:
     later = NOW + 100 * S
     windows.add_lookup({"hot": 250, "store": 250}, 1000, later, takes_part=True)
     minute, five, fifteen = windows.read(later).reuse
-    assert (minute.num_prompt_tokens, minute.hit_rate) == (1000, {"live": 0.0, "hot": 0.25, "store": 0.25})
-    assert five == type(five)(300, 2, 2000, {"live": 0.0, "hot": 0.125, "store": 0.575})
+    assert (minute.num_prompt_tokens, minute.hit_rate) == (
+        1000,
+        {"live": 0.0, "hot": 0.25, "store": 0.25, "shared": 0.0},
+    )
+    assert five == type(five)(300, 2, 2000, {"live": 0.0, "hot": 0.125, "store": 0.575, "shared": 0.0})
     assert fifteen.hit_rate == five.hit_rate
     assert [one.hit_rate for one in windows.read(later + 850 * S).reuse] == [None, None, minute.hit_rate]
 
@@ -56,7 +59,7 @@ def test_prompts_that_could_reuse_nothing_make_no_rate() -> None:
     windows.add_lookup({}, 5000, NOW, takes_part=False)
     assert [one.hit_rate for one in windows.read(NOW).reuse] == [None, None, None]
     windows.add_lookup({"hot": 1}, 2, NOW, takes_part=True)
-    assert windows.read(NOW).reuse[0].hit_rate == {"live": 0.0, "hot": 0.5, "store": 0.0}
+    assert windows.read(NOW).reuse[0].hit_rate == {"live": 0.0, "hot": 0.5, "store": 0.0, "shared": 0.0}
 
 
 def test_latencies_are_of_five_minutes_and_of_each_slice() -> None:

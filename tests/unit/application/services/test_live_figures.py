@@ -62,7 +62,7 @@ def test_a_request_from_its_queue_to_its_end() -> None:
     figures.emit(script.ended())
     found = read(figures)
     assert totals(found) == {"hot": 512, "store": 256, "computed": 513, "output": 4}
-    assert found.reuse[0].hit_rate == {"live": 0.0, "hot": 512 / 1025, "store": 256 / 1025}
+    assert found.reuse[0].hit_rate == {"live": 0.0, "hot": 512 / 1025, "store": 256 / 1025, "shared": 0.0}
     assert near(found.time_to_first_token.p50_s, 2.25)
     assert found.inter_token.num == 3
     assert near(found.inter_token.p50_s, 0.3)

@@ -96,6 +96,7 @@ SENTENCES = {
     StopReason.OFF_GRID: "Exact mode resumes only at multiples of the prefill grid; the last usable one is token 768.",
     StopReason.OTHER_FINGERPRINT: "The prompt is stored, but not for this model as it runs now: a note.",
     StopReason.SLOW_STORE: ("The store did not answer in time, so everything after token 768 is computed again."),
+    StopReason.SLOW_SHARED: ("What the shared store has after token 768, if anything, came too late: it is computed."),
     StopReason.UNREADABLE: "The stored state could not be read or restored, so it is computed again.",
     StopReason.RESTORE_FAILED: "Restoring the stored state failed this time, so it is computed; it is kept.",
     StopReason.NO_ROOM: "Memory has no room for what is stored beside a state made of it: it is computed.",

@@ -5,7 +5,7 @@ import { UNKNOWN, count, percent, seconds, short } from "../shared/format.js";
 import { Plot } from "./plot.js";
 import { fill, reconcile } from "./rows.js";
 
-const TIERS = ["live", "hot", "store"];
+const TIERS = ["live", "hot", "store", "shared"];
 const perSecond = (value) => (value === null || value === undefined ? UNKNOWN : `${short(value)}/s`);
 
 /** A power of ten. */
@@ -75,7 +75,7 @@ function showReuse(windows) {
   reconcile(byId("reuse-table").tBodies[0], windows, {
     key: ({ window_s }) => String(window_s),
     make: () =>
-      h("tr", {}, h("th", { scope: "row" }), ...[0, 1, 2, 3, 4].map(() => h("td", { class: "right" }))),
+      h("tr", {}, h("th", { scope: "row" }), ...[0, 1, 2, 3, 4, 5].map(() => h("td", { class: "right" }))),
     update: (row, { window_s, hit_rate, lookups }) =>
       fill(row, [
         minutes(window_s),
@@ -96,6 +96,7 @@ function showHistory(history) {
       { name: "live", values: rate("live") },
       { name: "hot", values: rate("hot") },
       { name: "store", values: rate("store") },
+      { name: "shared", values: rate("shared") },
     ],
     history.slice_s,
   );

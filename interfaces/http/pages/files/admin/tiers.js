@@ -13,11 +13,11 @@ let onCleared = () => {};
 
 export function setUpTiers(cleared) {
   onCleared = cleared;
-  for (const [name, title] of [["live", "Left for the next turn (memory)"], ["hot", "Hot tier (memory)"], ["store", "Store (disk)"], ["queue", "On the way to the store"], ["documents", "Stored responses"]]) {
+  for (const [name, title] of [["live", "Left for the next turn (memory)"], ["hot", "Hot tier (memory)"], ["store", "Store (disk)"], ["queue", "On the way to the store"], ["shared", "Shared store (other servers)"], ["documents", "Stored responses"]]) {
     meters[name] = meter(title);
     byId("tiers").append(meters[name].element);
   }
-  meters.queue.track.hidden = true; // it has no bound of its own here
+  for (const name of ["queue", "shared"]) meters[name].track.hidden = true; // they have no bound of their own here
   byId("clear-all").addEventListener("click", () => clear(null));
 }
 
@@ -26,9 +26,9 @@ export function showTiers(tiers, ageS) {
   byId("clear-all").disabled = tiers === null;
   showProblem(tiers, ageS);
   if (tiers === null) return;
-  const { live, hot, store, queue, documents } = tiers;
+  const { live, hot, store, queue, shared, documents } = tiers;
   showMeter(meters.hot, hot.used_bytes, hot.budget_bytes, `${records(hot)}, ${count(hot.pinned)} pinned, ${count(hot.evicted)} evicted`);
-  for (const [name, value] of Object.entries({ live, store, queue, documents })) meters[name].element.hidden = value === null;
+  for (const [name, value] of Object.entries({ live, store, queue, shared, documents })) meters[name].element.hidden = value === null;
   if (live !== null) {
     showMeter(meters.live, live.used_bytes, live.budget_bytes, `${count(live.states)} states, ${count(live.taken)} taken over, ${count(live.evicted)} evicted`);
   }
@@ -38,6 +38,10 @@ export function showTiers(tiers, ageS) {
   if (queue !== null) {
     setText(meters.queue.figure, bytes(queue.queued_bytes));
     setText(meters.queue.more, `${count(queue.queued)} records wait, ${count(queue.persisted)} stored${listed(queue.dropped, "dropped")}`);
+  }
+  if (shared !== null) {
+    setText(meters.shared.figure, shared.is_available ? bytes(shared.read_bytes) + " read" : "not asked: it failed");
+    setText(meters.shared.more, `${count(shared.queued)} records wait${listed(shared.asked, "prompts")}${listed(shared.read, "read")}${listed(shared.written, "to write")}`);
   }
   if (documents !== null) {
     showMeter(meters.documents, documents.stored_bytes, documents.quota_bytes, `${count(documents.documents)} kept${listed(documents.faults, "faults")}`);

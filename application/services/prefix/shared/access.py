@@ -1,0 +1,99 @@
+"""The access to a shared store that may be gone: a breaker over all calls, and the count of what came of each.
+
+    state        leaves by                                        asked
+    closed       a failure ──► open                               yes
+    open         its pause is over, `begins_trial` ──► on trial   no
+    on trial     success ──► closed, failure ──► open, for twice  no
+                 the pause, up to MAX_PAUSE_S
+
+Trials are made beside requests, so that no request waits for a server that failed. It begins open, without a pause: the
+first trial makes the connection.
+"""
+
+from collections import Counter
+from threading import Lock
+
+from application.events import FaultObserved, SharedStoreUsed
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.shared_store import SharedFailure, SharedStore, SharedStoreError
+from application.services.faults import described
+from domain.ids import NO_REQUEST, RequestId
+
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+ASK, READ, WRITE = "ask", "read", "write"
+LATE, FAILED = "late", "failed"
+
+
+class SharedAccess:
+    """Any thread. `deadline_s`: as in StoreSettings. `counts`: of operation and outcome, records, or calls of ASK.
+    `num_bytes`: encoded, by operation. `num_outages`: times that it was opened."""
+
+    def __init__(self, store: SharedStore, events: EventSink, clock: Clock, deadline_s: float) -> None:
+        self.store, self.clock, self._events = store, clock, events
+        self.deadline_ns = int(deadline_s * 1e9)
+        self.counts, self.num_bytes = Counter[tuple[str, str]](), Counter[str]()
+        self.num_outages = 0
+        self.is_closed = self._is_on_trial = self._is_failing = False
+        self._lock = Lock()
+        self._until_ns, self._pause_s = clock.now_ns(), MIN_PAUSE_S
+
+    def begins_trial(self) -> bool:
+        """Returns True when a trial is due, once: its caller has `try_again` called."""
+        with self._lock:
+            begins = not (self.is_closed or self._is_on_trial) and self.clock.now_ns() >= self._until_ns
+            self._is_on_trial |= begins
+            return begins
+
+    def try_again(self) -> None:
+        """Makes a trial. Blocks for the store."""
+        try:
+            self.store.ping()  # connects, which takes longer
+            began_ns = self.clock.now_ns()
+            self.store.ping()
+        except Exception as error:
+            self.failed(error)
+            return
+        if self.clock.now_ns() - began_ns > self.deadline_ns:
+            self.note_late()
+        with self._lock:
+            if self._is_on_trial:  # and no call that began before has failed meanwhile
+                self.is_closed, self._is_on_trial, self._is_failing = True, False, False
+                self._pause_s = MIN_PAUSE_S
+
+    def failed(self, error: Exception) -> str:
+        """Returns the outcome of a call that raised. A store that is full can be read; any other failure opens."""
+        if isinstance(error, SharedStoreError):
+            outcome, message = error.failure.value, str(error)
+        else:
+            outcome, message = FAILED, described(error)
+        self._open(outcome, message)
+        return outcome
+
+    def note_late(self) -> None:
+        """Opens: the store did not answer within the deadline of a request."""
+        self._open(LATE, f"no answer within {self.deadline_ns / 1e6:g} ms; prompts are computed without it for a while")
+
+    def report(
+        self, operation: str, outcome: str, number: int, started_ns: int, id: RequestId = NO_REQUEST, num_bytes: int = 0
+    ) -> None:
+        """Counts and emits what came of a call: so many records, or of ASK a call that found so many."""
+        if number or operation == ASK:
+            with self._lock:
+                self.counts[operation, outcome] += 1 if operation == ASK else number
+                self.num_bytes[operation] += num_bytes
+            at_ns = self.clock.now_ns()
+            self._events.emit(SharedStoreUsed(operation, outcome, number, num_bytes, started_ns, at_ns, id))
+
+    def _open(self, outcome: str, message: str) -> None:
+        """Opens it, or keeps it open. A late failure of a call that began before it was opened changes nothing."""
+        now_ns, is_news = self.clock.now_ns(), outcome == SharedFailure.FULL.value
+        with self._lock:
+            if not is_news and (self.is_closed or self._is_on_trial):
+                self.num_outages += self.is_closed
+                self.is_closed = self._is_on_trial = False
+                self._until_ns = now_ns + int(self._pause_s * 1e9)
+                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+                is_news, self._is_failing = not self._is_failing, True
+        if is_news:
+            self._events.emit(FaultObserved(f"shared.{outcome}", message, now_ns))

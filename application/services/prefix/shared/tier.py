@@ -1,0 +1,261 @@
+"""The shared tier: a store that other servers fill as well, behind the local one.
+
+Its content cannot be known, so it is asked once for each prompt, for what the index lacks; the answer counts for that
+lookup only. What is found is fetched with the other records, verified like them, and kept in the hot tier and the local
+store. It is asked and read by workers, and a request never loses more than the deadline to it:
+
+    asked             for the deadline at most, then the prompt is looked up without it
+    fetched           for what is left of the deadline, plus the time that computing what has arrived would have taken
+
+A store that is late or fails is not asked until a trial beside the requests has succeeded. There are no timers: while
+a lookup waits, the compute thread looks again every few milliseconds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from application.ports.cache_stats import Cleared, SharedStats
+from application.ports.clock import Clock
+from application.ports.shared_store import SharedHint, SharedStoreError
+from application.services.lane import Call, Lane
+from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess
+from application.services.prefix.shared.queue import SharedQueue
+from domain.errors import ServerUnavailable
+from domain.ids import NO_REQUEST, RequestId
+from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.hashing import BlockChain
+from domain.prefix.index import NOTHING_SHARED, PrefixMatch, ReuseRules, SharedRecords
+from domain.prefix.record import BlockKey, Record, RecordKey, SnapshotKey
+
+T = TypeVar("T")
+
+NUM_CALLERS = 4
+MAX_CALLS = 64
+"""Calls that wait or run; more are not made."""
+
+RECORDS_PER_CALL = 4
+"""Records that one call reads, which bounds what is received at a time."""
+
+PARENTS_AT_ONCE = 32
+"""Blocks that are asked for the lengths of their snapshots at a time, the last ones first."""
+
+MAX_SNAPSHOTS = 256
+"""Snapshots that are looked for at a time: the lengths may be anybody's."""
+
+ASSUMED_TOKENS_PER_S = 10_000
+"""The rate at which a model computes prompts, until it was measured."""
+
+MIN_ASKED_TOKENS = 32
+"""Fewer tokens are computed as soon as they are asked for."""
+
+MEASURED_TOKENS = 64
+"""The shortest chunk that says how fast a model is."""
+
+
+class SharedFinds(NamedTuple):
+    """The answer: records for the index, and the hints to read them."""
+
+    records: SharedRecords = NOTHING_SHARED
+    hints: Mapping[RecordKey, SharedHint] = {}
+
+
+class SharedCall(Call[T]):
+    """One call of the store, made by a worker and polled by its caller. `took_ns`: set when it has ended."""
+
+    def __init__(self, work: Callable[[], T], on_done: Callable[[], None], clock: Clock) -> None:
+        super().__init__(work)
+        self.began_ns, self.took_ns = clock.now_ns(), 0
+        self._clock = clock
+        self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
+
+    def ended(self, error: BaseException | None) -> None:
+        self.took_ns = self._clock.now_ns() - self.began_ns
+        super().ended(error)
+
+
+class SharedAsk:
+    """The question for one prompt. Compute thread only. `finds`: empty until it `settled`. `is_late`: the store did not
+    answer in time, now or when it was read."""
+
+    def __init__(self, tier: "SharedTier", call: SharedCall[SharedFinds], model: str, id: RequestId) -> None:
+        self.finds, self.is_late, self.id = SharedFinds(), False, id
+        self._tier, self._model = tier, model
+        self._call: SharedCall[SharedFinds] | None = call
+        self._left_ns = tier.access.deadline_ns
+
+    def settle(self) -> bool:
+        """Returns True when the answer has come or is not waited for any longer."""
+        if (call := self._call) is None:
+            return True
+        if call.is_done:
+            self.finds, self._call = call.answer or SharedFinds(), None
+            self._left_ns = max(0, self._left_ns - call.took_ns)
+        elif self.is_overdue(call.began_ns, 0):
+            call.abandon()
+            self._call = None
+            self.note_late(call.began_ns, ASK, 0)
+        return self._call is None
+
+    def is_overdue(self, began_ns: int, num_arrived: int) -> bool:
+        """Returns whether what was begun then is waited for no longer. `num_arrived`: tokens of which the state has
+        arrived, which need not be computed."""
+        tier, pace = self._tier, self._tier.ns_per_token.get(self._model, 1e9 / ASSUMED_TOKENS_PER_S)
+        tier.awaited_ns = now_ns = tier.access.clock.now_ns()
+        return now_ns - began_ns >= self._left_ns + num_arrived * pace
+
+    def note_late(self, began_ns: int, operation: str, num_records: int) -> None:
+        """Goes on without: the store did not do in time what it was asked for."""
+        self.is_late, self._left_ns = True, 0
+        self._tier.access.report(operation, LATE, num_records, began_ns, self.id)
+        self._tier.access.note_late()
+
+    def abandon(self) -> None:
+        if self._call is not None:
+            self._call.abandon()
+
+
+class SharedTier:
+    """Any thread, but `ask`, what it returns, and `note_pace` belong to the compute thread. `uploaded`: what a worker
+    makes of the records that it read. `ns_per_token`: of computing a prompt at best, by model."""
+
+    name = "shared"
+
+    def __init__(self, access: SharedAccess, queue: SharedQueue, calls: Lane | None = None) -> None:
+        self.access, self.queue = access, queue
+        self.uploaded: Callable[[Sequence[Record | None]], Sequence[Record | None]] = list
+        self.awaited_ns: int | None = None
+        self.ns_per_token: dict[str, float] = {}
+        self._is_clearing = False
+        self._calls = calls or Lane("shared", NUM_CALLERS, max_pending=MAX_CALLS)
+        self._try_again()
+
+    @property
+    def is_available(self) -> bool:
+        return self.access.is_closed and not self._is_clearing
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while a lookup waits for the store, which may be late: the compute thread has to look again soon."""
+        at_ns = self.awaited_ns
+        return at_ns is not None and self.access.clock.now_ns() - at_ns < self.access.deadline_ns
+
+    def ask(
+        self,
+        chain: BlockChain,
+        match: PrefixMatch,
+        rules: ReuseRules,
+        model: str,
+        id: RequestId,
+        on_done: Callable[[], None],
+    ) -> SharedAsk | None:
+        """Asks what the store has of a prompt beyond `match`. Returns None while it is not asked: it failed lately, or
+        is being cleared."""
+        self._try_again()
+        call = self._call(partial(self.find, chain, match, rules, id), on_done) if self.is_available else None
+        return SharedAsk(self, call, model, id) if call is not None else None
+
+    def find(self, chain: BlockChain, match: PrefixMatch, rules: ReuseRules, id: RequestId = NO_REQUEST) -> SharedFinds:
+        """Returns what the store has of a prompt beyond `match`; nothing when it fails. Blocks for the store."""
+        began_ns = self.access.clock.now_ns()
+        try:
+            finds = self._find(chain, match, rules)
+        except Exception as error:
+            self.access.report(ASK, self.access.failed(error), 0, began_ns, id)
+            return SharedFinds()
+        self.access.report(ASK, "found" if finds.hints else "nothing", len(finds.hints), began_ns, id)
+        return finds
+
+    def read(
+        self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]
+    ) -> SharedCall[Sequence[Record | None]] | None:
+        """Reads records in a worker; None when too many calls wait already."""
+        return self._call(partial(self._read, hints, id), on_done)
+
+    def note_pace(self, model: str, num_tokens: int, duration_ns: int) -> None:
+        """Notes how long a model took to compute a chunk of a prompt. The fastest counts: no fetch may be slower."""
+        if num_tokens >= MEASURED_TOKENS:
+            ns = duration_ns / num_tokens
+            self.ns_per_token[model] = min(ns, self.ns_per_token.get(model, ns))
+
+    def clear(self, choice: NamespaceChoice, clear_own: Callable[[], Cleared]) -> Cleared:
+        """Clears the other tiers, then removes the chosen namespaces from the store; asks nothing meanwhile. Other
+        servers may put what they still have. Blocks; one call at a time."""
+        self._is_clearing, cleared = True, Cleared()
+        try:
+            cleared = clear_own()
+            self.queue.erase(None if choice.is_everything else choice.includes)
+        except (SharedStoreError, ServerUnavailable) as error:
+            return cleared.plus(Cleared(problem=f"what the shared store holds is left there: {error}"))
+        finally:
+            self._is_clearing = False
+        return cleared
+
+    def stats(self) -> SharedStats:
+        self._try_again()
+        access, counts = self.access, sorted(self.access.counts.copy().items())
+        asked, read, written = (
+            {outcome: number for (one, outcome), number in counts if one == operation}
+            for operation in (ASK, READ, WRITE)
+        )
+        num_bytes, queue = (access.num_bytes[READ], access.num_bytes[WRITE]), self.queue
+        return SharedStats(
+            access.is_closed, access.num_outages, asked, read, written, queue.num_queued, queue.queued_bytes, *num_bytes
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Refuses further work, and drops what is not written after `timeout_s`. Running calls are not waited for."""
+        self._calls.close()
+        self.queue.close(timeout_s if self.access.is_closed else 0.0)
+        self.access.store.close()
+
+    def _try_again(self) -> None:
+        if self.access.begins_trial() and self._call(self.access.try_again, lambda: None) is None:
+            self.access.note_late()
+
+    def _call(self, work: Callable[[], T], on_done: Callable[[], None]) -> SharedCall[T] | None:
+        call = SharedCall(work, on_done, self.access.clock)
+        try:
+            self._calls.start(call)
+        except ServerUnavailable:  # too many wait, or it is stopping
+            return None
+        return call
+
+    def _find(self, chain: BlockChain, match: PrefixMatch, rules: ReuseRules) -> SharedFinds:
+        size, store = chain.block_size, self.access.store
+        first = match.num_known // size
+        keys = chain.prompt_keys()[first:]
+        found = store.find(keys)
+        hints: dict[RecordKey, SharedHint] = {hint.key: hint for hint in found if hint is not None}
+        blocks = frozenset(key.hash for key in hints if isinstance(key, BlockKey))
+        run = first + next((at for at, hint in enumerate(found) if hint is None), len(keys))
+        snapshots: dict[int, SnapshotKey] = {}
+        last = min(run, (chain.num_prompt - 1) // size)  # the last token is always computed
+        # Where blocks hold everything, only the tail behind the last one is worth a snapshot.
+        lowest = match.position // size if rules.needs_snapshots else last
+        for end in range(last + 1, lowest, -PARENTS_AT_ONCE):
+            start = max(lowest, end - PARENTS_AT_ONCE)
+            lengths = store.lengths(chain.namespace, [chain.parent(index) for index in range(start, end)])
+            ends = [at * size + length for at, some in enumerate(lengths, start) for length in some if length < size]
+            own = [at for at in ends if match.position < at < chain.num_prompt and rules.grid.is_resumable(at)]
+            named = {chain.snapshot_key(at): at for at in sorted(own)[-MAX_SNAPSHOTS:]}
+            there = {hint.key: hint for hint in (store.find(list(named)) if named else ()) if hint is not None}
+            snapshots |= {at: key for key, at in named.items() if key in there}
+            hints |= there
+            if there:
+                break
+        return SharedFinds(SharedRecords(blocks, snapshots), hints)
+
+    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> Sequence[Record | None]:
+        access = self.access
+        began_ns = access.clock.now_ns()
+        try:
+            found = access.store.read(hints)
+        except Exception as error:
+            access.report(READ, access.failed(error), len(hints), began_ns, id)
+            return [None] * len(hints)
+        num_missing = sum(record is None for record in found.records) - found.num_rejected
+        access.report(READ, "read", len(hints) - num_missing - found.num_rejected, began_ns, id, found.num_bytes)
+        access.report(READ, "rejected", found.num_rejected, began_ns, id)
+        access.report(READ, "missing", num_missing, began_ns, id)
+        return self.uploaded(found.records)
