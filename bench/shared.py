@@ -1,0 +1,307 @@
+"""The shared store: restoring from it against the local store, faults under load, and a fleet against servers alone.
+
+    python -m bench.shared [restore] [faults] [fleet] [--blocks 16] [--rounds 5] [--mib 32]
+
+A redis-server of the run's own, on loopback. `restore` reads one prompt's records and decodes them, from a shared store
+and from a local one on the same machine, in turns; times are the best of the rounds. `faults` asks a server whose
+shared store fails, and one that shares nothing, for the same new prompts in turns. `fleet` plays agents whose turns go
+to any of three servers.
+
+To measure a network of 10 Gb/s and 2 ms, where the kernel has netem:
+
+    unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root netem delay 1ms rate 10gbit;
+                      python -m bench.shared restore'
+"""
+
+import argparse
+import json
+import random
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import numpy as np
+from valkey import Valkey
+
+from adapters.resp.shared_store import RespSharedStore
+from adapters.zstd.codec import ZstdStateCodec
+from application.services.prefix.shared.tier import NUM_CALLERS, RECORDS_PER_CALL
+from bench.store_support import INFO, Facts, open_store, put, record, timed
+from domain.ids import GroupIndex
+from domain.prefix.record import HostPayload, Record, TensorSpec
+from interfaces.composition.token_side import SWITCH_INTERVAL_S
+from tests.support.http.replay.replay_servers import cairn_server
+from tests.support.http.servers.fake_service import wait_until
+from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
+from tests.support.processes.redis_server import RedisServer, redis_server
+
+NUM_SERVERS, NUM_AGENTS, NUM_TURNS = 3, 8, 6
+
+
+def records(count: int, mib: int) -> list[Record]:
+    """Records of bfloat16 numbers that compress like state does."""
+    rng = np.random.default_rng(1)
+    found: list[Record] = []
+    for number in range(count):
+        values = rng.standard_normal((mib << 20) // 2, dtype=np.float32).view(np.uint32) >> 16
+        data = memoryview(values.astype(np.uint16).tobytes())
+        found.append(
+            record(number, {GroupIndex(0): HostPayload((TensorSpec("bfloat16", (len(data) // 2,)),), (data,))})
+        )
+    return found
+
+
+def restore(folder: Path, options: argparse.Namespace) -> Facts:
+    """Seconds to read and decode the same records, each way."""
+    made, raw_bytes = records(options.blocks, options.mib), (options.blocks * options.mib) << 20
+    keys = [one.key for one in made]
+    local = open_store(folder / "local", 8 << 30)
+    for one in made:
+        put(local, [one])
+    with redis_server(folder / "redis", "--maxmemory", "8gb") as server:
+        shared = RespSharedStore(server.url, ZstdStateCodec(), b"k" * 32, timeout_s=60)
+        written_s = timed(lambda: [shared.put(INFO, [one]) for one in made])
+        found = [hint for hint in shared.find(keys) if hint is not None]
+        groups = [found[at : at + RECORDS_PER_CALL] for at in range(0, len(found), RECORDS_PER_CALL)]
+
+        def read_shared() -> None:
+            assert len([hint for hint in shared.find(keys) if hint]) == len(keys)
+            with ThreadPoolExecutor(NUM_CALLERS) as pool:
+                assert all(record is not None for read in pool.map(shared.read, groups) for record in read.records)
+
+        def read_local() -> None:
+            assert all(record is not None for record in local.get(keys))
+
+        times: dict[str, list[float]] = {"local": [], "shared": [], "local_cpu": [], "shared_cpu": []}
+        for _ in range(options.rounds):
+            for name, work in (("local", read_local), ("shared", read_shared)):
+                began = time.process_time()
+                times[name].append(timed(work))
+                times[f"{name}_cpu"].append(time.process_time() - began)
+        asked = [timed(lambda: shared.find(keys)) for _ in range(20)]
+        shared.close()
+    local.close()
+    best = {name: min(some) for name, some in times.items()}
+    return {
+        "raw_mib": raw_bytes >> 20,
+        "local_s": best["local"],
+        "shared_s": best["shared"],
+        "local_cpu_s": best["local_cpu"],
+        "shared_cpu_s": best["shared_cpu"],
+        "shared_over_local": best["shared"] / best["local"],
+        "shared_mib_per_s": (raw_bytes >> 20) / best["shared"],
+        "write_mib_per_s": (raw_bytes >> 20) / written_s,
+        "encoded_over_raw": sum(hint.size_bytes for hint in found) / raw_bytes,
+        "ask_ms": 1000 * statistics.median(asked),
+        "goal": 1.3,
+    }
+
+
+class Relay(Thread):
+    """Passes bytes on, each way after `delay_s`."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.delay_s = 0.0
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+
+    def run(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            for one, other in ((client, server), (server, client)):
+                Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(1 << 20):
+                time.sleep(self.delay_s)
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+
+def prompt_of(seed: int, num_tokens: int) -> list[int]:
+    return random.Random(seed).choices(range(300, 4000), k=num_tokens)
+
+
+def complete(client: httpx.Client, prompt: list[int], max_tokens: int = 8) -> tuple[float, dict[str, Any]]:
+    body = {"model": SMALL_DEMO, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "return_token_ids": True}
+    began = time.perf_counter()
+    answer = client.post("/v1/completions", json={**body, "ignore_eos": True})
+    assert answer.status_code == 200, answer.text
+    return time.perf_counter() - began, answer.json()
+
+
+def tokens_of(answer: dict[str, Any]) -> list[int]:
+    return list(answer["choices"][0]["token_ids"])
+
+
+def stats_of(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/v1/cache/stats").json()["shared"]
+    return found
+
+
+def wait_until_shared(client: httpx.Client) -> None:
+    wait_until(lambda: client.get("/v1/cache/stats").json()["queue"]["queued"] == 0, "the local store")
+    wait_until(lambda: stats_of(client)["queued"] == 0, "the shared store")
+
+
+@contextmanager
+def servers(folder: Path, models: Path, urls: list[str], **variables: str) -> Iterator[list[httpx.Client]]:
+    with ExitStack() as stack:
+        found: list[httpx.Client] = []
+        for number, url in enumerate(urls):
+            home = folder / f"server-{number}"
+            home.mkdir()
+            own = {**variables, **({"CAIRN_STORE__SHARED": url} if url else {})}
+            flags = ("--store", str(home / "store"), "--model-dir", str(models))
+            found.append(stack.enter_context(cairn_server(home, *flags, **own))[1])
+            complete(found[-1], prompt_of(number, 32))  # loads the model
+        yield found
+
+
+def faults(folder: Path, options: argparse.Namespace) -> Facts:
+    """By fault: the time of requests for new prompts of 600 tokens beyond that of a server that shares nothing, with
+    eight conversations at once, and whether all answers are equal."""
+    models = write_small_demos(folder / "models")
+    facts: Facts = {}
+    with redis_server(folder / "redis", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru") as redis:
+        relay = Relay(redis.port)
+        relay.start()
+        with servers(folder, models, [f"redis://127.0.0.1:{relay.port}/0", ""]) as (shared, alone):
+            wait_until(lambda: bool(stats_of(shared)["is_available"]), "the shared store to be asked")
+            for name, begin, end in fault_table(redis, relay):
+                begin()
+                facts[name] = under_load(shared, alone, seed=len(facts) * 1000)
+                end()
+                began = time.perf_counter()
+                wait_until(lambda: bool(stats_of(shared)["is_available"]), "recovery")
+                facts[name]["recovery_s"] = time.perf_counter() - began
+            facts["shared"] = stats_of(shared)
+    return facts
+
+
+def fault_table(redis: RedisServer, relay: Relay) -> list[tuple[str, Callable[[], object], Callable[[], object]]]:
+    def slow(seconds: float) -> Callable[[], object]:
+        return lambda: setattr(relay, "delay_s", seconds)
+
+    def nothing() -> None:
+        """As it is."""
+
+    def restarted() -> None:
+        redis.kill()
+        redis.start()
+
+    return [
+        ("none", nothing, nothing),
+        ("restarted", restarted, nothing),
+        ("killed", redis.kill, redis.start),
+        ("hangs", lambda: redis.send(signal.SIGSTOP), lambda: redis.send(signal.SIGCONT)),
+        ("2 s late", slow(1.0), slow(0.0)),
+        ("full", lambda: configure(redis, "noeviction", "1mb"), lambda: configure(redis, "allkeys-lru", "64mb")),
+    ]
+
+
+def configure(redis: RedisServer, policy: str, maxmemory: str) -> None:
+    with Valkey(port=redis.port) as client:
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", maxmemory)
+
+
+def under_load(shared: httpx.Client, alone: httpx.Client, seed: int) -> Facts:
+    def conversation(number: int) -> list[tuple[float, float, bool]]:
+        found: list[tuple[float, float, bool]] = []
+        for turn in range(NUM_TURNS):
+            prompt = prompt_of(seed + 100 * number + turn, 600)
+            pairs = [complete(client, prompt) for client in ((shared, alone) if turn % 2 else (alone, shared))]
+            (with_s, one), (without_s, other) = pairs if turn % 2 else pairs[::-1]
+            found.append((with_s, without_s, tokens_of(one) == tokens_of(other)))
+        return found
+
+    with ThreadPoolExecutor(NUM_AGENTS) as pool:
+        turns = [turn for found in pool.map(conversation, range(NUM_AGENTS)) for turn in found]
+    beyond_ms = sorted(1000 * (with_s - without_s) for with_s, without_s, _ in turns)
+    return {
+        "requests": len(turns),
+        "equal": all(is_equal for _, _, is_equal in turns),
+        "beyond_ms_median": statistics.median(beyond_ms),
+        "beyond_ms_mean": statistics.mean(beyond_ms),
+        "with_ms_median": 1000 * statistics.median(with_s for with_s, _, _ in turns),
+        "without_ms_median": 1000 * statistics.median(without_s for _, without_s, _ in turns),
+    }
+
+
+def fleet(folder: Path, options: argparse.Namespace) -> Facts:
+    """Tokens that three servers compute for agents whose turns go anywhere, sharing and not."""
+    models = write_small_demos(folder / "models")
+    facts: Facts = {}
+    with redis_server(folder / "redis", "--maxmemory", "512mb", "--maxmemory-policy", "allkeys-lru") as redis:
+        for name, url in (("alone", ""), ("sharing", redis.url)):
+            (own := folder / name).mkdir()
+            with servers(own, models, [url] * NUM_SERVERS) as clients:
+                facts[name] = agents(clients, is_sharing=bool(url))
+    facts["computed_of_alone"] = facts["sharing"]["computed"] / facts["alone"]["computed"]
+    return facts
+
+
+def agents(clients: list[httpx.Client], *, is_sharing: bool) -> Facts:
+    """Agents of one system prompt; each turn adds an answer and what a tool said, and goes to any server."""
+    choice, system = random.Random(1), prompt_of(7, 1500)
+    talks = [[*system, *prompt_of(50 + number, 40)] for number in range(NUM_AGENTS)]
+    num_prompt = num_cached = 0
+    for turn in range(NUM_TURNS):
+        for number, talk in enumerate(talks):
+            client = choice.choice(clients)
+            _, answer = complete(client, talk)
+            num_prompt += answer["usage"]["prompt_tokens"]
+            num_cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            talk += [*tokens_of(answer), *prompt_of(1000 * turn + number, 150)]
+            if is_sharing:
+                wait_until_shared(client)
+    facts: Facts = {"prompt_tokens": num_prompt, "computed": num_prompt - num_cached}
+    if is_sharing:
+        stats = [stats_of(client) for client in clients]
+        for name in ("read_bytes", "written_bytes"):
+            facts[f"{name}_a_token"] = sum(one[name] for one in stats) / num_prompt
+        facts["asked"] = [one["asked"] for one in stats]
+    return facts
+
+
+CASES = {"restore": restore, "faults": faults, "fleet": fleet}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []])
+    parser.add_argument("--blocks", type=int, default=16)
+    parser.add_argument("--mib", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    for name in options.cases or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps({name: CASES[name](Path(folder), options)}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
