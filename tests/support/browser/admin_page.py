@@ -60,10 +60,10 @@ def shows_figures(page: Any, client: httpx.Client) -> None:
         for index, window in enumerate(figures["reuse"]):
             cells = page.locator("#reuse-table tbody tr").nth(index).locator("td, th")
             rate = window["hit_rate"]
-            shares = [None] * 3 if rate is None else [rate["live"], rate["hot"], rate["store"]]
+            shares = [None if rate is None else rate[tier] for tier in ("live", "hot", "store", "shared")]
             for at, share in enumerate(shares, 1):
                 yield cells.nth(at), is_, "n/a" if share is None else formatted(page, "percent", share)
-            yield cells.nth(5), is_, formatted(page, "count", window["lookups"])
+            yield cells.nth(6), is_, formatted(page, "count", window["lookups"])
 
     _comes_to_show(page, wanted)
 
