@@ -10,7 +10,7 @@
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them,
 rows of ids by their bytes (`IdRow`).
 
-The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens* or Pooled*, Ended.
+The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress | Pooled)*, Tokens*, Ended.
 Admitted may be missing when the choice never left the queue. Exactly one Ended arrives for each open choice of each
 submission that `submit` accepted, however the engine ends.
 
@@ -51,14 +51,12 @@ class ResumedChoice:
     token i is a function of (seed, i), so that the output is all it needs.
 
     `output_ids`: reported output tokens. `explanation`: of its admission, None if that was not reported.
-    `num_prompt_done`: prompt tokens that were reported as computed. `has_left_queue`: it was admitted before.
-    `pooled_rows`: the rows whose vectors or scores were reported."""
+    `num_prompt_done`: prompt tokens that were reported as computed. `has_left_queue`: it was admitted before."""
 
     output_ids: tuple[int, ...] = ()
     explanation: Explanation | None = None
     num_prompt_done: int = 0
     has_left_queue: bool = False
-    pooled_rows: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +69,8 @@ class Submission:
     with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no bound.
     `speculates`: drafts may be verified; `predicted_ids`: the text that the client predicts, as tokens, to draft from.
     `pooling`: vectors or scores are computed instead of an answer (`max_new_tokens` is 0 and there is one choice): one
-    for each of `rows`, texts that follow the prompt, each by itself, of 1 to MAX_ROW tokens. The prompt is their common
-    beginning, may be empty, and is looked up, restored, computed and kept like any other; the rows are not kept.
+    for each of `rows`, the longest first, which follow their common beginning each by itself. The prompt is that
+    beginning, may be empty, and the first token of a row, which is not computed with it: what another request reuses.
     `images`: the image of each span of the prompt, by the span's digest; its file crosses as the client sent it.
     `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
     reported twice.
@@ -103,8 +101,8 @@ class Submission:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """The tokens of the prompt and of all rows."""
-        return len(self.prompt.token_ids) + sum(map(len, self.rows))
+        """The tokens that are computed before an answer."""
+        return len(self.prompt.token_ids) - bool(self.rows) + sum(map(len, self.rows))
 
     @property
     def open_choices(self) -> tuple[int, ...]:

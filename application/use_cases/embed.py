@@ -64,14 +64,14 @@ class Embed:
 
         async def prepare(request: GenerationRequest, answer: Answer) -> None:
             groups.extend(await self._encoder.encode_texts(request, answer.model))
-            largest = max(groups, key=lambda group: 2 * len(group.prompt) + max(map(len, group.rows)))
-            row = max(largest.rows, key=len)
-            prompt = EncodedPrompt(largest.prompt).followed_by(row)
-            await self._memory.answer_length(request, prompt, answer.model.description, 0, len(row))
+            largest = max(groups, key=lambda group: len(group.prompt) + len(group.rows[0]))
+            prompt = EncodedPrompt(largest.prompt).followed_by(largest.rows[0])
+            # a pass takes no more than one row behind a second state, or than a chunk of a prompt
+            await self._memory.answer_length(replace(request, num_choices=2), prompt, answer.model.description, 0)
             self._submit(request, groups, answer)
 
         answer = await self._intake.start(request, prepare)
-        values: dict[int, bytes] = {}
+        values: list[list[bytes]] = [[] for _ in groups]
         num_ended = num_computed = 0
         try:
             self._submit_more(request, groups, num_ended, answer)
@@ -79,8 +79,7 @@ class Embed:
                 if (error := failure(item)) is not None:
                     raise error
                 if isinstance(item, Pooled):
-                    for row, value in zip(item.rows, item.values, strict=True):
-                        values |= dict.fromkeys(groups[index].places[row], value)
+                    values[index] += item.values
                 elif isinstance(item, Finished):
                     num_ended += 1
                     num_computed += item.usage.computed_tokens
@@ -88,11 +87,14 @@ class Embed:
         finally:
             answer.close()
         num_tokens = sum(group.num_tokens for group in groups)
-        num_texts = sum(len(places) for group in groups for places in group.places)
-        assert len(values) == num_texts, "the engine reports every row before the end of its submission"
-        return PooledTexts(
-            tuple(values[place] for place in range(num_texts)), num_tokens, max(0, num_tokens - num_computed)
-        )
+        placed = {
+            place: value
+            for group, found in zip(groups, values, strict=True)
+            for places, value in zip(group.places, found, strict=True)
+            for place in places
+        }
+        ordered = tuple(placed[place] for place in range(len(placed)))
+        return PooledTexts(ordered, num_tokens, max(0, num_tokens - num_computed))
 
     def _submit_more(
         self, request: GenerationRequest, groups: Sequence[TextGroup], num_ended: int, answer: Answer
@@ -114,7 +116,7 @@ class Embed:
         submission = Submission(
             id=request.id,
             model=served.source.id,
-            prompt=EncodedPrompt(group.prompt),
+            prompt=EncodedPrompt(group.prompt).followed_by(group.rows[0][:1]),
             sampling=SamplingParams(),
             seed=0,
             max_new_tokens=0,

@@ -2,7 +2,6 @@
 
     hard mark |-- weights and other fixed bytes --|-------------- available --------------|
     prefill                                        |- state at the prompt's end -|-copy-|-chunk-|
-    rows                                           |- the same -|- state behind one row -|-pass-|
     image                                          |- the same -|- pixels, features, tower pass -|
     decode                                         |- state of every choice at its end --|-step-|
 
@@ -20,15 +19,13 @@ from domain.memory.shape import MemoryShape
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
-    logits of every token are computed. `num_row`: the last tokens of the prompt are a row of a pooled request, which is
-    computed alone where memory is short. `num_image`: tokens of the largest image; `num_pixels`: of all
-    whose pixels are held at once."""
+    logits of every token are computed. `num_image`: tokens of the largest image; `num_pixels`: of all whose
+    pixels are held at once."""
 
     num_prompt: int
     num_new: int
     num_choices: int = 1
     is_scored: bool = False
-    num_row: int = 0
     num_image: int = 0
     num_pixels: int = 0
 
@@ -65,19 +62,14 @@ class Preflight:
     def needed_bytes(self, demand: Demand) -> int:
         """Returns the peak memory of a request; it never falls with more tokens or choices."""
         shape, end = self.shape, demand.num_prompt + demand.num_new
-        width = min(demand.num_row, demand.num_prompt)
-        start = demand.num_prompt - width
-        num_image = min(demand.num_image, start)
-        chunk = min(max(self.max_chunk, num_image * self.image_is_whole), max(start, 1))
+        num_image = min(demand.num_image, demand.num_prompt)
+        chunk = min(max(self.max_chunk, num_image * self.image_is_whole), max(demand.num_prompt, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
-        prefill = shape.state_bytes(start, chunk) + shape.state_bytes(chunk)
-        prefill += shape.peak_bytes(chunk, start, **logits) + shape.feature_bytes(num_image, chunk)
-        prefill = max(prefill, shape.state_bytes(start, chunk) + shape.tower_bytes(num_image, chunk))
+        prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.state_bytes(chunk)
+        prefill += shape.peak_bytes(chunk, demand.num_prompt, **logits) + shape.feature_bytes(num_image, chunk)
+        prefill = max(prefill, shape.state_bytes(demand.num_prompt, chunk) + shape.tower_bytes(num_image, chunk))
         # Beside them are the pixels of those to come, and the features of one that began before the chunk.
-        prefill += shape.pixel_bytes(min(demand.num_pixels, start)) + shape.feature_bytes(num_image, 0)
-        if width:
-            rows = shape.rows_bytes(1, start, width) + shape.pass_bytes(1, start, width)
-            return max(prefill, shape.state_bytes(start, chunk) + rows)
+        prefill += shape.pixel_bytes(min(demand.num_pixels, demand.num_prompt)) + shape.feature_bytes(num_image, 0)
         decode = demand.num_choices * shape.state_bytes(end) + shape.decode_bytes(demand.num_choices, end)
         return max(prefill, decode)
 

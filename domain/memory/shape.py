@@ -132,16 +132,6 @@ class MemoryShape:
         """Returns the peak as `peak_bytes`, without any logits."""
         return self.step.bytes_at(chunk, end)
 
-    def rows_bytes(self, num_rows: int, start: int, width: int) -> int:
-        """Returns the bytes of as many copies of a state of `start` tokens, each followed by `width` more."""
-        return num_rows * self.state_bytes(start + width, width)
-
-    def pass_bytes(self, num_rows: int, start: int, width: int) -> int:
-        """Returns the peak beyond these states of one pass over all rows, of which one token each may have logits."""
-        step, end = self.step, start + width
-        row = width * step.token_bytes + step.deep_bytes(width, end) + self.logit_bytes
-        return step.base_bytes + num_rows * row
-
     def decode_bytes(self, num_rows: int, num_tokens: int, width: int = 1) -> int:
         """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each. `width`:
         tokens that it computes of each: one, and a draft's. Positions are sampled one after the other."""

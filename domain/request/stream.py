@@ -1,7 +1,7 @@
 """The items that a request's stream consists of.
 
-Each choice yields in this order: Admitted, (PromptLogprobs | PrefillProgress)*, content* or Pooled*, Finished or
-Failed. Content is reasoning, text and tool calls.
+Each choice yields in this order: Admitted, (PromptLogprobs | PrefillProgress | Pooled)*, content*, Finished or Failed.
+Content is reasoning, text and tool calls.
 
 Items that wait for a slow reader may be merged: `merges_with` says whether the next item can be reported together with
 this one, `merged` merges a whole run at a cost linear in it.
@@ -96,20 +96,10 @@ class PromptLogprobs(_Item):
 
 @dataclass(frozen=True, slots=True)
 class Pooled(_Item):
-    """Vectors or scores of some texts of a request for them, from one pass: `values[i]` belongs to row `rows[i]`.
+    """The next values of a request for vectors or scores, in the order of its rows: little-endian float32 numbers; a
+    score is one."""
 
-    Each value is a vector of little-endian float32 numbers; a score is a vector of one."""
-
-    rows: tuple[int, ...]
     values: tuple[bytes, ...]
-
-    def merges_with(self, later: object) -> bool:
-        return isinstance(later, Pooled)
-
-    def merged(self, later: Sequence["Pooled"]) -> "Pooled":
-        run = (self, *later)
-        rows = tuple(chain.from_iterable(item.rows for item in run))
-        return Pooled(rows, tuple(chain.from_iterable(item.values for item in run)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 held       the state up to the computed position, or the one to take over; a decoding row counts one growth step of its
            buffers ahead, because the rows of a batch grow together
 growth     from there to the charge
-rows       a batch of a pooled request holds its prompt's state once a row during its pass: part of its charge
 a step     the shortest prompts prefill first, up to one chunk in all: their states grow, the cache copies what was
            computed, and the widest layer works on it; meanwhile every decoding sequence takes a step
 """
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
-from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import ACTIVE, Phase
 from domain.scheduling.step_values import SequenceView
 from domain.speculation.gain import MOST_ROWS
@@ -27,7 +25,6 @@ RESERVE_TOKENS, RESERVE_SHARE = 768, 8
 may have to be preempted."""
 
 Pair = tuple[SequenceView, MemoryShape]
-NO_ROWS = RowBatches(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,12 @@ def _waiting_bytes(
     view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
 ) -> int:
     """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
-    length = min(chunk, view.prompt_end)
+    length = min(chunk, view.num_prompt)
     pixels = shape.pixel_bytes(view.unseen[1])
-    pass_bytes = max((view.rows or NO_ROWS).pass_bytes, pixels + shape.tower_bytes(view.unseen[0], length))
-    peak = _peak(view, shape, length, view.prompt_end) + pixels
+    pass_bytes = pixels + shape.tower_bytes(view.unseen[0], length)
+    peak = _peak(view, shape, length, view.num_prompt) + pixels
     if not active:
-        return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.prompt_end, length) + peak)
+        return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.num_prompt, length) + peak)
     return view.charge_bytes + max(0, max(peak, pass_bytes) - _widest(prompts, length))
 
 
@@ -98,15 +95,15 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
     if view.phase is Phase.DECODING:
         ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
         return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
-    return shape.state_bytes(view.num_held, min(chunk, view.num_held))
+    return shape.state_bytes(view.num_computed, min(chunk, view.num_computed))
 
 
 def _widest(prompts: Sequence[Pair], chunk: int) -> int:
     """Returns the peak of the widest chunk."""
     peaks = [0]
     for view, shape in prompts:
-        length = min(chunk, view.prompt_end - view.num_held)
-        peaks.append(_peak(view, shape, length, view.num_held + length))
+        length = min(chunk, view.num_prompt - view.num_computed)
+        peaks.append(_peak(view, shape, length, view.num_computed + length))
     return max(peaks)
 
 
@@ -117,11 +114,11 @@ def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
     """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes with what
-    the cache copies of them; or a batch of rows behind the states; or a pass of the tower before the chunk."""
+    the cache copies of them; or a pass of the tower before the chunk."""
     growths, copies, passes, pixels = list[tuple[int, int]](), list[tuple[int, int]](), [0], 0
     for view, shape in prompts:
-        start = view.num_held
-        length = max(0, min(chunk, view.prompt_end - start))
+        start = view.num_computed
+        length = max(0, min(chunk, view.num_prompt - start))
         end = start + length
         grown = max(0, shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start)))
         copied = shape.state_bytes(end) - shape.state_bytes(start)
@@ -129,8 +126,6 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
             copied += sum(state.fixed_bytes for state in shape.states)
         growths.append((length, grown))
         copies.append((length, grown + max(0, copied)))
-        if view.rows is not None and view.num_computed + chunk > view.rows.start:
-            passes.append(view.rows.state_bytes + view.rows.pass_bytes)
         passes.append(shape.tower_bytes(view.unseen[0], length))
         pixels += shape.pixel_bytes(view.unseen[1])
     chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)

@@ -15,7 +15,7 @@ because logits cost all of its tokens: a longer one ends one token earlier, and 
 The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`). No
 chunk ends inside an image whose tokens attend to all of it: it ends before the image, or behind one that it begins
 with, which may be longer than the grid. A prompt is not computed into an image that is not prepared: others are.
-Behind the prompt of a pooled request, which gives no token, its batches follow as chunks.
+A pass over rows of a pooled request is a chunk.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|
@@ -98,18 +98,12 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = (), w
 
 
 def next_prompt_chunk(
-    start: int,
-    num_prompt: int,
-    limits: StepLimits,
-    stops: Sequence[int] = (),
-    whole: Sequence[Span] = (),
-    *,
-    gives_token: bool = True,
+    start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = (), whole: Sequence[Span] = ()
 ) -> int:
     """Returns the end of the chunk at `start` of a prompt of `num_prompt` tokens, see the module docstring."""
     is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
     end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops, whole)
-    is_too_long = gives_token and end == num_prompt and end - start > max(limits.max_last_chunk, 1)
+    is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
     return _beside(end - 1, start, whole) if is_too_long else end
 
 
@@ -200,11 +194,9 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
 
 
 def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
-    if view.rows is None:
-        return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole)
-    if start >= view.rows.start:
-        return view.rows.at(start).end
-    return next_prompt_chunk(start, view.rows.start, limits, view.stops, view.whole, gives_token=False)
+    if view.pass_tokens:
+        return min(start + view.pass_tokens, view.num_prompt)
+    return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole)
 
 
 def _is_blocked(view: SequenceView, limits: StepLimits) -> bool:

@@ -64,7 +64,7 @@ class Sequence:
     `num_computed` is the position of the model state while prefilling: how many leading tokens of `fed_ids` it covers.
     The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: the tokens that are
     prefilled: the prompt, and the `num_resumed` output tokens from before the last preemption, or from another engine.
-    `num_preempted`: number of preemptions so far. `num_pooled`: tokens of rows that were computed behind the prompt.
+    `num_preempted`: number of preemptions so far.
     """
 
     id: SequenceId
@@ -76,7 +76,6 @@ class Sequence:
     fed_ids: IdRow = field(init=False)
     num_resumed: int = field(init=False)
     num_preempted: int = 0
-    num_pooled: int = 0
     _num_alone: int = 0
     _position_alone: int = 0
 
@@ -92,9 +91,8 @@ class Sequence:
         """Counts a preemption; `is_alone`: no other sequence runs. Returns False when there were too many of these
         without progress, so that the sequence can never end."""
         self.num_preempted += 1
-        progress = self.position + self.num_pooled
-        if not is_alone or progress >= self._position_alone + MIN_PROGRESS:
-            self._num_alone, self._position_alone = 0, progress
+        if not is_alone or self.position >= self._position_alone + MIN_PROGRESS:
+            self._num_alone, self._position_alone = 0, self.position
         self._num_alone += is_alone
         return self._num_alone <= MAX_ALONE
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
-from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import Phase
 
 
@@ -48,8 +47,7 @@ class SequenceView:
     of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
-    `rows`: the batches behind the prompt of a pooled request, which never decodes; `num_prompt` and `num_computed`
-    include them. `unseen`: of the images that the model's tower has yet to pass over, the tokens of the largest, and of
+    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`: of the images that the model's tower has yet to pass over, the tokens of the largest, and of
     all whose pixels will be held at once and are not held yet. `whole`: the images inside which no chunk may end, as
     [start, end).
 
@@ -71,7 +69,7 @@ class SequenceView:
     num_waited: int = 0
     num_preempted: int = 0
     is_scored: bool = False
-    rows: RowBatches | None = None
+    pass_tokens: int = 0
     is_looked_up: bool = True
     takes_over: TakeOver | None = None
     follows: SequenceId | None = None
@@ -81,16 +79,6 @@ class SequenceView:
     unseen: tuple[int, int] = (0, 0)
     whole: tuple[tuple[int, int], ...] = ()
     blocked_at: int | None = None
-
-    @property
-    def prompt_end(self) -> int:
-        """The tokens of the prompt without rows."""
-        return self.num_prompt if self.rows is None else self.rows.start
-
-    @property
-    def num_held(self) -> int:
-        """The tokens that the state covers; that of a pooled request stays at the end of its prompt."""
-        return self.num_computed if self.rows is None else min(self.num_computed, self.rows.start)
 
     @property
     def wanted_bytes(self) -> int:
@@ -164,7 +152,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """The positions [start, end) of one chunk of a prompt, or of one batch behind it; never empty."""
+    """The positions [start, end) of one chunk; never empty."""
 
     id: SequenceId
     start: int

@@ -4,12 +4,11 @@ Bytes are tokens. It never asks for more than can be: what is alone is preempted
 enough for any one sequence.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling.row_batches import RowBatches
 from domain.scheduling.sequence import WAITING
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.guards import UnboundedGuard
@@ -33,11 +32,7 @@ class ScriptedGuard(UnboundedGuard):
         return self._pause > 0
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
-        return num_prompt + num_new
-
-    def pack(self, shape: MemoryShape, num_prompt: int, lengths: Sequence[int], rows: Iterable[int]) -> RowBatches:
-        """Rows take no memory here: beside a prompt they might need more than there is."""
-        return super().pack(MemoryShape(), num_prompt, lengths, rows)
+        return min(num_prompt + num_new, self._total_bytes // 2)  # a pooled request has two charges
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         assert shapes.keys() == {view.id for view in views}

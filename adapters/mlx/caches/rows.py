@@ -11,9 +11,10 @@ memory.
 
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
@@ -32,17 +33,11 @@ def repeated(caches: Caches, num_rows: int) -> Caches:
     at one position. Lazy; `caches` are unchanged."""
     batch = fork(caches)
     for cache in leaves(batch):
-        for name, value in cast(dict[str, Any], vars(cache)).items():
-            setattr(cache, name, _repeated(value, num_rows))
+        cache.__dict__ |= tree_map(
+            lambda value: mx.repeat(value, num_rows, 0) if isinstance(value, mx.array) else value, vars(cache)
+        )
+        cache.step = 1  # so that buffers have no room for more tokens
     return batch
-
-
-def _repeated(value: Any, num_rows: int) -> Any:
-    if isinstance(value, mx.array):
-        return mx.repeat(value, num_rows, axis=0)
-    if isinstance(value, list | tuple):
-        return [_repeated(part, num_rows) for part in cast(Sequence[Any], value)]
-    return value
 
 
 def unbatchable(caches: Caches) -> str:

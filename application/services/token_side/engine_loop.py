@@ -29,6 +29,7 @@ from application.services.token_side.event_batcher import ActivityTracker, Event
 from application.services.token_side.images import EngineImages
 from application.services.token_side.loaded_models import LoadedModels
 from application.services.token_side.memory_guard import MemoryGuard
+from application.services.token_side.pooled_run import PooledRun
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.speculation import Speculation
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
@@ -351,7 +352,8 @@ class EngineLoop:
         when that failed and the choice has ended."""
         id, model = SequenceId(self._next_id), self.models.get(submission.model)
         self._next_id += 1
-        run = self._runs[id] = SequenceRun(id, submission, choice, self.images, model=model, batcher=self.batcher)
+        make = SequenceRun if submission.pooling is None else partial(PooledRun, budget=self.limits.prefill_budget)
+        run = self._runs[id] = make(id, submission, choice, self.images, model=model, batcher=self.batcher)
         self._guarded(run, partial(run.charge, self.guard))
         if model is not None and id in self._runs:
             self._guarded(run, partial(self._constrain, run, model))

@@ -7,7 +7,7 @@ once is freed here; what concerns sequences is left to the planner, through the 
 Compute thread only, except where an attribute says otherwise. What cannot be read raises nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from application.events import MemoryMeasured, PressureRelieved
@@ -25,15 +25,11 @@ from domain.memory.pressure import Level, Relief, StepDemand, feature_budget, ho
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
 from domain.scheduling.plan_step import admission_order
-from domain.scheduling.row_batches import RowBatches, pack_rows
 from domain.scheduling.sequence import WAITING, Phase
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 
 AHEAD_SHARE = 16
 """Prefixes that are fetched for queued sequences may take this fraction (one divided by it) of all memory."""
-
-ROWS_SHARE = 8
-"""A pass over the rows of a pooled request may take this fraction (one divided by it) of the memory beside models."""
 
 LASTING_STEPS = 8
 """The number of further steps for which a budget stands while all sequences decode, below the high mark."""
@@ -118,15 +114,6 @@ class MemoryGuard:
         """Returns what a sequence holds at its longest. Called when it arrives and after each preemption, when its
         output so far is part of its prompt."""
         return charge_bytes(shape, num_prompt, num_new, self._chunk)
-
-    def pack(self, shape: MemoryShape, num_prompt: int, lengths: Sequence[int], rows: Iterable[int]) -> RowBatches:
-        """Returns the batches of the rows of a pooled request, see `pack_rows`. Called as `charge_bytes`. One pass may
-        take a part of the memory that models leave, and no more than the prompt leaves of it."""
-        room = None
-        if self.limits is not None:
-            free = self.limits.hard_bytes - self.ledger.fixed_bytes
-            room = min(free // ROWS_SHARE, free - charge_bytes(shape, num_prompt, 0, self._chunk))
-        return pack_rows(lengths, rows, num_prompt, budget=self._chunk, shape=shape, room_bytes=room)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         """Returns the memory budget of one step, after room was made for it. `views`: every sequence that the planner

@@ -1,6 +1,6 @@
 """One choice of a submission in the engine: the work of each phase, and the items it sends.
 
-    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or after its prompt)
+    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or with its prompt)
        │ ▲             (prefix cache at work)     ▲                      │
        │ └──preempt───────────────────────────────│──────────────────────┘
        └────────────────────fork──────────────────┘
@@ -8,15 +8,12 @@
 The first choice of a submission leads: it prefills the prompt, and just before the prompt's last chunk the others,
 which wait for it until then, are forked from its state.
 
-A pooled request computes its rows behind the prompt, still prefilling, and ends with the last of them.
-
 A preempted sequence loses its state, not its output: it continues as a prompt of its prompt and its output. A choice
 that comes from an engine that was lost begins like a preempted one.
 
 Every method may raise; the engine loop turns that into the end of this sequence alone. Compute thread only.
 """
 
-from dataclasses import replace
 from functools import partial
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
@@ -28,7 +25,6 @@ from application.services.token_side.constraints import AnswerConstraint
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages, SequenceImages
 from application.services.token_side.memory_guard import MemoryGuard
-from application.services.token_side.pooled_rows import PooledRows
 from application.services.token_side.speculation import SequenceDrafts
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
@@ -77,9 +73,6 @@ class SequenceRun:
         self.constraint: AnswerConstraint | None = None
         self.drafts: SequenceDrafts | None = None
         self.charge_bytes = self.num_waited = 0
-        self._rows: PooledRows | None = None
-        if submission.pooling is not None:
-            self._rows = PooledRows(submission, submission.pooling, resumed.pooled_rows if resumed else frozenset())
         self._num_reported = resumed.num_prompt_done if resumed is not None else 0  # prompt tokens, as progress
         self._explanation = resumed.explanation if resumed is not None else None
         self._send = partial(batcher.send, submission.id, choice)  # a bound method would be a reference cycle
@@ -109,19 +102,17 @@ class SequenceRun:
         """Returns the planner's view."""
         sequence = self.sequence
         cache = self.cache if sequence.phase is not Phase.DECODING else None
-        rows = self._rows.batches if self._rows is not None else None
         view = SequenceView(
             sequence.id,
             sequence.phase,
             sequence.position,
-            len(sequence.fed_ids) if rows is None else rows.end,
+            len(sequence.fed_ids),
             cache.stops if cache is not None else (),
             charge_bytes=self.charge_bytes,
             priority=self.submission.priority,
             num_waited=self.num_waited,
             num_preempted=sequence.num_preempted,
             is_scored=self._num_scored_tops() is not None,
-            rows=rows,
             is_looked_up=cache is None or cache.is_looked_up,
             takes_over=cache.takes_over if cache is not None else None,
             follows=cache.follows if cache is not None else None,
@@ -143,9 +134,6 @@ class SequenceRun:
         if (shape := self.shape()) is not None:
             num_new = self.submission.max_new_tokens - len(self.sequence.output_ids)
             self.charge_bytes = guard.charge_bytes(shape, len(self.sequence.fed_ids), num_new)
-            if self._rows is not None:
-                self._rows.pack(guard, shape)
-                self.charge_bytes += self._rows.batches.state_bytes
 
     # ---- waiting ------------------------------------------------------------------------------------------------
 
@@ -153,17 +141,11 @@ class SequenceRun:
         """Waits for admission, and for no other choice."""
         self.leader, asked, sequence = None, self.submission, self.sequence
         resumed = sequence.fed_ids[len(sequence.prompt_ids) :]
-        prompt = asked.prompt.followed_by(resumed) if resumed else asked.prompt
-        if self._rows is not None:
-            if not prompt.token_ids:
-                self.cache = self._rows.without_prefix()
-                return
-            prompt = self._rows.looked_up
         self.cache = prefix_cache.begin(
             self.id,
             self.request_id,
             asked.model,
-            prompt,
+            asked.prompt.followed_by(resumed) if resumed else asked.prompt,
             asked.cache_salt,
             persist=asked.persist,
             restores=self._num_scored_tops() is None,
@@ -216,8 +198,6 @@ class SequenceRun:
         of tokens computed."""
         sequence, model = self.sequence, self._loaded()
         fed, started = sequence.fed_ids, self._batcher.now_ns()
-        if self._rows is not None and chunk.start >= len(fed):
-            return self._pool(self._rows, chunk)
         starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
         images = self.images.look(model, chunk.start, chunk.end)
         scores = self._compute(model, fed[chunk.start : chunk.end], images, starts_decode=starts_decode)
@@ -227,7 +207,7 @@ class SequenceRun:
         sequence.num_computed = chunk.end
         self.images.move_to(chunk.end, model)
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
-        if (reusable := min(chunk.end, len(fed) - (self._rows is None))) > chunk.start:
+        if (reusable := min(chunk.end, len(fed) - 1)) > chunk.start:
             self.cache.prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
@@ -237,10 +217,7 @@ class SequenceRun:
         return chunk.end - chunk.start
 
     def end_of_prompt(self) -> Ended | None:
-        """Returns how the sequence ends if its prompt is computed and no token is wanted after it, or all its rows
-        are."""
-        if self._rows is not None:
-            return Ended(self.usage(), FinishReason.STOP) if self._rows.is_complete else None
+        """Returns how the sequence ends if its prompt is computed and no token is wanted after it."""
         is_over = not self.sequence.max_new_tokens and self.sequence.num_computed == len(self.sequence.prompt_ids)
         return Ended(self.usage(), FinishReason.LENGTH) if is_over else None
 
@@ -312,16 +289,6 @@ class SequenceRun:
         self.sequence.enter(phase)
         self._has_state = self._model is not None
 
-    def _pool(self, rows: PooledRows, chunk: PrefillChunk) -> int:
-        """Computes a batch of rows and sends their values. Returns the number of tokens, without padding."""
-        sequence, started, before = self.sequence, self._batcher.now_ns(), rows.num_done
-        self._send(rows.compute(self._loaded(), self.id, chunk))
-        sequence.num_computed = chunk.end
-        sequence.num_pooled += chunk.end - chunk.start
-        start, end = rows.batches.start + before, rows.batches.start + rows.num_done
-        self._emit_chunk(start, end, started, is_resumed=False)
-        return end - start
-
     def _emit_chunk(self, start: int, end: int, started_ns: int, *, is_resumed: bool) -> None:
         id, at_ns = self.request_id, self._batcher.now_ns()
         self._batcher.emit(
@@ -361,8 +328,6 @@ class SequenceRun:
         """Prepares images, and sends Admitted once for each choice, also if it is preempted or resumed."""
         self.images.move_to(self.sequence.num_computed, self._loaded())
         if self._explanation is None:
-            if self._rows is not None:
-                explanation = replace(explanation, num_prompt=self.submission.num_prompt_tokens)
             self._explanation = explanation
             self._send(Admitted(explanation))
             self.images.report(explanation.stopped_at)

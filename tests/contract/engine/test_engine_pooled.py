@@ -21,7 +21,7 @@ from tests.support.http.replay.all_streams import EMBED, values
 
 Run: TypeAlias = Callable[..., None]
 PROMPT = "the question that all documents are to answer, "
-ROWS = tuple(FakeTokenizer().encode(text).token_ids for text in ("a bird", "a " * 30, "x", "the whole of it"))
+ROWS = tuple(FakeTokenizer().encode(text).token_ids for text in ("a " * 30, "the whole of it", "a bird", "x"))
 NUM_TOKENS = len(PROMPT) + sum(map(len, ROWS))
 
 
@@ -31,18 +31,18 @@ def run(request: pytest.FixtureRequest) -> Run:
     return lambda work, *models: with_engine(make, work, *models)
 
 
-def expected(rows: tuple[IdRow, ...], pooling: Pooling, prompt: str = PROMPT) -> dict[int, bytes]:
+def expected(rows: tuple[IdRow, ...], pooling: Pooling, prompt: str = PROMPT) -> list[bytes]:
     """Returns the values of each whole text by itself."""
     model = FakeModel(ModelSource(MODEL, "nowhere"), FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE))
     model.open(SequenceId(0))
     texts = [[*FakeTokenizer().encode(prompt).token_ids, *row] for row in rows]
-    return {number: model.pool(SequenceId(0), [text], pooling)[0] for number, text in enumerate(texts)}
+    return [value for text in texts for value in model.pool(SequenceId(0), [text], pooling)]
 
 
 @pytest.mark.parametrize("pooling", [EMBED, Pooling(Capability.EMBED, dimensions=2), Pooling(Capability.SCORE)])
 def test_each_row_has_the_value_of_its_whole_text(run: Run, pooling: Pooling) -> None:
     async def work(client: EngineClient) -> None:
-        client.submit("a", PROMPT, 0, pooling=pooling, rows=ROWS)
+        client.submit("a", PROMPT + "a", 0, pooling=pooling, rows=ROWS)
         end = await client.end("a")
         kinds = list(dict.fromkeys(type(item) for item in client.items("a")))
         assert kinds == [Admitted, PrefillProgress, Pooled, Ended]
@@ -55,7 +55,7 @@ def test_each_row_has_the_value_of_its_whole_text(run: Run, pooling: Pooling) ->
 def test_a_prompt_that_was_computed_is_reused_whole(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         for id in ("first", "again"):
-            client.submit(id, PROMPT, 0, pooling=EMBED, rows=ROWS)
+            client.submit(id, PROMPT + "a", 0, pooling=EMBED, rows=ROWS)
             await client.end(id)
         client.submit("chat", PROMPT + "and so on", 2)
         reused = [(await client.end(id)).usage.reused_tokens for id in ("first", "again", "chat")]
@@ -67,7 +67,7 @@ def test_a_prompt_that_was_computed_is_reused_whole(run: Run) -> None:
 
 def test_texts_without_a_common_beginning_have_no_prompt(run: Run) -> None:
     async def work(client: EngineClient) -> None:
-        client.submit("a", "", 0, pooling=EMBED, rows=ROWS)
+        client.submit("a", "a", 0, pooling=EMBED, rows=ROWS)
         end = await client.end("a")
         assert isinstance(client.items("a")[0], Admitted)
         assert values(client, "a") == expected(ROWS, EMBED, "")
@@ -78,7 +78,7 @@ def test_texts_without_a_common_beginning_have_no_prompt(run: Run) -> None:
 
 def test_a_model_that_does_not_pool_ends_the_request_with_an_error(run: Run) -> None:
     async def work(client: EngineClient) -> None:
-        client.submit("a", "", 0, pooling=EMBED, rows=ROWS, model=GATED)
+        client.submit("a", "a", 0, pooling=EMBED, rows=ROWS, model=GATED)
         client.submit("chat", "x", 2, model=GATED)
         error = (await client.end("a")).error
         assert error is not None

@@ -75,22 +75,23 @@ def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(load
         assert LEAST_RATIO <= measured.chunk_bytes(CHUNK, end) / peak <= MOST_RATIO, end
 
 
-@pytest.mark.parametrize("loaded", ["llama", "gemma3_text", "qwen3_next"], indirect=True)
-@pytest.mark.parametrize(("start", "num_rows", "width"), [(1_000, 8, 32), (1_000, 64, 4)])
+@pytest.mark.parametrize("loaded", ["llama", "gemma3_text"], indirect=True)
+@pytest.mark.parametrize(("start", "num_rows", "width"), [(0, 8, 32), (100, 4, 28), (1_000, 1, 32)])
 def test_a_pass_over_rows_takes_about_what_is_counted_or_less(loaded: MlxModel, start: int, num_rows: int, width: int):
     loaded.correct(CHUNK, finish_load(measure_chunks(loaded, CHUNK, None)))
     loaded._pooling = PoolingProfile()
     loaded.open(ID)
     for position in range(0, start, CHUNK):
-        loaded.prefill(ID, TOKENS[: start - position])
+        loaded.prefill(ID, TOKENS[: min(CHUNK, start - position)])
     mx.synchronize()
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     loaded.pool(ID, [TOKENS[row : row + width] for row in range(num_rows)], Pooling(Capability.EMBED))
     peak, shape = mx.get_peak_memory() - before, loaded.description.memory
-    counted = shape.rows_bytes(num_rows, start, width) + shape.pass_bytes(num_rows, start, width)
-    assert LEAST_RATIO <= counted / peak <= 4, "repeated states need not all be there at once"
+    num_tokens = num_rows * width
+    counted = shape.state_bytes(num_rows * (start + width)) + shape.peak_bytes(num_tokens, start + num_tokens)
+    assert counted / peak >= LEAST_RATIO
 
 
 def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
-from domain.memory.shape import MemoryShape
 from domain.priority import Priority
 from domain.scheduling.plan_step import next_prompt_chunk, plan_step
-from domain.scheduling.row_batches import pack_rows
 from domain.scheduling.sequence import WAITING, Phase
 from domain.scheduling.step_values import (
     PrefillChunk,
@@ -30,11 +28,12 @@ ROOM = 150
 
 @dataclass
 class Life:
-    """A sequence as the engine would move it along."""
+    """A sequence as the engine would move it along. `num_rows`: tokens of the rows that are left behind its prompt."""
 
     view: SequenceView
     arrival: int
     num_to_decode: int
+    num_rows: int
     num_to_restore: int = 0
 
 
@@ -49,7 +48,7 @@ lives = st.lists(
         st.integers(1, 8),
         st.lists(st.integers(1, 99), max_size=3).map(lambda stops: tuple(sorted(stops))),
         st.sampled_from(Priority),
-        st.none() | st.lists(st.integers(1, GRID), min_size=1, max_size=6),
+        st.just(0) | st.integers(1, 6 * GRID),
     ),
     min_size=1,
     max_size=12,
@@ -65,7 +64,7 @@ limits = st.builds(
 )
 
 
-Drawn = list[tuple[int, int, int, tuple[int, ...], Priority, list[int] | None]]
+Drawn = list[tuple[int, int, int, tuple[int, ...], Priority, int]]
 
 
 class Run:
@@ -86,14 +85,12 @@ class Run:
                 SequenceView(SequenceId(index), Phase.QUEUED, 0, end, stops, charge_bytes=end, priority=priority),
                 arrival,
                 num_to_decode,
+                num_rows,
             )
-            for index, (arrival, end, num_to_decode, stops, priority, _) in enumerate(sorted(drawn, key=by_arrival))
+            for index, (arrival, end, num_to_decode, stops, priority, num_rows) in enumerate(
+                sorted(drawn, key=by_arrival)
+            )
         ]
-        for life, (*_, lengths) in zip(self.waiting, sorted(drawn, key=by_arrival), strict=True):
-            if lengths is not None:
-                budget, start = limits.prefill_budget, life.view.num_prompt
-                rows = pack_rows(lengths, range(len(lengths)), start, budget=budget, shape=MemoryShape())
-                life.view = replace(life.view, num_prompt=rows.end, rows=rows)
         self.num_turns = self.num_held = 0
         self._random = Random(seed)
         self._is_tight = is_tight
@@ -136,13 +133,22 @@ class Run:
             by_id[id].num_to_decode -= 1
         for chunk in plan.prefill:
             life = by_id[chunk.id]
-            phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
-            life.view = replace(life.view, num_computed=chunk.end, phase=phase)
-            if phase is Phase.DECODING and life.view.rows is not None:
-                life.num_to_decode = 0
+            if life.view.pass_tokens:
+                life.num_rows -= chunk.end - chunk.start
+                life.num_to_decode *= life.num_rows > 0
+                life.view = replace(life.view, num_prompt=life.view.num_computed + life.num_rows)
+            elif chunk.end == life.view.num_prompt and life.num_rows:
+                left, size = chunk.end + life.num_rows, min(GRID, life.num_rows)
+                life.view = replace(life.view, num_computed=chunk.end, num_prompt=left, pass_tokens=size)
+            else:
+                phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
+                life.view = replace(life.view, num_computed=chunk.end, phase=phase)
         for id in plan.preempt:
             view = by_id[id].view
-            by_id[id].view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_preempted=view.num_preempted + 1)
+            num_prompt = view.num_computed if view.pass_tokens else view.num_prompt
+            again = view.num_preempted + 1
+            view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_prompt=num_prompt, num_preempted=again)
+            by_id[id].view = replace(view, pass_tokens=0)
         for id in plan.admit:
             by_id[id].view = replace(by_id[id].view, phase=Phase.RESTORING)
             by_id[id].num_to_restore = self._random.choice((0, 1, 5))
@@ -185,19 +191,15 @@ class Run:
             view = views[chunk.id]
             assert view.phase is Phase.PREFILLING
             assert reached[chunk.id] == chunk.start < chunk.end
-            if view.rows is not None and chunk.start >= view.rows.start:
-                batch = view.rows.at(chunk.start)
-                assert (chunk.end, chunk.end - chunk.start) == (batch.end, len(batch.rows) * batch.width)
-                reached[chunk.id] = chunk.end
+            reached[chunk.id] = chunk.end
+            if view.pass_tokens:
+                assert chunk.end == min(chunk.start + view.pass_tokens, view.num_prompt)
                 continue
-            has_rows = view.rows is not None
-            expected = next_prompt_chunk(chunk.start, view.prompt_end, limits, view.stops, gives_token=not has_rows)
-            assert chunk.end == expected
-            assert has_rows or chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
-            is_rest = chunk.start % GRID != 0 and view.prompt_end - chunk.start <= GRID
+            assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
+            assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
+            is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
             assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
             assert not any(chunk.start < stop < chunk.end for stop in view.stops)
-            reached[chunk.id] = chunk.end
 
 
 @given(lives, limits, st.integers(0, 999))
@@ -264,8 +266,7 @@ def test_running_streams_have_their_share_of_the_time_between_two_turns() -> Non
 
 
 def test_a_stream_keeps_its_share_of_the_time_beside_a_flood_of_rows() -> None:
-    rows = pack_rows([GRID] * 100, range(100), 0, budget=4 * GRID, shape=MemoryShape())
-    pooled = {SequenceId(id): view(id, Phase.PREFILLING, rows.end, rows=rows) for id in range(1, 5)}
+    pooled = {SequenceId(id): view(id, Phase.PREFILLING, 100 * GRID, pass_tokens=4 * GRID) for id in range(1, 5)}
     limits, clock, decode_ns, turns_ns = replace(LIMITS, prefill_budget=4 * GRID), StepClock(), 0, 0
     for _ in range(300):
         plan = plan_step([view(0, Phase.DECODING), *pooled.values()], limits, pace=clock.pace)
@@ -277,8 +278,9 @@ def test_a_stream_keeps_its_share_of_the_time_beside_a_flood_of_rows() -> None:
             clock.prefilled(70)
             turns_ns += 70
         for chunk in plan.prefill:
-            pooled[chunk.id] = replace(pooled[chunk.id], num_computed=chunk.end)
-    assert any(one.num_computed > 10 * GRID for one in pooled.values())
+            left = pooled[chunk.id].num_prompt - (chunk.end - chunk.start)
+            pooled[chunk.id] = replace(pooled[chunk.id], num_prompt=left)
+    assert any(one.num_prompt < 90 * GRID for one in pooled.values())
     assert limits.decode_share <= decode_ns / (decode_ns + turns_ns) < limits.decode_share + 0.1
 
 

@@ -30,6 +30,7 @@ from domain.request.stream import (
     ContentDelta,
     Failed,
     Finished,
+    Pooled,
     PromptLogprobs,
     StreamItem,
     TextDelta,
@@ -297,7 +298,7 @@ def _scored_bytes(scores: Iterable[TokenLogprob | None]) -> int:
 
 def _joined(run: Sequence[StreamItem]) -> StreamItem:
     first = run[0]
-    if len(run) == 1 or isinstance(first, Admitted | Finished | Failed):  # which never merge
+    if len(run) == 1 or isinstance(first, Admitted | Pooled | Finished | Failed):  # which never merge
         return first
     return first.merged(cast(Any, run[1:]))
 

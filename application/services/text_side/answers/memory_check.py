@@ -31,15 +31,10 @@ class MemoryCheck:
         self._pool = pool
 
     async def answer_length(
-        self,
-        request: GenerationRequest,
-        prompt: EncodedPrompt,
-        model: ModelDescription,
-        max_new: int,
-        num_row: int = 0,
+        self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
     ) -> int:
         """Returns the most tokens that the answer may have: `max_new`, or fewer where the client set no length. Unloads
-        idle models to make room. The caller holds a lease on the model. `num_row`: as in Demand.
+        idle models to make room. The caller holds a lease on the model.
 
         Raises PrefillMemoryExceeded for a request that can never fit, and MemoryBusy for one that does not fit at
         present. Reused tokens count like all others: they occupy memory as well."""
@@ -52,7 +47,6 @@ class MemoryCheck:
             num_new=max_new,
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
-            num_row=num_row,
             num_image=max((span.length for span in prompt.media), default=0),
             num_pixels=most_pixels(prompt.media, AHEAD_CHUNKS * status.prefill_chunk),
         )

@@ -41,7 +41,7 @@ _Part: TypeAlias = tuple[Sequence[int], int | None]
 @dataclass(frozen=True, slots=True)
 class TextGroup:
     """Texts that are computed behind one state. `prompt`: their common beginning, may be empty. `rows`: the different
-    rests. `places`: the indexes of the texts that end with each row."""
+    rests, the longest first. `places`: the indexes of the texts that end with each row."""
 
     prompt: IdRow
     rows: tuple[IdRow, ...]
@@ -107,6 +107,7 @@ def grouped(texts: Sequence[IdRow], indexes: Sequence[int], num_shared: int | No
 
 
 def _group(texts: Sequence[IdRow], start: int, places: Mapping[IdRow, Sequence[int]]) -> TextGroup:
+    texts = sorted(texts, key=len, reverse=True)
     rows, found = tuple(text[start:] for text in texts), tuple(tuple(places[text]) for text in texts)
     return TextGroup(texts[0][:start], rows, found)
 

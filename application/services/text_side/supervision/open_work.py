@@ -31,7 +31,7 @@ from domain.errors import ComputeFailed, DomainError, EngineLost
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason, Usage, choice_id
-from domain.request.stream import Admitted, Pooled, PrefillProgress
+from domain.request.stream import Admitted, PrefillProgress
 
 MAX_SUSPICIONS = 5
 """The number of losses during its computation after which a request ends, however far it got between them."""
@@ -45,7 +45,6 @@ class _Choice:
     explanation: Explanation | None = None
     num_prompt_done: int = 0
     has_left_queue: bool = False
-    pooled_rows: set[int] = field(default_factory=set[int])
     cancelled: tuple[FinishReason, int | None] | None = None
 
 
@@ -73,8 +72,6 @@ class Work:
         self.is_suspect = False
         if isinstance(item, Tokens):
             choice.output_ids += item.token_ids
-        elif isinstance(item, Pooled):
-            choice.pooled_rows.update(item.rows)
         elif isinstance(item, PrefillProgress):
             choice.num_prompt_done = item.num_done
         elif isinstance(item, Ended):
@@ -119,13 +116,7 @@ class Work:
     def _resumed(self, choice: _Choice) -> ResumedChoice:
         num_prompt = len(self.submission.prompt.token_ids)
         num_done = num_prompt if choice.output_ids else choice.num_prompt_done
-        return ResumedChoice(
-            tuple(choice.output_ids),
-            choice.explanation,
-            num_done,
-            choice.has_left_queue,
-            frozenset(choice.pooled_rows),
-        )
+        return ResumedChoice(tuple(choice.output_ids), choice.explanation, num_done, choice.has_left_queue)
 
     def _usage(self, choice: _Choice, num_tokens: int | None) -> Usage:
         num_output = len(choice.output_ids) if num_tokens is None else min(num_tokens, len(choice.output_ids))

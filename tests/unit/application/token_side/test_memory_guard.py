@@ -9,7 +9,7 @@ from application.events import MemoryMeasured, PressureRelieved
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.token_side.memory_guard import LASTING_STEPS, ROWS_SHARE, MemoryGuard
+from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
 from application.services.token_side.memory_readings import IDLE_STEPS, READ_EVERY_STEPS
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
@@ -104,17 +104,6 @@ def test_every_purpose_is_counted():
     assert ledger.state_bytes == 1_024 + 2_100  # what decodes grows in steps, and no further than its charge
     assert ledger.growth_bytes == 4_100 - 1_024
     assert ledger.transient_bytes > 2 * 512  # a chunk's growth and its copy, and what the layer works on
-
-
-def test_rows_take_a_part_of_the_memory_and_count_as_promised_until_they_are_computed():
-    bench = Bench(held_bytes=1_000)
-    bench.load(15_000)
-    rows = bench.guard.pack(SHAPE, 3_000, [10] * 40, range(40))
-    assert len(rows.batches[0].rows) == (LIMITS.hard_bytes - 15_000) // ROWS_SHARE // 3_020 == 3
-    charge = bench.guard.charge_bytes(SHAPE, 3_000, 0) + rows.state_bytes
-    bench.budget(SequenceView(SequenceId(1), Phase.PREFILLING, 3_030, rows.end, charge_bytes=charge, rows=rows))
-    ledger = bench.guard.ledger
-    assert (ledger.state_bytes, ledger.growth_bytes, ledger.transient_bytes) == (3_000, 3 * 3_010, 3 * 3_020)
 
 
 def host_record(number: int, size_bytes: int) -> Record:

@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 
 from adapters.mlx.runtime.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
-from domain.memory.ledger import MemoryLimits
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, MemoryShape, StateCost, StepCost
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import SequenceView, StepLimits
-from tests.support.engines.guards import UnboundedGuard
+from domain.scheduling.step_values import SequenceView
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)
@@ -55,7 +53,6 @@ shapes = st.builds(
 )
 demands = st.one_of(
     st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5)),
-    st.builds(Demand, st.integers(1, 3_000), st.just(0), num_row=st.integers(1, 512)),
     st.builds(
         Demand,
         st.integers(1, 3_000),
@@ -148,30 +145,6 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     assert held + alone(Phase.PREFILLING, position)[1] <= needed
     position = data.draw(st.integers(num_prompt, num_prompt + num_new - 1))
     assert shape.state_bytes(position) + alone(Phase.DECODING, position)[1] <= needed
-
-
-@given(shapes, st.integers(0, 3_000), st.lists(st.integers(1, 512), min_size=1, max_size=60), st.data())
-def test_rows_that_fit_one_by_one_are_admitted_and_computed_in_batches_when_nothing_else_runs(
-    shape: MemoryShape, num_prompt: int, lengths: list[int], data: st.DataObject
-):
-    """Also where the memory is no more than the check asks for."""
-    grid, guard = 512, UnboundedGuard(StepLimits(8, 512, 512))
-    needed = Preflight(shape, 0, 0, grid).needed_bytes(Demand(num_prompt + max(lengths), 0, num_row=max(lengths)))
-    guard.limits = MemoryLimits(needed, needed, needed, needed)
-    rows = guard.pack(shape, num_prompt, lengths, range(len(lengths)))
-    charge = charge_bytes(shape, num_prompt, 0, grid) + rows.state_bytes
-
-    def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
-        view = SequenceView(SequenceId(1), phase, num_computed, rows.end, charge_bytes=charge, rows=rows)
-        demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
-        return demand.waiting_bytes, demand.step_bytes
-
-    assert alone(Phase.QUEUED, 0)[0] <= needed
-    position = data.draw(
-        st.integers(0, num_prompt) | st.sampled_from([batch.end for batch in rows.batches[:-1]] or [0])
-    )
-    held = shape.state_bytes(min(position, num_prompt))
-    assert held + alone(Phase.PREFILLING, position)[1] <= needed
 
 
 def test_logits_are_charged_of_as_many_tokens_as_the_last_chunk_may_have() -> None:

@@ -2,6 +2,7 @@
 texts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.support.engines.stepped_engine import SteppedEngine
 
 EMBED = Pooling(Capability.EMBED)
 PROMPT = range(100, 175)
-ROWS = tuple(IdRow(range(start, start + length)) for start, length in ((1, 9), (50, 3), (90, 20), (200, 1), (30, 9)))
+ROWS = tuple(IdRow(range(start, start + length)) for start, length in ((90, 20), (1, 9), (30, 9), (50, 3), (200, 1)))
 
 
 def engine(layout: StateLayout = ATTENTION, live_bytes: int = 0, **options: Any) -> SteppedEngine:
@@ -30,29 +31,29 @@ def engine(layout: StateLayout = ATTENTION, live_bytes: int = 0, **options: Any)
 
 
 def submit(engine: SteppedEngine, id: str, prompt: Sequence[int] = PROMPT, **changes: Any) -> None:
-    engine.submit(id, prompt, 0, **{"pooling": EMBED, "rows": ROWS, **changes})
+    rows = changes.setdefault("rows", ROWS)
+    engine.submit(id, [*prompt, rows[0][0]], 0, **{"pooling": EMBED, **changes})
 
 
-def values(engine: SteppedEngine, id: str) -> dict[int, bytes]:
-    """Returns the values by row; each arrives once."""
-    found = dict[int, bytes]()
-    for item in engine.items(id):
-        if isinstance(item, Pooled):
-            assert found.keys().isdisjoint(item.rows)
-            found |= dict(zip(item.rows, item.values, strict=True))
-    return found
+def passes(engine: SteppedEngine, id: str) -> list[int]:
+    """Returns the number of rows of each pass."""
+    return [len(item.values) for item in engine.items(id) if isinstance(item, Pooled)]
 
 
-def alone(layout: StateLayout, prompt: Sequence[int] = PROMPT, rows: Sequence[IdRow] = ROWS) -> dict[int, bytes]:
+def values(engine: SteppedEngine, id: str) -> list[bytes]:
+    return [value for item in engine.items(id) if isinstance(item, Pooled) for value in item.values]
+
+
+def alone(layout: StateLayout, prompt: Sequence[int] = PROMPT) -> list[bytes]:
     """Returns the values of each whole text, computed by itself."""
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), FakeOptions(layout=layout, embedding_size=4))
-    found = dict[int, bytes]()
-    for number, row in enumerate(rows):
+    found = list[bytes]()
+    for number, row in enumerate(ROWS):
         id, text = SequenceId(number), [*prompt, *row]
         model.open(id)
         if text[:-1]:
             model.prefill(id, text[:-1])
-        (found[number],) = model.pool(id, [text[-1:]], EMBED)
+        found += model.pool(id, [text[-1:]], EMBED)
     return found
 
 
@@ -70,14 +71,16 @@ def test_rows_have_the_values_of_their_whole_texts(layout: StateLayout, prompt: 
     assert (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.reused_tokens) == (len(prompt) + 42, 0, 0)
 
 
-def test_a_batch_has_at_most_the_budget_in_padded_tokens_and_one_row_at_least() -> None:
+def test_the_states_of_a_pass_have_at_most_the_budget_in_tokens_and_one_row_at_least() -> None:
     pooled = engine()
-    submit(pooled, "texts", range(0), rows=(*ROWS, IdRow(range(180, 220))))
+    submit(pooled, "texts", range(0), rows=(IdRow(range(180, 220)), *ROWS))
     pooled.run()
-    batches = [item.rows for item in pooled.items("texts") if isinstance(item, Pooled)]
-    assert batches == [(5,), (2,), (0, 4, 1), (3,)]
+    assert passes(pooled, "texts") == [1, 1, 3, 1]
     chunks = [(event.start, event.end) for event in pooled.events(PrefillChunkComputed)]
     assert chunks == [(0, 40), (40, 60), (60, 81), (81, 82)]
+    submit(pooled, "behind a prompt", range(20))
+    pooled.run()
+    assert passes(pooled, "behind a prompt") == [1] * 5
 
 
 @pytest.mark.parametrize("layout", [ATTENTION, HYBRID])
@@ -113,7 +116,7 @@ def test_requests_that_arrive_together_compute_their_prompt_once() -> None:
 
 def test_a_preempted_request_goes_on_with_the_rows_that_were_not_reported() -> None:
     pooled = engine()
-    pooled.guard.preempts = lambda _step, active: active[0].num_computed > len(PROMPT) and not active[0].num_preempted
+    pooled.guard.preempts = lambda _step, active: len(passes(pooled, "texts")) == 2 and not active[0].num_preempted
     submit(pooled, "texts")
     pooled.run()
     assert values(pooled, "texts") == alone(ATTENTION)
@@ -123,10 +126,11 @@ def test_a_preempted_request_goes_on_with_the_rows_that_were_not_reported() -> N
 
 def test_what_another_engine_reported_is_not_computed_again() -> None:
     pooled = engine()
-    submit(pooled, "texts", resumed=(ResumedChoice(has_left_queue=True, pooled_rows=frozenset({0, 2})),))
+    resumed = ResumedChoice(has_left_queue=True, num_prompt_done=len(PROMPT) + 29)
+    submit(pooled, "texts", resumed=(resumed,))
     pooled.run()
-    assert values(pooled, "texts") == {row: value for row, value in alone(ATTENTION).items() if row not in (0, 2)}
-    submit(pooled, "all", resumed=(ResumedChoice(has_left_queue=True, pooled_rows=frozenset(range(5))),))
+    assert values(pooled, "texts") == alone(ATTENTION)[2:]
+    submit(pooled, "all", resumed=(replace(resumed, num_prompt_done=len(PROMPT) + 42),))
     pooled.step()
     assert [type(item) for item in pooled.items("all")] == [Ended]
     assert pooled.end("all").usage.prompt_tokens == len(PROMPT) + 42
