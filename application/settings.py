@@ -9,7 +9,6 @@ from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
-from domain.models.capability import Capability
 from domain.models.model_card import parsed_alias
 from domain.request.sampling import SamplingDefaults
 from domain.speculation.drafter import SpeculationMode
@@ -17,13 +16,10 @@ from domain.speculation.drafter import SpeculationMode
 FIXED: Mapping[str, bool] = {"is_fixed": True}
 """Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
 
-AUTO = "auto"
-
 ANY = "*"
 """A value that stands for every host or every origin in a list of them."""
 
-DTYPES = (AUTO, "float32", "bfloat16", "float16")
-TASKS = (AUTO, *(one.value for one in Capability))
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 SPECULATION_MODES = tuple(one.value for one in SpeculationMode)
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
@@ -121,10 +117,11 @@ MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 @dataclass(frozen=True, slots=True)
 class ModelTable:
     """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype`,
-    `idle_ttl`, `task`, `speculation` and `draft`: as in `[model]`; None for the value there. `parser`: the family of
-    output formats. `salt` separates the prefix cache of this name from other names of the same weights. `pin`: loaded
-    at the start, and never unloaded for other models. `base`: the model whose files are served, by default NAME itself;
-    `adapter`: folder of a LoRA adapter over them. `sampling`: defaults of requests."""
+    `idle_ttl`, `speculation` and `draft`: as in `[model]`; None for the value there. `task`: a Capability value, None
+    for what its files say. `parser`: the family of output formats. `salt` separates the prefix cache of this name from
+    other names of the same weights. `pin`: loaded at the start, and never unloaded for other models. `base`: the model
+    whose files are served, by default NAME itself; `adapter`: folder of a LoRA adapter over them. `sampling`: defaults
+    of requests."""
 
     context_length: int | None = None
     dtype: str | None = None
@@ -143,7 +140,7 @@ class ModelTable:
         check_context(self.context_length, "context_length")
         check_ttl(self.idle_ttl, "idle_ttl")
         check_choice(self.dtype, "dtype", *DTYPES)
-        check_choice(self.task, "task", *TASKS)
+        check_choice(self.task, "task", "generate", "embed", "score")
         check_choice(self.speculation, "speculation", *SPECULATION_MODES)
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
 
@@ -178,9 +175,8 @@ class ModelSettings:
     tokens of prompt and answer together; None for the model's own. `parsers`: the format of tool calls, as
     MODEL=FAMILY, for models whose template and tokens do not show it. `idle_ttl`: a model that is idle for that long is
     unloaded; None: only to make room. `generation_config`: the sampling of a model's generation_config.json is the
-    default of requests. `task`: the requests that models answer, a Capability value, or `auto` for what their files
-    say. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft model, a model's
-    name or folder, for models of its vocabulary; empty for none.
+    default of requests. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft
+    model, a model's name or folder, for models of its vocabulary; empty for none.
     """
 
     default: str = "cairn-demo"
@@ -193,7 +189,6 @@ class ModelSettings:
     allowed: tuple[str, ...] = ()
     parsers: tuple[str, ...] = ()
     generation_config: bool = True
-    task: str = AUTO
     speculation: str = SpeculationMode.AUTO.value
     draft: str = ""
 
@@ -207,7 +202,6 @@ class ModelSettings:
         check_choice(self.dtype, "model.dtype", *DTYPES)
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
-        check_choice(self.task, "model.task", *TASKS)
         check_choice(self.speculation, "model.speculation", *SPECULATION_MODES)
         check_choice(self.hub_cache, "model.hub_cache", "auto", "on", "off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
@@ -321,11 +315,6 @@ class Settings:
     def parser_of(self) -> dict[str, str]:
         """The family of output formats by model id, where it is set."""
         return self.model.parser_of | {name: table.parser for name, table in self.models.items() if table.parser}
-
-    def task_of(self, model: str) -> Capability | None:
-        """The setting of the requests that a model answers; None where its files decide."""
-        task = self.models.get(model, NOTHING_SET).task or self.model.task
-        return None if task == AUTO else Capability(task)
 
     @property
     def is_private(self) -> bool:

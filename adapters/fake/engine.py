@@ -1,7 +1,6 @@
 """The toy compute engine, its model repository and its planner, in plain Python."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from threading import Lock, get_ident
 
 from adapters.fake.model import FakeModel
@@ -10,7 +9,7 @@ from application.ports.compute import LoadedModel, LoadSteps
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
-from domain.models.capability import Capability, PoolingProfile
+from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
 
@@ -84,24 +83,20 @@ class FakeEngine:
 
 
 class FakeModels:
-    """A ModelRepository of `names`, without files or downloads. Those with a profile of `pooling` make vectors and
-    scores only; those of `seeing` see images too."""
+    """A ModelRepository of `names`, without files or downloads. `uses`: of those that do not generate; those of
+    `seeing` see images too."""
 
     def __init__(
         self,
         names: Sequence[str] = DEFAULT_NAMES,
-        pooling: Mapping[str, PoolingProfile] | None = None,
+        uses: Mapping[str, ModelUse] | None = None,
         seeing: Collection[str] = (),
     ) -> None:
-        ids = [ModelId(name) for name in sorted(names)]
-        self._sources = {id: ModelSource(id, f"fake:{id}", created_s=1_700_000_000, owned_by="fake") for id in ids}
-        for name, profile in (pooling or {}).items():
-            can = frozenset({Capability.EMBED, Capability.SCORE})
-            source = self._sources[ModelId(name)]
-            self._sources[source.id] = replace(source, capabilities=can, pooling=profile)
-        for name in seeing:
-            source = self._sources[ModelId(name)]
-            self._sources[source.id] = replace(source, capabilities=source.capabilities | {Capability.SEE})
+        uses = {**dict.fromkeys(seeing, ModelUse(frozenset({Capability.GENERATE, Capability.SEE}))), **(uses or {})}
+        self._sources = {
+            id: ModelSource(id, f"fake:{id}", 1_700_000_000, "fake", use=uses.get(id, PLAIN_USE))
+            for id in map(ModelId, sorted(names))
+        }
 
     def list(self) -> Sequence[ModelSource]:
         return list(self._sources.values())

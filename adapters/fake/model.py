@@ -12,7 +12,7 @@ from itertools import takewhile
 from threading import get_ident
 
 from adapters.fake.leaves import GOLDEN, MASK, Words, mix
-from adapters.fake.options import FakeOptions
+from adapters.fake.options import VECTOR_SIZE, FakeOptions
 from adapters.fake.sampler import next_token, score_token
 from adapters.fake.state import ToyState
 from adapters.fake.vision import ToyWords
@@ -29,11 +29,10 @@ from application.ports.state_access import LeftState
 from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import SequenceId
-from domain.models.capability import Capability
+from domain.models.capability import Pooling
 from domain.models.model_card import ModelDescription, ModelSource
 from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
-from domain.request.pooling import Pooling
 from domain.request.stream import TokenLogprob
 from domain.speculation.drafter import Drafter, SpeculationMode
 
@@ -70,7 +69,6 @@ class FakeModel:
             speculation=SpeculationMode.OFF if options.width_costs is None else speculation,
             own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,
             width_costs=options.width_costs,
-            embedding_size=options.embedding_size,
             image_is_whole=options.image_is_whole,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
@@ -164,22 +162,18 @@ class FakeModel:
         return [self._decode_one(id, drafts.get(id)) for id in ids]
 
     def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
-        """A vector of `embedding_size` numbers in 0..1, each a function of the whole text; the first is the score."""
+        """A vector of VECTOR_SIZE numbers in 0..1, each a function of the whole text; the first is the score."""
         state = self._begin("pool", id)
         if not all(rows) or state.start is not None:
             raise RuntimeError(f"sequence {id} decodes already, or a row is empty")
-        size = 1 if pooling.task is Capability.SCORE else pooling.dimensions or self._options.embedding_size
-        if self._description.embedding_size == 0:
-            self._states.pop(id, None)
-            raise ComputeFailed(f"this model cannot {pooling.task.value}")
-        return [self._vector(state, row, size) for row in rows]
-
-    def _vector(self, state: ToyState, row: Sequence[int], size: int) -> bytes:
-        whole = state.copied()
-        for token in row:
-            self._append(whole, token, 1)
-        digest = self._reduce(whole)
-        return struct.pack(f"<{size}f", *(mix(digest + index) / (MASK + 1) for index in range(size)))
+        size, values = 1 if pooling.score_ids else pooling.dimensions or VECTOR_SIZE, list[bytes]()
+        for row in rows:
+            whole = state.copied()
+            for token in row:
+                self._append(whole, token, 1)
+            digest = self._reduce(whole)
+            values.append(struct.pack(f"<{size}f", *(mix(digest + index) / (MASK + 1) for index in range(size))))
+        return values
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         state = self._begin("capture_blocks", id)

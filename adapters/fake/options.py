@@ -19,6 +19,7 @@ PAD_ID = 259
 """The placeholder of an image."""
 
 VOCAB_SIZE = 260
+VECTOR_SIZE = 8
 
 SLICED = LayerState(StateKind.SLICED, "FakeSliced")
 RECURRENT = LayerState(StateKind.RECURRENT, "FakeRecurrent")
@@ -67,10 +68,9 @@ class FakeOptions:
     `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
-    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `embedding_size`: length of
-    its vectors; 0: it does not pool. `images`: prepares images; None: it does not see. `image_is_whole`: as in
-    ModelDescription; a chunk that cuts an image is then misuse. `load_error`: `load` fails with this message, after
-    `load_pieces` pieces and once `load_waits_for` is done.
+    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `images`: prepares images;
+    None: it does not see. `image_is_whole`: as in ModelDescription; a chunk that cuts an image is then misuse.
+    `load_error`: `load` fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -88,7 +88,6 @@ class FakeOptions:
     runs_ahead: bool = False
     drafter: Callable[[Sequence[int]], Sequence[int]] | None = None
     width_costs: WidthCosts | None = None
-    embedding_size: int = 0
     images: ImageProcessor | None = None
     image_is_whole: bool = False
     load_error: str | None = None

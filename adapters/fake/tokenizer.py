@@ -16,7 +16,6 @@ from dataclasses import replace
 from adapters.fake.options import EOS_ID, PAD_ID, VOCAB_SIZE
 from application.ports.tokenizer import (
     Detokenizer,
-    EncodedPairs,
     EncodedPrompt,
     ForkKind,
     ForkPoint,
@@ -38,7 +37,6 @@ from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_
 from domain.request.grammar import Reasoning
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
-from domain.request.rerank import PREFIX, SUFFIX, document_text, query_text
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", PAD_ID: "<|pad|>"}
@@ -108,18 +106,10 @@ class FakeTokenizer:
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids)
 
-    @property
-    def score_ids(self) -> tuple[int, int] | None:
-        return ord("y"), ord("n")
+    ends = IdRow(), IdRow()
 
-    def encode_pairs(
-        self, query: str, documents: Sequence[str], instruction: str | None = None, salt: str = ""
-    ) -> EncodedPairs:
-        prefix, suffix, *rows = (
-            IdRow(text.encode("utf-8", errors="replace"))
-            for text in (PREFIX + query_text(query, instruction), SUFFIX, *map(document_text, documents))
-        )
-        return EncodedPairs(prefix, tuple(rows), suffix)
+    def encode_part(self, text: str, salt: str = "") -> IdRow:
+        return IdRow(text.encode("utf-8", errors="replace"))
 
     def render(
         self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None

@@ -81,7 +81,7 @@ class ToyImagesLoader:
     """An ImageProcessorLoader."""
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
-        return ToyImages() if Capability.SEE in source.capabilities else None
+        return ToyImages() if Capability.SEE in source.use.capabilities else None
 
 
 def _read(data: bytes, field: str) -> tuple[int, int, bytes]:

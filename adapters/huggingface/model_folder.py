@@ -19,9 +19,6 @@ from domain.models.model_files import ModelFiles
 EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
 """The chat models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: also gated delta."""
 
-EMBEDDER_ID = ModelId("cairn-demo-embed")
-"""The model for vectors that comes with Cairn."""
-
 SEER_ID = ModelId("cairn-demo-vision")
 """The model that sees images that comes with Cairn."""
 
@@ -29,23 +26,20 @@ _CHAT_NOTE = (
     "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is"
     " told, extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
 )
-_EMBEDDER_NOTE = (
-    "Comes with Cairn to try it out: 4 million parameters, trained on a dictionary, a thesaurus and documentation."
-    " Sentences about the same thing are mostly nearer than others; it is no match for a real embedding model."
-)
+_EMBED_NOTE = "Comes with Cairn to try it out: 4 million parameters, which are no match for a real embedding model."
 _SEER_NOTE = (
     "Comes with Cairn to try it out: 5 million parameters, trained on drawn pictures. It names shapes and colours,"
     " counts them, reads words and numbers and compares bars; it knows no photographs and is no assistant."
 )
 
-EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), EMBEDDER_ID: _EMBEDDER_NOTE, SEER_ID: _SEER_NOTE}
+_OTHERS = {ModelId("cairn-demo-embed"): _EMBED_NOTE, SEER_ID: _SEER_NOTE}
+EMBEDDED_NOTES = {**dict.fromkeys(EMBEDDED_IDS, _CHAT_NOTE), **_OTHERS}
 """All models that come with Cairn, each with a short form of its card."""
 
 _EMBEDDED = Path(__file__).parent / "embedded"
 _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "vocab.json")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _PREFIX = "models--"
-_POOLING = "1_Pooling"
 
 
 def embedded_folder(id: ModelId) -> Path | None:
@@ -79,14 +73,11 @@ def read_files(folder: Path, name: str) -> ModelFiles:
     """Everything that says which requests the model answers."""
     found = _read_json(folder / "modules.json")
     modules = cast("list[object]", found) if isinstance(found, list) else []
-    named = [cast("dict[str, Any]", module) for module in modules if isinstance(module, dict)]
-    paths = (str(module.get("path")) for module in named if str(module.get("type")).endswith(".Pooling"))
-    pooling = next(paths, _POOLING)
     return ModelFiles(
         name,
         read_config(folder),
-        named,
-        _read_object(folder / Path(pooling).name / "config.json"),
+        [cast("dict[str, Any]", module) for module in modules if isinstance(module, dict)],
+        _read_object(next(folder.glob("*_Pooling/config.json"), folder / "1_Pooling")),
         _read_object(folder / "config_sentence_transformers.json"),
         _read_text(folder / "chat_template.jinja"),
         any((folder / name).is_file() for name in _PROCESSORS),

@@ -38,18 +38,14 @@ def _any_type(model_type: str) -> bool:
     return bool(model_type)
 
 
-def _no_task(_id: ModelId) -> None:
-    """The files of every model decide what it is for."""
-
-
 class HuggingFaceRepository:
     """A ModelRepository of local folders and the hub.
 
     `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders whose id is the path as written.
     `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may come from the hub or its
     cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed, nor
-    are those that are refused. `endpoint`: the URL of another hub. `task_of`: the setting of what a model is for; None
-    where its files decide. `blind`: why no model sees here, and what to do; empty if they do.
+    are those that are refused. `endpoint`: the URL of another hub. `tasks`: what models are for by the settings.
+    `blind`: why no model sees here, and what to do; empty if they do.
     """
 
     def __init__(
@@ -62,10 +58,10 @@ class HuggingFaceRepository:
         hub_ids: Collection[str] | None = None,
         can_load: Callable[[str], bool] = _any_type,
         endpoint: str | None = None,
-        task_of: Callable[[ModelId], Capability | None] = _no_task,
+        tasks: Mapping[ModelId, Capability] | None = None,
         blind: Callable[[], str] = str,
     ) -> None:
-        self._task_of, self._blind = task_of, blind
+        self._tasks, self._blind = tasks or {}, blind
         self._directories = tuple(Path(directory).expanduser() for directory in directories)
         self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
         self._allow_download = allow_download
@@ -77,7 +73,7 @@ class HuggingFaceRepository:
     def list(self) -> Sequence[ModelSource]:
         found: dict[ModelId, ModelSource] = {}
         for source in self._all():
-            if source.id in found or source.refusal:
+            if source.id in found or source.use.refusal:
                 continue
             if self._can_load(str(read_config(Path(source.path)).get("model_type", ""))):
                 found[source.id] = source
@@ -130,13 +126,12 @@ class HuggingFaceRepository:
                 yield self._source(id, folder, id.split("/")[0])
 
     def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
-        source = ModelSource(
-            id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=weight_file_bytes(folder)
-        )
-        source = _used_for(source, id, self._task_of(id))
-        if Capability.SEE not in source.capabilities or not (reason := self._blind()):
-            return source
-        return _unseen(replace(source, capabilities=source.capabilities - {Capability.SEE}), reason)
+        use, file_bytes = use_of(read_files(folder, id), self._tasks.get(id)), weight_file_bytes(folder)
+        if Capability.SEE in use.capabilities and (reason := self._blind()):
+            use = replace(use, capabilities=use.capabilities - {Capability.SEE}, unseen=reason)
+        if use.unseen:
+            note = f"{note} Its images are not seen: {use.unseen}.".strip()
+        return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes, use=use)
 
     def _takes_from_hub(self, id: ModelId) -> bool:
         return self._hub_ids is None or id in self._hub_ids
@@ -177,28 +172,15 @@ def _folders(directory: Path) -> Sequence[Path]:
         return ()
 
 
-def _used_for(source: ModelSource, name: str, task: Capability | None) -> ModelSource:
-    """The source with the requests that it answers."""
-    use = use_of(read_files(Path(source.path), name), task)
-    used = replace(source, capabilities=use.capabilities, pooling=use.pooling, refusal=use.refusal)
-    return _unseen(used, use.unseen) if use.unseen else used
-
-
-def _unseen(source: ModelSource, reason: str) -> ModelSource:
-    return replace(source, unseen=reason, note=f"{source.note} Its images are not seen: {reason}.".strip())
-
-
 # ---- models with an adapter ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A model with a LoRA adapter over its weights. `base`: the model's id; `adapter`: a folder; `task`: the setting of
-    what it is for, None for its base's."""
+    """A model with a LoRA adapter over its weights. `base`: the model's id; `adapter`: a folder."""
 
     base: ModelId
     adapter: str
-    task: Capability | None = None
 
 
 class AdaptedModels:
@@ -230,5 +212,4 @@ class AdaptedModels:
 def _over(source: ModelSource, id: ModelId, adapted: Adapted) -> ModelSource:
     folder = Path(adapted.adapter).expanduser()
     created_s = max(source.created_s, newest_file_s(folder))
-    source = source if adapted.task is None else _used_for(source, adapted.base, adapted.task)
     return replace(source, id=id, adapter=str(folder), created_s=created_s)

@@ -22,7 +22,7 @@ class ImageProcessors:
         self._decode = decode
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
-        if Capability.SEE not in source.capabilities:
+        if Capability.SEE not in source.use.capabilities:
             return None
         folder = Path(source.path)
         try:

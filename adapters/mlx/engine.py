@@ -13,6 +13,7 @@ from adapters.mlx.cuda.attention import replace_attention
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
+from adapters.mlx.loading.probe import check_hidden
 from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import MeasuredFile, highest_bytes
@@ -75,9 +76,11 @@ class MlxEngine:
             draft = Path(options.draft) if options.draft else None
             read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir))
             yield read  # the first read of all files is limited by the disk
-            network, facts = yield from load_folder(folder, options, read.result(), adapter)
+            network, facts = yield from load_folder(folder, options, read.result(), adapter, source.use)
+            if source.use.is_pooled:
+                check_hidden(network)
             sight = None
-            if self._images is not None and Capability.SEE in source.capabilities:
+            if self._images is not None and Capability.SEE in source.use.capabilities:
                 loaded = self._reading.submit(self._images.load, source)
                 yield loaded
                 if (processor := loaded.result()) is not None:

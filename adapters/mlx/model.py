@@ -39,11 +39,10 @@ from application.ports.state_access import LeftState
 from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.models.capability import PoolingProfile
+from domain.models.capability import Pooling
 from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
-from domain.request.pooling import Pooling
 from domain.speculation.drafter import SpeculationMode
 from domain.speculation.gain import WidthCosts
 
@@ -65,14 +64,12 @@ class MlxModel:
         *,
         runs_ahead: bool = False,
         meter: PeakMeter | None = None,
-        pooling: PoolingProfile | None = None,
         sight: Sight | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
-        corrects the description's memory; None for one without a correction. `pooling`: None for a model that
-        makes neither vectors nor scores. `sight`: None for a model that does not see. `assembly.assemble` returns all
-        of them."""
+        corrects the description's memory; None for one without a correction. `sight`: None for a model that does not
+        see. `assembly.assemble` returns all of them."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -84,7 +81,7 @@ class MlxModel:
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
-        self._pooling, self._sight = pooling, sight
+        self._sight = sight
 
     @property
     def description(self) -> ModelDescription:
@@ -228,10 +225,10 @@ class MlxModel:
     def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
         row, vocab_size = self._row_of_prompt(id), self._description.vocab_size
         try:
-            return pool_rows(self._network, row.caches, row.position, rows, self._pooling, pooling, vocab_size)
+            return pool_rows(self._network, row.caches, rows, pooling, vocab_size)
         except Exception as error:
             self.close([id])
-            raise error if isinstance(error, ComputeFailed) else ComputeFailed(f"pooling failed: {error}") from error
+            raise ComputeFailed(f"pooling failed: {error}") from error
         finally:
             self._clear_spare()
 

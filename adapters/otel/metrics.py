@@ -393,7 +393,7 @@ def _origin(timeline: RequestTimeline, origin: str) -> dict[str, str]:
 
 def _request(timeline: RequestTimeline) -> dict[str, str]:
     return {
-        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[timeline.queued.kind],
+        names.GEN_AI_OPERATION_NAME: timeline.queued.kind.value,
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: timeline.queued.requested_model,
         **_model(timeline.model),

@@ -120,7 +120,7 @@ class SpanEvents(EventRouter):
             self._end_oldest_pending()
 
     def _queued(self, event: on.RequestQueued) -> None:
-        name = f"{names.OPERATIONS[event.kind]} {of.encodable(event.model)}"
+        name = f"{event.kind.value} {of.encodable(event.model)}"
         offset_ns = self._offset_ns()
         root = self._start(name, event.trace_carrier, of.request_attributes(event), event.at_ns + offset_ns)
         if not root.is_recording():
@@ -133,7 +133,7 @@ class SpanEvents(EventRouter):
 
     def _refused(self, event: on.RequestRefused) -> None:
         """The span's name has no model: clients invent names."""
-        name, offset_ns = names.OPERATIONS[event.kind], self._offset_ns()
+        name, offset_ns = event.kind.value, self._offset_ns()
         started_ns = (event.started_ns or event.at_ns) + offset_ns
         span = self._start(name, event.trace_carrier, of.refusal_attributes(event), started_ns)
         span.set_status(Status(StatusCode.ERROR, event.error_code))

@@ -8,7 +8,6 @@ is one edit. What the conventions do not name is under `cairn.*`.
 from typing import Final
 
 from domain.prefix.explanation import TIER_NAMES
-from domain.request.request import RequestKind
 
 # Attributes of the conventions
 ERROR_TYPE: Final = "error.type"
@@ -37,12 +36,6 @@ GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 GEN_AI_TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 
 # Values of the conventions
-OPERATIONS: Final = {
-    RequestKind.CHAT: "chat",
-    RequestKind.TEXT: "text_completion",
-    RequestKind.EMBEDDINGS: "embeddings",
-    RequestKind.SCORES: "rerank",  # not in the conventions
-}
 OUTPUT_TYPE_TEXT: Final = "text"
 PROVIDER_CAIRN: Final = "cairn"
 VALUE_OTHER: Final = "_OTHER"

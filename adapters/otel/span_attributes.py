@@ -19,7 +19,7 @@ def request_attributes(event: on.RequestQueued) -> Attributes:
     """Attributes known when the request is queued. Settings without effect (penalty 0, top_k off) are left out."""
     sampling = event.sampling
     attributes: Attributes = {
-        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[event.kind],
+        names.GEN_AI_OPERATION_NAME: event.kind.value,
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: encodable(event.requested_model),
         names.GEN_AI_RESPONSE_ID: encodable(event.id),
@@ -66,7 +66,7 @@ def response_attributes(event: on.RequestEnded) -> Attributes:
 
 def refusal_attributes(event: on.RequestRefused) -> Attributes:
     return {
-        names.GEN_AI_OPERATION_NAME: names.OPERATIONS[event.kind],
+        names.GEN_AI_OPERATION_NAME: event.kind.value,
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: encodable(event.model),
         names.ERROR_TYPE: event.error_code,

@@ -1,5 +1,6 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -9,19 +10,12 @@ from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
-from application.ports.tokenizer import (
-    Detokenizer,
-    EncodedPairs,
-    EncodedPrompt,
-    OutputParser,
-    PromptTooLong,
-    TemplateFeatures,
-)
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
 from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
-from domain.models.capability import PoolingProfile
+from domain.models.capability import PLAIN_USE, ModelUse
 from domain.models.model_card import Vocabulary
 from domain.output.family import WrittenCalls
 from domain.output.output_format import OutputFormat, prepare_format
@@ -29,7 +23,6 @@ from domain.output.text_parser import TextParser
 from domain.request.grammar import Reasoning
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
-from domain.request.rerank import ANSWERS, CONTROL_TOKENS, PREFIX, SUFFIX, document_text, query_text
 
 _NUM_END_TOKENS = 64
 """More tokens than a template writes of the beginning of an answer."""
@@ -41,8 +34,8 @@ _CHARS_PER_TOKEN = 256
 class HfTokenizer:
     """One model's tokenizer. `template` is None for a model without one, `token_bytes` where tokens have no bytes of
     their own. `output`: the format that its answers are parsed by. `note`: see the port. `controls`: keep the text of
-    clients apart from control tokens; None where that is not possible. `pooling`: of a model that makes vectors or
-    scores. Raises ValueError if its end token is not in the vocabulary."""
+    clients apart from control tokens; None where that is not possible. `use`: what the model is for.
+    Raises ValueError if the vocabulary lacks the control tokens around its texts."""
 
     def __init__(
         self,
@@ -54,7 +47,7 @@ class HfTokenizer:
         output: OutputFormat,
         note: str = "",
         controls: ControlTokens | None = None,
-        pooling: PoolingProfile | None = None,
+        use: ModelUse = PLAIN_USE,
     ) -> None:
         self.note = note
         self._codec = codec
@@ -64,12 +57,12 @@ class HfTokenizer:
         self._special_tokens = codec.special_tokens
         self._special_ids = frozenset(self._special_tokens.values())
         self._controls = controls
-        self._start_ids, self._end_ids = codec.ends()
-        self._is_pooled = pooling is not None
-        if pooling is None:
-            self._end_ids = IdRow()
-        elif pooling.end and not self._end_ids:
-            self._end_ids = _end_of_texts(pooling.end, codec)
+        self._start_ids, end_ids = codec.ends()
+        for token in re.findall(r"<\|\w+\|>|</s>", use.start + use.end):
+            if token not in codec.added_tokens:
+                raise ValueError(f"the texts of this model need {token}, which is not one of its added tokens")
+        start, end = (codec.encode(text, wants_spans=False).ids for text in (use.start, use.end))
+        self.ends = (start, end) if start else (self._start_ids, end_ids or end)
         self._output = prepare_format(output, self._special_tokens)
         self._mark_of = {self._special_tokens[token]: mark for token, mark in self._output.marks.items()}
 
@@ -96,28 +89,18 @@ class HfTokenizer:
         return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-        num_special = len(self._start_ids) + len(self._end_ids)
-        room = None if max_tokens is None else max_tokens - num_special
-        encode = self._encode_text if self._is_pooled else self._encode_raw
+        num_start = len(self._start_ids)
+        room = None if max_tokens is None else max_tokens - num_start
         try:
-            ids = encode(text, room, salt)
+            ids = self._codec.encode(text, max_tokens=room, wants_spans=False, owner=salt).ids
         except PromptTooLong as error:
-            raise PromptTooLong(error.num_tokens + num_special, is_exact=error.is_exact) from None
-        return EncodedPrompt.of_text(IdRow.joined((self._start_ids, ids, self._end_ids)))
+            raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
+        return EncodedPrompt.of_text(IdRow.joined((self._start_ids, ids)))
 
-    @property
-    def score_ids(self) -> tuple[int, int] | None:
-        yes, no = (self._encode_raw(text) for text in ANSWERS)
-        if len(yes) != 1 or len(no) != 1 or not self._codec.added_tokens.keys() >= set(CONTROL_TOKENS):
-            return None
-        return yes[0], no[0]
-
-    def encode_pairs(
-        self, query: str, documents: Sequence[str], instruction: str | None = None, salt: str = ""
-    ) -> EncodedPairs:
-        head = self._encode_text(query_text(query, instruction), salt=salt)
-        rows = tuple(self._encode_text(document_text(document), salt=salt) for document in documents)
-        return EncodedPairs(self._encode_raw(PREFIX).followed_by(head), rows, self._encode_raw(SUFFIX))
+    def encode_part(self, text: str, salt: str = "") -> IdRow:
+        if self._controls is None or not self._controls.are_spelled(text):
+            return self._codec.encode(text, wants_spans=False, owner=salt).ids
+        return self._controls.encode(ContentMarks(self._controls).of(text), None, salt).ids
 
     def render(
         self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
@@ -201,24 +184,8 @@ class HfTokenizer:
         opening = output.opening(self._end_of(prompt_ids), prompt.prefilled)
         return ReasoningMarks(open_ids, end_ids, is_open=opening.startswith(texts[0]))
 
-    def _encode_raw(self, text: str, max_tokens: int | None = None, salt: str = "") -> IdRow:
-        """Returns the ids of a text in which control tokens are what they spell."""
-        return self._codec.encode(text, max_tokens=max_tokens, wants_spans=False, owner=salt).ids
-
-    def _encode_text(self, text: str, max_tokens: int | None = None, salt: str = "") -> IdRow:
-        """Returns the ids of a text without control tokens, whatever it spells."""
-        if self._controls is None or not self._controls.are_spelled(text):
-            return self._encode_raw(text, max_tokens, salt)
-        return self._controls.encode(ContentMarks(self._controls).of(text), max_tokens, salt).ids
-
     def _end_of(self, prompt_ids: Sequence[int]) -> str:
         return self.decode(prompt_ids[-_NUM_END_TOKENS:])
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)
-
-
-def _end_of_texts(token: str, codec: TextCodec) -> IdRow:
-    if (id := codec.added_tokens.get(token)) is None:
-        raise ValueError(f"its texts must end with {token}, which is not one of its added tokens")
-    return IdRow([id])

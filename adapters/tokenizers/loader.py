@@ -21,7 +21,7 @@ from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import token_bytes_of
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
-from domain.models.capability import PoolingProfile
+from domain.models.capability import ModelUse
 from domain.models.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
@@ -61,7 +61,7 @@ class HfTokenizerLoader:
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            return _load(folder, self._parsers.get(source.id), source.pooling)
+            return _load(folder, self._parsers.get(source.id), source.use)
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
             raise ModelLoadFailed(
@@ -69,7 +69,7 @@ class HfTokenizerLoader:
             ) from error
 
 
-def _load(folder: Path, family: Family | None, pooling: PoolingProfile | None) -> HfTokenizer:
+def _load(folder: Path, family: Family | None, use: ModelUse) -> HfTokenizer:
     tokenizer = load_tokenizer(str(folder))
     rust = rust_tokenizer(tokenizer)
     codec = TextCodec(tokenizer, rust)
@@ -85,7 +85,7 @@ def _load(folder: Path, family: Family | None, pooling: PoolingProfile | None) -
     if template is not None and controls is not None:
         changed = template.separate(controls)
         defect = defect or changed
-    is_at_risk = defect and (template is not None or pooling is not None)
+    is_at_risk = defect and (template is not None or use.is_pooled)
     return HfTokenizer(
         codec,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
@@ -94,7 +94,7 @@ def _load(folder: Path, family: Family | None, pooling: PoolingProfile | None) -
         output=output,
         note=f"text in messages can act as control tokens: {defect}" if is_at_risk else "",
         controls=controls,
-        pooling=pooling,
+        use=use,
     )
 
 

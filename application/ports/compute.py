@@ -2,12 +2,10 @@
 
     capability     who needs it        Protocol
     generating     the engine          Generating
-    pooling        the engine          PoolingRows
     seeing         the engine          Seeing
     state access   the prefix cache    StateAccess (application.ports.state_access)
 
-A LoadedModel has all of them; a model whose LoadOptions have no `pooling` refuses to pool, and one without an image
-processor does not see.
+A LoadedModel has all of them, and pools; one without an image processor does not see.
 
 Threading: every method is called from one thread only, the compute thread, which also created the engine, except where
 a docstring says otherwise. Calls block on computation only. Errors: ComputeFailed for one sequence's failure (the
@@ -42,9 +40,9 @@ from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryReading
+from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.prompt_content import MediaSpan
-from domain.request.pooling import Pooling
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
 from domain.speculation.drafter import Drafter
@@ -195,19 +193,6 @@ class Generating(Protocol):
         ...
 
 
-class PoolingRows(Protocol):
-    """Vectors and scores of texts that begin with the tokens of an open sequence."""
-
-    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
-        """Computes each row, at least one token, behind the state of `id`, which must not decode yet and stays as it
-        is, all in one pass of `len(rows)` times the longest row; waits for it. Returns one value a row, in order:
-        little-endian float32 numbers, as `application.ports.engine.Pooled`. A row's value does not depend on the rows
-        beside it but for rounding. Raises ComputeFailed, and the sequence is then closed; also for a model that does
-        not pool, and for a mean over all tokens behind a state, which does not have those of the state.
-        """
-        ...
-
-
 class Seeing(Protocol):
     """Images in prompts. An image's features are made once; the caller keeps them as long as it wants."""
 
@@ -227,11 +212,18 @@ class Seeing(Protocol):
         ...
 
 
-class LoadedModel(Generating, PoolingRows, Seeing, StateAccess, Protocol):
+class LoadedModel(Generating, Seeing, StateAccess, Protocol):
     """One model in memory and the states of its open sequences."""
 
     @property
     def description(self) -> ModelDescription: ...
+
+    def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
+        """Computes each row, at least one token, behind the state of `id`, which must not decode yet and stays as it
+        is, all in one pass of `len(rows)` times the longest row; waits for it. Returns the numbers of each, as
+        little-endian float32; they do not depend on the rows beside it but for rounding. A mean is that of the row
+        alone. Raises ComputeFailed, and the sequence is then closed."""
+        ...
 
 
 LoadSteps: TypeAlias = "Generator[Future[Any] | None, None, LoadedModel]"

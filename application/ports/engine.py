@@ -30,13 +30,13 @@ from domain.health.engine_health import Activity, Heartbeat
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
 from domain.request.grammar import Grammar
 from domain.request.media import Image
-from domain.request.pooling import Pooling
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams

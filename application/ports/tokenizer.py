@@ -62,15 +62,6 @@ class TemplateFeatures:
     late_system: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPairs:
-    """A query with each of some documents, for scores: text i is `prefix`, `documents[i]` and `suffix`, joined."""
-
-    prefix: IdRow
-    documents: tuple[IdRow, ...]
-    suffix: IdRow
-
-
 class Detokenizer(Protocol):
     """An incremental, UTF-8 safe detokenizer: a character split over tokens appears once, when it is complete."""
 
@@ -115,8 +106,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-        """Encode raw text as a completion prompt, with the special tokens the model expects at its start. For a model
-        with a PoolingProfile: as a text to embed, with those at its end too, and what spells a control token is text.
+        """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
 
         Encodings are cached by `salt`, so that no timing reveals another tenant's texts. Raises PromptTooLong beyond
         `max_tokens`, before encoding where the length alone proves it.
@@ -135,15 +125,12 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def score_ids(self) -> tuple[int, int] | None:
-        """Ids of the tokens "yes" and "no"; None if the tokens of `domain.request.rerank` are not in the vocabulary."""
+    def ends(self) -> tuple[IdRow, IdRow]:
+        """The tokens before and behind a text of which vectors or scores are made."""
         ...
 
-    def encode_pairs(
-        self, query: str, documents: Sequence[str], instruction: str | None = None, salt: str = ""
-    ) -> EncodedPairs:
-        """Encode a query with documents by `domain.request.rerank`. Texts stay text, also where they spell a control
-        token (`note` says where that fails). For models with `score_ids` only. `salt` as in `encode`."""
+    def encode_part(self, text: str, salt: str = "") -> IdRow:
+        """Encode a text without them. What spells a control token is text (`note` says where that fails)."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -196,7 +183,6 @@ class TokenizerLoader(Protocol):
 
 __all__ = (
     "Detokenizer",
-    "EncodedPairs",
     "EncodedPrompt",
     "ForkKind",
     "ForkPoint",

@@ -48,10 +48,9 @@ class Generate:
     ) -> None:
         """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept.
         `content`: takes the text of prompts and answers; None where it is not recorded."""
-        self._intake = Intake(pool, engine, requests, events, clock)
-        self._ids = ids
-        self._encoder = encoder
+        self._intake = Intake(pool, engine, requests, events, clock, encoder)
         self._memory = MemoryCheck(engine, pool)
+        self._ids = ids
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
         self._content = content
@@ -79,13 +78,13 @@ class Generate:
         """Encodes, checks and submits a prompt."""
         served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
-        encoded = await self._encoder.encode(request, served)
+        encoded = await self._intake.encoder.encode(request, served)
         prompt = encoded.prompt
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
         _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.constrain(request, served.tokenizer, served.description, prompt.token_ids)
-        predicted_ids = await self._encoder.predicted(request, served.tokenizer, served.description)
+        predicted_ids = await self._intake.encoder.predicted(request, served.tokenizer, served.description)
         submission = Submission(
             id=request.id,
             model=served.source.id,

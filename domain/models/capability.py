@@ -9,6 +9,10 @@ SEE        images in the prompt, beside one of the others
 from dataclasses import dataclass
 from enum import Enum
 
+MAX_ROW = 512
+"""The most tokens of a text, or of its end, that are computed in one pass beside others. The beginning of a longer one
+is a prompt, computed chunk by chunk."""
+
 
 class Capability(Enum):
     """A kind of request. The values are names in settings, model lists and errors."""
@@ -19,29 +23,42 @@ class Capability(Enum):
     SEE = "see"
 
 
-class PoolingMethod(Enum):
-    """The hidden states that make a text's vector. LAST: that of its last token. MEAN: the mean over its tokens."""
-
-    LAST = "last"
-    MEAN = "mean"
+GENERATES = frozenset({Capability.GENERATE})
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingProfile:
-    """How a model makes vectors and scores, by its files.
+class Pooling:
+    """The way from a text's hidden states to its numbers. `is_mean`: the mean of all, else that of the last token.
+    `is_normalized`: vectors have length 1. `dimensions`: the first numbers only, normalised again; None for all.
+    `score_ids`: not a vector, but the probability of the first of these tokens against the second as the next one."""
 
-    `is_normalized`: vectors have length 1. `dimensions`: the shorter lengths that it was trained for (Matryoshka), as
-    the range (least, most); None where vectors cannot be cut. `score_ids`: the token ids of "yes" and "no"; None for a
-    model that does not score. `prompts`: texts to put before an input, by name (`query`, `document`); `default` is for
-    an input without a name. `end`: the token that ends every text where the tokenizer adds none; empty for none.
-    """
-
-    method: PoolingMethod = PoolingMethod.LAST
+    is_mean: bool = False
     is_normalized: bool = True
-    dimensions: tuple[int, int] | None = None
+    dimensions: int | None = None
     score_ids: tuple[int, int] | None = None
-    prompts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What a model is for, by its files. `size`: of its vectors, which can be cut down to `least`. `prompt`: a text to
+    put before each text. `start`, `end`: spell the tokens around each. `max_tokens`: of a text, None for the context.
+    `refusal`: why it cannot be served, and what to do; usually empty. `unseen`: why a model with a
+    tower does not see."""
+
+    capabilities: frozenset[Capability] = GENERATES
+    pooling: Pooling = Pooling()
+    size: int = 0
+    least: int = 0
+    prompt: str = ""
+    start: str = ""
     end: str = ""
+    max_tokens: int | None = None
+    refusal: str = ""
+    unseen: str = ""
+
+    @property
+    def is_pooled(self) -> bool:
+        return Capability.GENERATE not in self.capabilities
 
 
-GENERATES = frozenset({Capability.GENERATE})
+PLAIN_USE = ModelUse()

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from domain.errors import InvalidRequest
+from domain.errors import require
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
-from domain.models.capability import GENERATES, Capability, PoolingProfile
+from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.state_layout import StateLayout
 from domain.speculation.drafter import Drafter, SpeculationMode
 from domain.speculation.gain import WidthCosts
@@ -26,9 +26,7 @@ class DecodeMode(Enum):
 class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
     the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
-    embedded model's limits; usually empty. `capabilities` and `pooling`: by its files; None for a model that makes
-    neither vectors nor scores. `refusal`: why it cannot be served, by its files, and what to do; usually empty.
-    `unseen`: why images are not seen, for a model that could see them elsewhere; usually empty."""
+    embedded model's limits; usually empty. `use`: by its files."""
 
     id: ModelId
     path: str
@@ -37,17 +35,13 @@ class ModelSource:
     file_bytes: int = 0
     adapter: str = ""
     note: str = ""
-    capabilities: frozenset[Capability] = GENERATES
-    pooling: PoolingProfile | None = None
-    refusal: str = ""
-    unseen: str = ""
+    use: ModelUse = PLAIN_USE
 
     def check(self, needed: Capability) -> None:
         """Raises InvalidRequest for a request that the model cannot answer, naming what it can."""
-        if needed not in self.capabilities:
-            able = " and ".join(one.value for one in Capability if one in self.capabilities)
-            message = f"model {self.id} cannot {needed.value}: it can {able}; name another model"
-            raise InvalidRequest(message, param="model")
+        can = self.use.capabilities
+        able = " and ".join(one.value for one in Capability if one in can)
+        require(needed in can, "model", f"{self.id} cannot {needed.value}: it can {able}; name another model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,7 @@ class LoadOptions:
     choice. `speculation`: the drafters that may be used. `draft`: folder of a draft model; empty for none. `salt`: of
     the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected size of the weights;
     0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a warning of the text
-    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar.
-    `pooling`: how vectors and scores are made; None for a model that only generates."""
+    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar."""
 
     dtype: str = "auto"
     salt: str = ""
@@ -76,7 +69,6 @@ class LoadOptions:
     weight_bytes: int = 0
     room_bytes: int | None = None
     note: str = ""
-    pooling: PoolingProfile | None = None
     vocabulary: Vocabulary | None = field(default=None, repr=False)
 
 
@@ -92,8 +84,8 @@ class ModelDescription:
     between different ones. `memory`: the memory that it needs. `speculation`: the drafters that are used;
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
-    drafts are not verified. `embedding_size`: the length of its vectors; 0 where it makes none. `image_is_whole`: the
-    tokens of an image attend to all of it, so that no chunk may end inside one.
+    drafts are not verified. `image_is_whole`: the tokens of an image attend to all of it, so that no chunk may end
+    inside one.
     """
 
     id: ModelId
@@ -115,7 +107,6 @@ class ModelDescription:
     own_drafter: Drafter | None = None
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
-    embedding_size: int = 0
     image_is_whole: bool = False
 
     def capped(self, context_length: int | None) -> "ModelDescription":

@@ -1,6 +1,6 @@
 """The requests that a model answers, decided by its files. Pure: the caller reads and parses them.
 
-a setting (`model.task`)                      decides
+the setting `task` of the model's table       decides
 is_causal, encoders, classification heads     are refused: computed causally they give wrong numbers, unnoticed
 a name of `_KNOWN`, a reranker's template     say what the model is for, also where a conversion dropped files
 modules.json with a Pooling module            a model of sentence-transformers: vectors, pooled as it says
@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from domain.models.capability import GENERATES, Capability, PoolingMethod, PoolingProfile
+from domain.models.capability import GENERATES, MAX_ROW, Capability, ModelUse, Pooling
+from domain.models.rerank import PREFIX, SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,6 @@ class ModelFiles:
     prepares_images: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelUse:
-    """The requests that a model answers. `refusal`: why it answers none, and what to do; usually empty. `unseen`: why
-    a model with a tower does not see."""
-
-    capabilities: frozenset[Capability] = GENERATES
-    pooling: PoolingProfile | None = None
-    refusal: str = ""
-    unseen: str = ""
-
-
 _KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
     (r"qwen3-embedding", Capability.EMBED, "<|endoftext|>", 32),
     (r"qwen3-reranker", Capability.SCORE, "", 0),
@@ -53,15 +43,10 @@ _KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
 vector, 0 where vectors cannot be cut. The last entry is for all others."""
 
 _NOT_CAUSAL = re.compile(r"gte-qwen2|nv-embed|embedding-?gemma|llama-embed-nemotron|nemoretriever|llm2vec")
-_ENCODER = re.compile(r"bert|mpnet|electra|bidirec|nvembed|^[mu]?t5")
-"""Model types of networks that attend in both directions."""
-_BOTH_WAYS = re.compile(r"Bidirec|Bi(Model|For)|Encoder")
+_ENCODER = re.compile(r"bert|mpnet|electra|bidirec|nvembed|^[mu]?t5|Bi(Model|For)|Bidirec|Encoder")
+"""Model types and architectures of networks that attend in both directions."""
 _HEADS = re.compile(r"For\w*(Classification|MaskedLM|QuestionAnswering|RewardModel)$")
-_JUDGE = "Judge whether the Document meets the requirements"
-"""A part of a reranker's system prompt (`domain.request.rerank`), by which its template is recognised."""
 _COMPUTED = frozenset({"Transformer", "Pooling", "Normalize"})
-_METHODS = {"lasttoken": PoolingMethod.LAST, "mean_tokens": PoolingMethod.MEAN, "mean": PoolingMethod.MEAN}
-_MODE = "pooling_mode"
 
 SEEING = frozenset(
     {"idefics3", "smolvlm", "llava", "pixtral", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
@@ -69,29 +54,33 @@ SEEING = frozenset(
 )
 """The model types whose images are computed."""
 
-_CAUSAL_ONLY = "Cairn computes causal models only: serve another one, such as Qwen3-Embedding"
-
 
 def use_of(files: ModelFiles, task: Capability | None = None) -> ModelUse:
     """Decides by a model's files; `task`: the setting, None for no setting."""
     names = f"{files.name}\n{files.config.get('_name_or_path', '')}".lower()
     _, known, end, least = next(one for one in _KNOWN if re.search(one[0], names))
-    wanted = task or known or _task_of(files)
     if task is Capability.GENERATE:
         return _seeing(files)
     if reason := _why_not_causal(files, names):
-        return ModelUse(refusal=f"{reason}. {_CAUSAL_ONLY}")
+        return ModelUse(refusal=f"{reason}. Cairn computes causal models only: serve another, such as Qwen3-Embedding")
+    wanted = task or known or _task_of(files)
     if wanted is Capability.GENERATE:
         return _seeing(files)
+    # mlx-lm leaves out the windows of Mistral and Qwen: longer texts would have other numbers, unnoticed
+    has_window = files.config.get("model_type") == "mistral" or files.config.get("use_sliding_window") is True
+    window = (_count(files.config.get("sliding_window")) if has_window else 0) or None
     if wanted is Capability.SCORE:
-        return ModelUse(frozenset({wanted}), PoolingProfile())
-    if reason := _why_not_pooled(files, is_known=(task or known) is not None):
+        return ModelUse(frozenset({wanted}), start=PREFIX, end=SUFFIX, max_tokens=window)
+    modes = _modes(files.pooling)
+    if reason := _why_not_pooled(files, modes, is_known=(task or known) is not None):
         return ModelUse(refusal=reason)
-    methods = [_METHODS[mode] for mode in _modes(files.pooling)] or [PoolingMethod.LAST]
-    is_normalized = not files.modules or "Normalize" in _kinds(files)
-    dimensions = _dimensions(files.config, least)
-    profile = PoolingProfile(methods[0], is_normalized, dimensions, prompts=_prompts(files.sentences), end=end)
-    return ModelUse(frozenset({wanted}), profile)
+    pooling = Pooling(bool(modes - {"lasttoken"}), not files.modules or "Normalize" in _kinds(files))
+    size, prompts = _count(files.config.get("hidden_size")), _object(files.sentences.get("prompts"))
+    least = min(map(_count, _list(files.config.get("matryoshka_dimensions"))), default=least)
+    least = least or (1 if files.config.get("is_matryoshka") is True else size)
+    prompt = str(prompts.get(str(files.sentences.get("default_prompt_name")), ""))
+    max_tokens = min(window or MAX_ROW, MAX_ROW) if pooling.is_mean else window
+    return ModelUse(frozenset({wanted}), pooling, size, least, prompt, end=end, max_tokens=max_tokens)
 
 
 def _seeing(files: ModelFiles) -> ModelUse:
@@ -106,7 +95,7 @@ def _seeing(files: ModelFiles) -> ModelUse:
 
 
 def _task_of(files: ModelFiles) -> Capability:
-    if _JUDGE in files.template:
+    if PREFIX.partition("\n")[2][:40] in files.template:
         return Capability.SCORE
     headless = str(files.config.get("model_type", "")).replace("_", "").lower() + "model"
     is_embedder = "Pooling" in _kinds(files) or _architecture(files).lower() == headless
@@ -116,33 +105,29 @@ def _task_of(files: ModelFiles) -> Capability:
 def _why_not_causal(files: ModelFiles, names: str) -> str:
     """The reason why a causal pass of the network is not the model; empty if it is."""
     for config in (files.config, _object(files.config.get("text_config"))):
-        if config.get("is_causal") is False:
-            return "its config.json has is_causal: false"
-        if config.get("use_bidirectional_attention") in (True, "all"):
-            return "its config.json has use_bidirectional_attention"
+        if config.get("is_causal") is False or config.get("use_bidirectional_attention") in (True, "all"):
+            return "its config.json has is_causal: false or use_bidirectional_attention"
     architecture, model_type = _architecture(files), str(files.config.get("model_type", ""))
     if _HEADS.search(architecture):
         return f"{architecture} has a head that gives neither tokens nor vectors (such as score.weight)"
-    if _ENCODER.search(model_type) or _BOTH_WAYS.search(architecture):
+    if _ENCODER.search(f"{model_type}\n{architecture}"):
         return f"{architecture or model_type} is an encoder, which attends in both directions"
     found = _NOT_CAUSAL.search(names)
     return f"models named {found[0]} attend in both directions" if found else ""
 
 
-def _why_not_pooled(files: ModelFiles, *, is_known: bool) -> str:
+def _why_not_pooled(files: ModelFiles, modes: frozenset[str], *, is_known: bool) -> str:
     """The reason why its vectors would be others than its own; empty if they are its own."""
     if not is_known and "AutoModel" in _object(files.config.get("auto_map")):
         return (
             "its files name Python code of their own (auto_map), which Cairn never runs and which may attend or pool in"
-            " another way; set model.task = embed if the last token's state is known to be right"
+            ' another way; set task = "embed" in its table if the last token\'s state is known to be right'
         )
     if others := sorted(_kinds(files) - _COMPUTED):
         return f"its modules.json has a module that Cairn does not compute: {', '.join(others)}"
-    modes = _modes(files.pooling)
-    if len(modes) > 1 or not modes <= _METHODS.keys():
-        reason = "a causal model's first token sees no other one" if "cls" in str(modes) else "it is not computed"
+    if len(modes) > 1 or not modes <= {"lasttoken", "mean_tokens", "mean"}:
         named = ", ".join(sorted(modes))
-        return f"its Pooling module has the mode {named}: {reason}. Cairn pools by the last token or by the mean"
+        return f"its Pooling module has the mode {named}. Cairn pools by the last token or by the mean"
     if modes - {"lasttoken"} and files.pooling.get("include_prompt") is False:
         return "its Pooling module leaves the prompt out of the mean, which Cairn does not compute"
     return ""
@@ -150,24 +135,10 @@ def _why_not_pooled(files: ModelFiles, *, is_known: bool) -> str:
 
 def _modes(pooling: Mapping[str, Any]) -> frozenset[str]:
     """The names of a Pooling module's modes, in either form of its configuration."""
-    if named := pooling.get(_MODE):
+    if named := pooling.get("pooling_mode"):
         return frozenset(map(str, _list(named) or [named]))
-    prefix = f"{_MODE}_"
+    prefix = "pooling_mode_"
     return frozenset(key.removeprefix(prefix) for key, is_on in pooling.items() if key.startswith(prefix) and is_on)
-
-
-def _dimensions(config: Mapping[str, Any], least: int) -> tuple[int, int] | None:
-    """The lengths that vectors can be cut to. `least`: the shortest one if the model is known, else 0."""
-    size = config.get("hidden_size", _object(config.get("text_config")).get("hidden_size"))
-    lengths = [one for one in _list(config.get("matryoshka_dimensions")) if isinstance(one, int)]
-    shortest = max(1, min(lengths)) if lengths else least or int(config.get("is_matryoshka") is True)
-    return (shortest, size) if shortest and isinstance(size, int) else None
-
-
-def _prompts(sentences: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    found = {name: text for name, text in _object(sentences.get("prompts")).items() if isinstance(text, str) and text}
-    default = found.get(str(sentences.get("default_prompt_name")))
-    return tuple((found if default is None else {**found, "default": default}).items())
 
 
 def _kinds(files: ModelFiles) -> frozenset[str]:
@@ -177,6 +148,10 @@ def _kinds(files: ModelFiles) -> frozenset[str]:
 
 def _architecture(files: ModelFiles) -> str:
     return str(next(iter(_list(files.config.get("architectures"))), ""))
+
+
+def _count(value: object) -> int:
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _list(value: object) -> list[object]:

@@ -96,12 +96,12 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt | PooledPrompt
 
 
 class RequestKind(Enum):
-    """The kind of a request, as telemetry distinguishes them."""
+    """The kind of a request, by the names of OpenTelemetry; `rerank` is not one of them."""
 
     CHAT = "chat"
-    TEXT = "text"
+    TEXT = "text_completion"
     EMBEDDINGS = "embeddings"
-    SCORES = "scores"
+    SCORES = "rerank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,13 @@ class GenerationRequest:
 
     @property
     def needs(self) -> Capability:
-        return self.prompt.pooling.task if isinstance(self.prompt, PooledPrompt) else Capability.GENERATE
+        own = {RequestKind.EMBEDDINGS: Capability.EMBED, RequestKind.SCORES: Capability.SCORE}
+        return own.get(self.kind, Capability.GENERATE)
 
     @property
     def kind(self) -> RequestKind:
         if isinstance(self.prompt, PooledPrompt):
-            return RequestKind.SCORES if self.prompt.pooling.task is Capability.SCORE else RequestKind.EMBEDDINGS
+            return RequestKind.EMBEDDINGS if self.prompt.query is None else RequestKind.SCORES
         return RequestKind.CHAT if isinstance(self.prompt, ChatPrompt) else RequestKind.TEXT
 
 

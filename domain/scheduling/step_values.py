@@ -47,9 +47,9 @@ class SequenceView:
     of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
-    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`: of the images that the model's tower has yet to pass over, the tokens of the largest, and of
-    all whose pixels will be held at once and are not held yet. `whole`: the images inside which no chunk may end, as
-    [start, end).
+    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`: of
+    the images that the model's tower has yet to pass over, the tokens of the largest, and of all whose pixels will be
+    held at once and are not held yet. `whole`: the images inside which no chunk may end, as [start, end).
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that

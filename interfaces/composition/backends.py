@@ -24,6 +24,7 @@ from application.services.text_side.models.model_finder import accept_any_model
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
 
@@ -238,7 +239,7 @@ def model_repository(settings: Settings) -> ModelRepository:
 
     model = settings.model
     adapted = {
-        ModelId(name): Adapted(ModelId(table.base or name), table.adapter, settings.task_of(name))
+        ModelId(name): Adapted(ModelId(table.base or name), table.adapter)
         for name, table in settings.models.items()
         if table.adapter
     }
@@ -251,7 +252,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
         can_load=knows_model_type,
-        task_of=settings.task_of,
+        tasks={ModelId(name): Capability(table.task) for name, table in settings.models.items() if table.task},
         blind=missing,
     )
     return AdaptedModels(repository, adapted) if adapted else repository

@@ -22,7 +22,7 @@ from application.settings import ServerSettings
 from domain.client import KeyRing
 from domain.errors import DomainError
 from domain.printable import printable
-from interfaces.http.answering.answering import operation_route, pooled_route
+from interfaces.http.answering.answering import operation_route
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
@@ -116,8 +116,6 @@ def _dialect_routes(dialects: Dialects, services: Services, keepalive_s: float) 
     for dialect in dialects:
         for operation in dialect.operations:
             yield operation_route(operation, dialect.error_type, keepalive_s)
-        for pooled in dialect.pooled:
-            yield pooled_route(*pooled, dialect.error_type)
         yield from dialect.routes(services)
 
 

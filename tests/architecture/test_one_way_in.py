@@ -18,7 +18,7 @@ def test_only_the_use_case_that_checks_memory_submits() -> None:
     assert sorted(makers) == ["application/use_cases/embed.py", "application/use_cases/generate.py"]
     for maker in makers:
         text = (ROOT / maker).read_text()
-        assert text.index("self._memory.answer_length(") < text.index("Submission(\n") < text.index(".submit(")
+        assert text.index("memory.answer_length(") < text.index("Submission(\n") < text.index(".submit(")
 
 
 def callers(name: str, *folders: str) -> Iterator[str]:

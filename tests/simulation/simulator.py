@@ -14,9 +14,8 @@ from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.models.capability import Capability
+from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
-from domain.request.pooling import Pooling
 from domain.request.request import FinishReason, choice_id, choice_seed
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, Pooled
@@ -30,7 +29,7 @@ from tests.support.engines.drafters import KnowingDrafter
 from tests.support.engines.sync_engine import tokens_of, usage_of
 from tests.support.stores.store_records import empty
 
-EMBED = Pooling(Capability.EMBED)
+EMBED = Pooling()
 
 
 @dataclass

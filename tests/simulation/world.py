@@ -81,7 +81,6 @@ def draw_plan(random: Random) -> Plan:
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
-    base = replace(base, embedding_size=2)
     if random.random() < 0.6:
         base = replace(base, images=TOYS, image_is_whole=random.random() < 0.3)
     base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)

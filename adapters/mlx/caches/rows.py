@@ -14,7 +14,7 @@ from copy import copy, deepcopy
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx.utils import tree_map
+from mlx.utils import tree_map  # pyright: ignore[reportUnknownVariableType]
 
 from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows, grow
@@ -31,11 +31,13 @@ def fork(caches: Caches) -> Caches:
 def repeated(caches: Caches, num_rows: int) -> Caches:
     """A batch of `num_rows` equal states, for a pass after which it is dropped: plain caches work on any number of rows
     at one position. Lazy; `caches` are unchanged."""
+
+    def repeat(value: Any) -> Any:
+        return mx.repeat(value, num_rows, 0) if isinstance(value, mx.array) else value
+
     batch = fork(caches)
     for cache in leaves(batch):
-        cache.__dict__ |= tree_map(
-            lambda value: mx.repeat(value, num_rows, 0) if isinstance(value, mx.array) else value, vars(cache)
-        )
+        cache.__dict__ |= tree_map(repeat, vars(cache))
         cache.step = 1  # so that buffers have no room for more tokens
     return batch
 

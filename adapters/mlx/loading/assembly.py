@@ -15,8 +15,8 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.cuda.link import find_link
-from adapters.mlx.loading.network import ModelFacts
-from adapters.mlx.loading.probe import check_hidden, probe
+from adapters.mlx.loading.network import ModelFacts, context_length_of
+from adapters.mlx.loading.probe import probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, shape_of_network
 from adapters.mlx.model import MlxModel
@@ -56,9 +56,6 @@ def assemble(
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
-    if facts.pooling is not None:
-        check_hidden(network, rows)
-        yield None
     memory = shape_of_network(network, found.layout, facts.config)
     if sight is not None:
         memory = replace(memory, weight_bytes=memory.weight_bytes + sight.tower.weight_bytes, image=sight.cost)
@@ -66,7 +63,7 @@ def assemble(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
-        context_length=facts.context_length,
+        context_length=context_length_of(facts.config),
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
         dtype=_main_dtype(parameters(network)),
         weight_bytes=memory.weight_bytes,
@@ -80,7 +77,6 @@ def assemble(
         memory=memory,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
-        embedding_size=number(facts.config, "hidden_size") or 0 if facts.embeds else 0,
         image_is_whole=sight is not None and sight.family.is_whole,
     )
     runs_ahead = find_link() is not None
@@ -92,14 +88,7 @@ def assemble(
         meter = PeakMeter(memory, known, lambda now: measured.remember(key, list(astuple(now))), runs_ahead=runs_ahead)
     description = replace(description, memory=meter.shape)
     model = MlxModel(
-        network,
-        description,
-        found.num_logits,
-        found.specs,
-        runs_ahead=runs_ahead,
-        meter=meter,
-        pooling=facts.pooling,
-        sight=sight,
+        network, description, found.num_logits, found.specs, runs_ahead=runs_ahead, meter=meter, sight=sight
     )
     if measured is not None and meter.is_new and is_worth_measuring(description, room_bytes):
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and

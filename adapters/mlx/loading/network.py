@@ -24,7 +24,7 @@ from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
-from domain.models.capability import PoolingProfile
+from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.model_card import LoadOptions
 from domain.printable import printable
 from domain.speculation.drafter import Drafter, SpeculationMode
@@ -56,8 +56,7 @@ _LEAST_QUANTISED = 32
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model by its files. `config`: config.json; `digest`: of the weights' content, a draft model's included;
-    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used.
-    `pooling`: how vectors and scores are made; None if they are not."""
+    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
@@ -65,35 +64,20 @@ class ModelFacts:
     adapter_digest: bytes = b""
     speculation: SpeculationMode = SpeculationMode.AUTO
     drafter_note: str = ""
-    pooling: PoolingProfile | None = None
-
-    @property
-    def context_length(self) -> int:
-        """Tokens, prompt and completion together. mlx-lm leaves out the windows of Mistral and Qwen: vectors and
-        scores of longer texts would not be those of the model, unnoticed."""
-        most = context_length_of(self.config)
-        is_windowed = self.config.get("model_type") == "mistral" or self.config.get("use_sliding_window") is True
-        if self.pooling is None or not is_windowed:
-            return most
-        return min(most, number(self.config, "sliding_window") or most)
-
-    @property
-    def embeds(self) -> bool:
-        return _embeds(self.pooling)
 
 
 def load_folder(
-    folder: Path, options: LoadOptions, digests: Digests, adapter: Path | None = None
+    folder: Path, options: LoadOptions, digests: Digests, adapter: Path | None = None, use: ModelUse = PLAIN_USE
 ) -> Generator[None, None, tuple[Any, ModelFacts]]:
     """Loads and evaluates a network with its drafter, piece by piece. `adapter`: a folder with a LoRA adapter;
-    `digests`: of all of them.
+    `digests`: of all of them. `use`: what it is for.
 
     The dtype `auto` is that of the files, except that unquantised weights become float32 on a CPU, whose half-precision
     kernels are several times slower. Raises ModelLoadFailed.
     """
     config = read_config(folder)
     try:
-        network, full_config = open_network(folder, options.pooling)
+        network, full_config = open_network(folder, use)
         yield
         if adapter is not None:
             apply_adapter(network, read_adapter(adapter))
@@ -110,15 +94,7 @@ def load_folder(
             evaluate(piece)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    facts = ModelFacts(
-        full_config,
-        eos_ids(full_config),
-        digests.weights,
-        digests.adapter,
-        options.speculation,
-        note,
-        options.pooling,
-    )
+    facts = ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter, options.speculation, note)
     return network, facts
 
 
@@ -148,48 +124,34 @@ def context_length_of(config: Mapping[str, Any]) -> int:
     return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
 
 
-def open_network(folder: Path, pooling: PoolingProfile | None = None) -> tuple[Any, dict[str, Any]]:
-    """The network with its full configuration; no weight is read yet. Raises anything.
-
-    Files of embedding models may lack the output matrix, which nothing needs then, and the prefix of the trunk."""
-    own = dict(NO_OWN_CODE)
-    if _embeds(pooling) and not any(map(_has_head, folder.glob("model*.safetensors"))):
-        own["tie_word_embeddings"] = True
-    network, config = mlx_lm_module("utils").load_model(
-        folder, lazy=True, model_config=own, get_model_classes=_classes_for_bare_trunks
-    )
+def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str, Any]]:
+    """The network with its full configuration; no weight is read yet. Raises anything."""
+    own, names = NO_OWN_CODE, set[str]()
+    if use.is_pooled:
+        names.update(name for path in folder.glob("model*.safetensors") for name in read_tensors(path))
+    if Capability.EMBED in use.capabilities and not any("lm_head." in name for name in names):
+        own = {**NO_OWN_CODE, "tie_word_embeddings": True}  # nothing needs the output matrix
+    classes = _classes_of_bare_trunks if "embed_tokens.weight" in names else classes_of
+    load = mlx_lm_module("utils").load_model
+    network, config = load(folder, lazy=True, model_config=own, get_model_classes=classes)
     return network, config
 
 
-def _embeds(pooling: PoolingProfile | None) -> bool:
-    return pooling is not None and pooling.score_ids is None
-
-
-def _has_head(path: Path) -> bool:
-    return any(name.rpartition(".")[0].endswith("lm_head") for name in read_tensors(path))
-
-
-def _classes_for_bare_trunks(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
-    """As mlx-lm's own function, for networks whose weights are also read where they were saved without `model.`."""
+def _classes_of_bare_trunks(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
+    """For weights that were saved without `model.`, which embedding models often are."""
     model, arguments = classes_of(config)
 
     def make(known: Any) -> Any:
         network = model(known)
-        sanitize: Callable[[dict[str, mx.array]], Any] = getattr(network, "sanitize", dict)
+        sanitize: Callable[[dict[str, Any]], Any] = getattr(network, "sanitize", dict)
 
-        def sanitize_prefixed(weights: dict[str, mx.array]) -> Any:
-            return sanitize(_prefixed(weights))
+        def sanitize_prefixed(weights: dict[str, Any]) -> Any:
+            return sanitize({name if "lm_head." in name else f"model.{name}": weights[name] for name in weights})
 
         network.sanitize = sanitize_prefixed
         return network
 
     return make, arguments
-
-
-def _prefixed(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    if "embed_tokens.weight" not in weights:
-        return weights
-    return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
 
 
 def pieces_of(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:

@@ -32,14 +32,14 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
     has_weights = any(folder.glob("model*.safetensors"))
     try:
         if has_weights:
-            network, config = open_network(folder, source.pooling)
+            network, config = open_network(folder, source.use)
             network, _ = with_head(network, folder, config)
             cast_network(network, dtype)
         else:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         shape = shape_of_network(network, layout, config)
-        if Capability.SEE in source.capabilities and has_weights:
+        if Capability.SEE in source.use.capabilities and has_weights:
             tower = open_tower(folder, config, network, dtype)
             cost = image_cost_of_config(config, tower.dtype_bytes)
             shape = replace(shape, weight_bytes=shape.weight_bytes + tower.weight_bytes, image=cost)

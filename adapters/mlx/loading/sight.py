@@ -7,9 +7,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.loading.network import cast_network, pieces_of
-from adapters.mlx.pooling import trunk_of
 from adapters.mlx.runtime.arrays import evaluate, parameters
-from adapters.mlx.speculation.heads import HeadNetwork, text_model
+from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
 from adapters.mlx.vision.families import Family
 from adapters.mlx.vision.library import missing
 from adapters.mlx.vision.passes import prepare_trunk

@@ -28,6 +28,11 @@ def text_model(network: Any) -> Any:
     return network.language_model if "language_model" in network else network
 
 
+def trunk_of(network: Any) -> Any:
+    """The network that the logits come from, without a drafter."""
+    return network.trunk if isinstance(network, DraftingNetwork) else network
+
+
 def logits_of(network: Any, hidden: mx.array) -> mx.array:
     """Applies a network's output matrix to hidden states behind the final norm, and its cap on logits."""
     text = text_model(network)

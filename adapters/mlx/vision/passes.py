@@ -13,9 +13,8 @@ import numpy as np
 
 from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.views import CacheView
-from adapters.mlx.pooling import trunk_of
 from adapters.mlx.runtime.arrays import from_numpy
-from adapters.mlx.speculation.heads import text_model
+from adapters.mlx.speculation.heads import text_model, trunk_of
 from adapters.mlx.vision.families import Family
 from adapters.mlx.vision.positions import GridRope, grid_positions, shift_at
 from adapters.mlx.vision.tower import Features

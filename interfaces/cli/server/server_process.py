@@ -122,7 +122,7 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
         server.stop()
         return error.message + near_models(service.settings, service.settings.model.default)
     notes = [("note", served.source.note)] if served.source.note else []
-    facts, can = [*notes, *await _facts(service, served.description)], served.source.capabilities
+    facts, can = [*notes, *await _facts(service, served.description)], served.source.use.capabilities
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts, can))
     supervisor.ready()
     return ""
@@ -201,10 +201,8 @@ def banner(
     return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
 
 
-def curl_lines(
-    settings: Settings, base_url: str, model: str, capability: Capability = Capability.GENERATE
-) -> list[str]:
-    path, fields = EXAMPLES[capability]
+def curl_lines(settings: Settings, base_url: str, model: str, can: Capability) -> list[str]:
+    path, fields = EXAMPLES[can]
     body = json.dumps({"model": model, **fields})
     key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.needs_key else ""
     return [

@@ -5,9 +5,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from types import GenericAlias
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-import msgspec
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
@@ -22,7 +21,7 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
-from interfaces.http.answering.dialect import BodyT, Operation, PooledBody, Started
+from interfaces.http.answering.dialect import BodyT, Operation, Started
 from interfaces.http.answering.documented import cache_headers, documented, errors
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, renamed
@@ -133,23 +132,6 @@ def _started(context: RequestContext, requests: Sequence[GenerationRequest], ans
         submitted_ns=clock.now_ns(),
         created_s=clock.unix_ns() // 1_000_000_000,
     )
-
-
-def pooled_route(
-    path: str, operation_id: str, body_type: type[PooledBody], error_type: type[Struct]
-) -> HTTPRouteHandler:
-    """The handler of a route for vectors or scores. Answers are encoded in a worker thread, a text at a time: 2,048
-    vectors of 1,024 numbers are 40 MB of JSON."""
-
-    async def answer(body: PooledBody, context: RequestContext) -> Response[bytes]:
-        named = await context.run(body.request, context)
-        (request,) = await context.admit([replace(named, operation=operation_id)])
-        pooled = await context.services.embed.pooled(request)
-        data = await asyncio.to_thread(lambda: msgspec.json.encode(body.answer(named, pooled)))
-        return Response(data, media_type="application/json")
-
-    answer.__annotations__["return"] = GenericAlias(Response, get_type_hints(body_type.answer)["return"])
-    return json_route(path, operation_id, error_type, body_type, opt=GENERATES)(answer)
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.answers.answer import Progress
-from application.use_cases.embed import PooledTexts
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -151,30 +150,17 @@ class Operation(Generic[BodyT]):
     links: Links = field(default_factory=dict[str, Link])
 
 
-class PooledBody(Protocol):
-    """A decoded body for vectors or scores, of any dialect."""
-
-    def request(self, context: RequestContext) -> GenerationRequest:
-        """Returns the request. Raises any DomainError."""
-        ...
-
-    def answer(self, request: GenerationRequest, pooled: PooledTexts) -> Struct:
-        """Returns the whole answer, in any thread. `request`: with the model as the client named it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
-    problem's. `pooled`: its routes for vectors and scores, as path, operation id and body; `routes`: all others."""
+    problem's. `routes`: its routes besides its operations."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
     error_body: Callable[[Problem], Struct]
     routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
-    pooled: Sequence[tuple[str, str, type[PooledBody]]] = ()
 
 
 class Dialects:

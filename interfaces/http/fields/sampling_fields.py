@@ -81,8 +81,6 @@ class CommonFields(Protocol):
     def model(self) -> str | None: ...
     @property
     def cache_salt(self) -> str | None: ...
-    @property
-    def speculation(self) -> bool | None: ...
 
 
 def new_request(
@@ -94,7 +92,7 @@ def new_request(
         "model": context.services.default_model if body.model is None else body.model,
         "cache_salt": body.cache_salt or "",
         "trace_carrier": context.services.trace_context(),
-        "speculates": body.speculation is not False,
+        "speculates": getattr(body, "speculation", None) is not False,
         "arrived_ns": context.arrived_ns,
     }
     return GenerationRequest(id=context.services.ids.request_id(prefix), prompt=prompt, **{**common, **fields})

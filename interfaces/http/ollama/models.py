@@ -142,13 +142,12 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
 
 def _tagged(entry: ModelEntry) -> TaggedModel:
     id = entry.source.id
-    return TaggedModel(
-        id, id, _modified_at(entry), entry.num_bytes, _digest(entry), _details(entry), _capabilities(entry)
-    )
+    can = _capabilities(entry)
+    return TaggedModel(id, id, _modified_at(entry), entry.num_bytes, _digest(entry), _details(entry), can)
 
 
 def _capabilities(entry: ModelEntry) -> list[str]:
-    return [name for one, names in CAPABILITIES.items() if one in entry.source.capabilities for name in names]
+    return [name for one, names in CAPABILITIES.items() if one in entry.source.use.capabilities for name in names]
 
 
 def _running(entry: ModelEntry) -> RunningModel | None:

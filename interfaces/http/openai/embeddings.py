@@ -1,18 +1,28 @@
 """POST /v1/embeddings: vectors of one or many texts, each a string or token ids."""
 
 from base64 import b64encode
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from application.use_cases.embed import PooledTexts
 from domain.errors import InvalidRequest
 from domain.id_row import MAX_TOKEN_ID, IdRow
-from domain.models.capability import Capability
-from domain.request.pooling import PooledPrompt, Pooling
+from domain.request.pooling import PooledPrompt
 from domain.request.request import GenerationRequest
-from interfaces.http.fields.parameters import refused, supported
-from interfaces.http.fields.pooled_fields import Dimensions, PooledFields, PooledUsage, Truncation, as_json
+from interfaces.http.fields.parameters import supported
+from interfaces.http.fields.pooled_body import Dimensions, PooledBody, as_json
+from interfaces.http.openai.shared import PromptTokensDetails
+
+
+class PooledUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+    @classmethod
+    def of(cls, pooled: PooledTexts) -> "PooledUsage":
+        return cls(pooled.num_tokens, pooled.num_tokens, PromptTokensDetails(pooled.num_cached))
 
 
 class Embedding(Struct, tag_field="object", tag="embedding"):
@@ -22,17 +32,20 @@ class Embedding(Struct, tag_field="object", tag="embedding"):
     embedding: list[float] | str
 
 
-class EmbeddingList(Struct, tag_field="object", tag="list"):
+class PooledAnswer(Struct):
+    """The part that all answers have."""
+
     id: str
     model: str
-    data: list[Embedding]
     usage: PooledUsage
 
 
-class EmbeddingRequest(PooledFields, kw_only=True):
-    """The body of POST /v1/embeddings."""
+class EmbeddingList(PooledAnswer, tag_field="object", tag="list"):
+    data: list[Embedding]
 
-    prefix = "embd"
+
+class EmbeddingRequest(PooledBody, kw_only=True):
+    routes = (("/v1/embeddings", "createEmbedding"),)
 
     input: Annotated[
         str | list[str | int | list[int]],
@@ -42,33 +55,23 @@ class EmbeddingRequest(PooledFields, kw_only=True):
         Literal["float", "base64"] | None, supported("`base64`: of little-endian float32 numbers")
     ] = None
     dimensions: Dimensions = None
-    prompt_name: Annotated[
-        str | None, supported("the name of one of the model's own prompts (`query`, `document`), put before each text")
-    ] = None
-    truncate_prompt_tokens: Truncation = None
-    input_type: Annotated[Any, refused("use `prompt_name`")] = None
 
     def prompt(self) -> PooledPrompt:
-        given = self.input
-        is_one = isinstance(given, str) or (bool(given) and all(isinstance(item, int) for item in given))
-        texts = [given] if is_one else given
-        return PooledPrompt(
-            tuple(_text(text, "input" if is_one else f"input[{index}]") for index, text in enumerate(texts)),
-            Pooling(Capability.EMBED, self.dimensions),
-            prompt_name=self.prompt_name,
-            truncates=self.truncate_prompt_tokens is not None,
-        )
+        is_one = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))
+        texts = [self.input] if is_one else self.input
+        return PooledPrompt(tuple(map(_text, range(len(texts)), texts)), dimensions=self.dimensions)
 
     def answer(self, request: GenerationRequest, pooled: PooledTexts) -> EmbeddingList:
         is_base64 = self.encoding_format == "base64"
         vectors = [b64encode(value).decode() if is_base64 else as_json(value) for value in pooled.values]
         data = [Embedding(index, vector) for index, vector in enumerate(vectors)]
-        return EmbeddingList(request.id, request.model, data, PooledUsage.of(pooled))
+        return EmbeddingList(request.id, request.model, PooledUsage.of(pooled), data)
 
 
-def _text(given: object, field: str) -> str | IdRow:
+def _text(index: int, given: object) -> str | IdRow:
     try:
         return given if isinstance(given, str) else IdRow(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        message = f"{field} must be a string or a list of token ids (0 to {MAX_TOKEN_ID})"
-        raise InvalidRequest(message, param=field) from None
+        place = f"input[{index}]"
+        message = f"{place} must be a string or a list of token ids (0 to {MAX_TOKEN_ID})"
+        raise InvalidRequest(message, param=place) from None

@@ -34,8 +34,7 @@ class LoadedBody(Struct):
     """The properties of a loaded model. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if
     not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
     shows, null without one. `speculation`: the drafters that are used, `off` where drafts cannot be verified;
-    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither. `embedding_size`: the length of its
-    vectors, 0 where it makes none."""
+    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither."""
 
     model_type: str
     dtype: str
@@ -50,7 +49,6 @@ class LoadedBody(Struct):
     chat_template: TemplateBody | None
     speculation: str
     own_drafter: str | None
-    embedding_size: int
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
@@ -58,7 +56,7 @@ class ModelBody(Struct, tag_field="object", tag="model"):
     is null until the model is loaded, which its first request does. `state`: `absent`, `loading`, `loaded` or
     `unloading`. `bytes`: of its weights as they are loaded, or else as they lie in its files. `pinned`: never unloaded
     to make room. `capabilities`: what it answers, of `generate`, `embed`, `score` and `see`
-    (images, beside one of the others)."""
+    (images, beside one of the others). `embedding_size`: of its vectors."""
 
     id: str
     created: int
@@ -69,6 +67,7 @@ class ModelBody(Struct, tag_field="object", tag="model"):
     bytes: int = 0
     pinned: bool = False
     capabilities: list[str] = field(default_factory=list[str])
+    embedding_size: int = 0
 
 
 class ModelListBody(Struct, tag_field="object", tag="list"):
@@ -107,7 +106,8 @@ def _body(entry: ModelEntry) -> ModelBody:
         status.residence.value,
         entry.num_bytes,
         status.is_pinned,
-        [one.value for one in Capability if one in source.capabilities],
+        [one.value for one in Capability if one in source.use.capabilities],
+        source.use.size,
     )
 
 
@@ -127,5 +127,4 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
         model.speculation.value,
         None if model.own_drafter is None else model.own_drafter.value,
-        model.embedding_size,
     )

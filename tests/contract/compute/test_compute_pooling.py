@@ -1,7 +1,6 @@
 """The compute port's contract on vectors and scores: of each text by itself, whatever is computed beside it."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,37 +11,28 @@ from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
-from domain.models.capability import Capability, PoolingMethod, PoolingProfile
+from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.pooling import Pooling
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.contract_models import GREEDY, PROMPT, step
-from tests.support.mlx.tiny_heads import head_folder, load_head
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import new_id, prompt_of, whole_state
 
-PROFILE = PoolingProfile(dimensions=(4, 64), score_ids=(7, 11))
-VECTORS, SCORES = Pooling(Capability.EMBED), Pooling(Capability.SCORE)
+VECTORS, SCORES = Pooling(), Pooling(score_ids=(7, 11))
 LENGTHS = (1, 45, 13, 2, 45, 30)
 ROWS = [prompt_of(length, 5 + at, vocab_size=250) for at, length in enumerate(LENGTHS)]
-SIZE = 64
-
 FAKES = ("attention", "everything")
 TINY = ("llama", "gemma3_text", "gemma2", "deepseek_v3", "llama4", "falcon_h1", "qwen3_next", "rwkv7")
-HEADED = ("mimo", "qwen3_5")
 
 
-@pytest.fixture(scope="module", params=[*(f"fake-{one}" for one in FAKES), *TINY, *(f"{one}+head" for one in HEADED)])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+@pytest.fixture(scope="module", params=[*(f"fake-{one}" for one in FAKES), *TINY])
+def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
     name = str(request.param)
     if name.startswith("fake-"):
-        options = FakeOptions(LAYOUTS[name.removeprefix("fake-")], embedding_size=SIZE)
+        options = FakeOptions(LAYOUTS[name.removeprefix("fake-")])
         yield finish_load(FakeEngine(default=options).load(ModelSource(ModelId(name), "fake:toy"), LoadOptions()))
-    elif name.endswith("+head"):
-        folder = head_folder(name.removesuffix("+head"), Path(tmp_path_factory.mktemp("headed")) / "m")
-        yield load_head(folder, LoadOptions(pooling=PROFILE))
     else:
-        yield tiny_model(name, pooling=PROFILE)
+        yield tiny_model(name)
 
 
 def pooled(
@@ -62,7 +52,8 @@ def pooled(
 @pytest.mark.parametrize("pooling", [VECTORS, SCORES])
 def test_neighbours_and_order_change_no_result(model: LoadedModel, pooling: Pooling) -> None:
     alone = np.concatenate([pooled(model, [row], pooling) for row in ROWS])
-    assert alone.shape == (len(ROWS), SIZE if pooling is VECTORS else 1)
+    assert alone.shape[0] == len(ROWS)
+    assert (alone.shape[1] > 1) == (pooling is VECTORS)
     np.testing.assert_allclose(pooled(model, ROWS, pooling), alone, atol=1e-5)
     np.testing.assert_allclose(pooled(model, ROWS[::-1], pooling), alone[::-1], atol=1e-5)
     assert np.ptp(alone, axis=0).max() > 1e-3  # the texts differ
@@ -94,9 +85,9 @@ def test_the_state_goes_on_as_if_nothing_was_pooled(model: LoadedModel) -> None:
 
 
 def test_shorter_vectors_are_the_first_numbers(model: LoadedModel) -> None:
-    cut = pooled(model, ROWS, Pooling(Capability.EMBED, dimensions=8))
-    assert cut.shape == (len(ROWS), 8)
-    first = pooled(model, ROWS)[:, :8]
+    cut = pooled(model, ROWS, Pooling(dimensions=4))
+    assert cut.shape == (len(ROWS), 4)
+    first = pooled(model, ROWS)[:, :4]
     if type(model).__name__ != "FakeModel":  # toy vectors have no length
         np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(cut, axis=1), 1, atol=1e-6)
@@ -107,23 +98,22 @@ def test_scores_are_probabilities(model: LoadedModel) -> None:
     assert ((scores > 0) & (scores < 1)).all()
 
 
-def refuses(model: LoadedModel, prompt: Sequence[int], rows: Sequence[Sequence[int]], pooling: Pooling) -> str:
+def refuses(model: LoadedModel, rows: Sequence[Sequence[int]]) -> str:
     """The message of the failure, which closes the sequence."""
     id: SequenceId = new_id()
     model.open(id)
-    if prompt:
-        model.prefill(id, prompt)
     with pytest.raises(ComputeFailed) as failed:
-        model.pool(id, rows, pooling)
+        model.pool(id, rows, VECTORS)
     assert id not in model.open_ids()
     return failed.value.message
 
 
-def test_what_cannot_be_computed_is_refused() -> None:
-    plain = tiny_model("llama")
-    assert refuses(plain, (), ROWS, VECTORS) == "this model cannot embed"
-    embeds = tiny_model("llama", pooling=PoolingProfile(PoolingMethod.MEAN))
-    assert refuses(embeds, (), ROWS, SCORES) == "this model cannot score"
-    assert "the whole text in one row" in refuses(embeds, PROMPT[:3], ROWS, VECTORS)
-    assert "token ids must be in" in refuses(embeds, (), [(1, 256)], VECTORS)
-    assert (plain.description.embedding_size, embeds.description.embedding_size) == (0, 64)
+def test_a_token_outside_the_vocabulary_is_refused() -> None:
+    assert "token ids must be in" in refuses(tiny_model("llama"), [(1, 256)])
+
+
+def test_a_mean_is_that_of_all_tokens_of_the_row() -> None:
+    tiny = tiny_model("llama")
+    found = pooled(tiny, ROWS, Pooling(is_mean=True, is_normalized=False))
+    steps = [pooled(tiny, [ROWS[1][: end + 1]], Pooling(is_normalized=False)) for end in range(len(ROWS[1]))]
+    np.testing.assert_allclose(found[1], np.concatenate(steps).mean(axis=0), atol=1e-5)

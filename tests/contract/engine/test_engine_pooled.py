@@ -10,13 +10,12 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Ended, Engine
 from domain.id_row import IdRow
-from domain.ids import ModelId, SequenceId
-from domain.models.capability import Capability
+from domain.ids import SequenceId
+from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
-from domain.request.pooling import Pooling
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled, PrefillProgress
-from tests.support.engines.engine_client import EMBEDDING_SIZE, ENGINES, GATED, MODEL, EngineClient, with_engine
+from tests.support.engines.engine_client import ENGINES, MODEL, EngineClient, with_engine
 from tests.support.http.replay.all_streams import EMBED, values
 
 Run: TypeAlias = Callable[..., None]
@@ -33,13 +32,13 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def expected(rows: tuple[IdRow, ...], pooling: Pooling, prompt: str = PROMPT) -> list[bytes]:
     """Returns the values of each whole text by itself."""
-    model = FakeModel(ModelSource(MODEL, "nowhere"), FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE))
+    model = FakeModel(ModelSource(MODEL, "nowhere"), FakeOptions(eos_every=0))
     model.open(SequenceId(0))
     texts = [[*FakeTokenizer().encode(prompt).token_ids, *row] for row in rows]
     return [value for text in texts for value in model.pool(SequenceId(0), [text], pooling)]
 
 
-@pytest.mark.parametrize("pooling", [EMBED, Pooling(Capability.EMBED, dimensions=2), Pooling(Capability.SCORE)])
+@pytest.mark.parametrize("pooling", [EMBED, Pooling(dimensions=2), Pooling(score_ids=(1, 2))])
 def test_each_row_has_the_value_of_its_whole_text(run: Run, pooling: Pooling) -> None:
     async def work(client: EngineClient) -> None:
         client.submit("a", PROMPT + "a", 0, pooling=pooling, rows=ROWS)
@@ -74,15 +73,3 @@ def test_texts_without_a_common_beginning_have_no_prompt(run: Run) -> None:
         assert end.usage.prompt_tokens == NUM_TOKENS - len(PROMPT)
 
     run(work)
-
-
-def test_a_model_that_does_not_pool_ends_the_request_with_an_error(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        client.submit("a", "a", 0, pooling=EMBED, rows=ROWS, model=GATED)
-        client.submit("chat", "x", 2, model=GATED)
-        error = (await client.end("a")).error
-        assert error is not None
-        assert error.message == "this model cannot embed"
-        assert len(await client.tokens("chat")) == 2
-
-    run(work, ModelId(GATED))

@@ -32,7 +32,7 @@ def by_litellm(url: str, embedder: str, reranker: str) -> list[Any]:
 def by_cohere(url: str, _embedder: str, reranker: str) -> list[Any]:
     cohere: Any = import_module("cohere")
     first, second = cohere.Client("none", base_url=url), cohere.ClientV2("none", base_url=url)
-    old = first.rerank(model=reranker, query=QUERY, documents=[{"text": text} for text in TEXTS], top_n=2)
+    old = first.rerank(model=reranker, query=QUERY, documents=TEXTS, top_n=2)
     new = second.rerank(model=reranker, query=QUERY, documents=TEXTS)
     assert [one.index for one in old.results] == [one.index for one in new.results]
     return [[one.relevance_score for one in new.results]]

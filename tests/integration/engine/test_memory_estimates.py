@@ -21,9 +21,8 @@ from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
-from domain.models.capability import Capability, PoolingProfile
+from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.pooling import Pooling
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_models
 
@@ -79,7 +78,6 @@ def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(load
 @pytest.mark.parametrize(("start", "num_rows", "width"), [(0, 8, 32), (100, 4, 28), (1_000, 1, 32)])
 def test_a_pass_over_rows_takes_about_what_is_counted_or_less(loaded: MlxModel, start: int, num_rows: int, width: int):
     loaded.correct(CHUNK, finish_load(measure_chunks(loaded, CHUNK, None)))
-    loaded._pooling = PoolingProfile()
     loaded.open(ID)
     for position in range(0, start, CHUNK):
         loaded.prefill(ID, TOKENS[: min(CHUNK, start - position)])
@@ -87,7 +85,7 @@ def test_a_pass_over_rows_takes_about_what_is_counted_or_less(loaded: MlxModel, 
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    loaded.pool(ID, [TOKENS[row : row + width] for row in range(num_rows)], Pooling(Capability.EMBED))
+    loaded.pool(ID, [TOKENS[row : row + width] for row in range(num_rows)], Pooling())
     peak, shape = mx.get_peak_memory() - before, loaded.description.memory
     num_tokens = num_rows * width
     counted = shape.state_bytes(num_rows * (start + width)) + shape.peak_bytes(num_tokens, start + num_tokens)

@@ -27,7 +27,7 @@ from application.use_cases.generate import Generate
 from domain.duration import Duration
 from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
-from domain.models.capability import PoolingProfile
+from domain.models.capability import Capability, ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.residency import LoadRoom
 from domain.request.request import GenerationRequest, TextPrompt
@@ -64,7 +64,7 @@ class Bench:
         tables: Mapping[str, ModelTable] | None = None,
         room: LoadRoom | None = None,
         room_wait_s: float = ROOM_WAIT_S,
-        pooling: Mapping[str, PoolingProfile] | None = None,
+        uses: Mapping[str, ModelUse] | None = None,
         **settings: Any,
     ) -> None:
         self.room = room or LoadRoom()
@@ -80,7 +80,7 @@ class Bench:
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive
         self._numbers = count()
-        self.models = FakeModels(("a", "b", "c"), pooling)
+        self.models = FakeModels(("a", "b", "c"), uses)
         self.refused: dict[ModelId, str] = {}
         self.weight_bytes: dict[ModelId, int] = {}
         self.pool = ModelPool(
@@ -178,11 +178,11 @@ def test_an_invalid_or_unknown_model_evicts_nothing() -> None:
 
 
 def test_a_request_that_a_model_cannot_answer_neither_loads_nor_evicts() -> None:
-    bench = Bench(max_loaded=1, pooling={"b": PoolingProfile()})
+    bench = Bench(max_loaded=1, uses={"b": ModelUse(frozenset({Capability.EMBED}))})
 
     async def work() -> None:
         await bench.use(A)
-        with pytest.raises(InvalidRequest, match="model b cannot generate: it can embed and score"):
+        with pytest.raises(InvalidRequest, match="model b cannot generate: it can embed"):
             await bench.start(B)
         assert bench.loaded() == {A}
 

@@ -26,6 +26,7 @@ from adapters.pillow.decoder import decode
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.vision import ImageRows
 from domain.ids import SequenceId
+from domain.models.capability import ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.chat import ChatMessage, Role
@@ -57,7 +58,7 @@ class Asked:
 def asked() -> Asked:
     folder = embedded_folder(SEER_ID)
     assert folder is not None
-    source = ModelSource(SEER_ID, str(folder), capabilities=SEES)
+    source = ModelSource(SEER_ID, str(folder), use=ModelUse(SEES))
     processor = ImageProcessors(decode).load(source)
     assert isinstance(processor, HfImageProcessor)
     images = [Image(data) for data in FILES]

@@ -22,7 +22,7 @@ from adapters.mlx.vision.families import FAMILIES
 from adapters.mlx.vision.tower import load_tower
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.models.capability import GENERATES
+from domain.models.capability import PLAIN_USE, ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.model_files import SEEING
 from domain.request.media import Image
@@ -169,10 +169,10 @@ def test_a_tower_that_is_not_whole_is_refused(
 
 def test_the_plan_counts_the_tower_and_the_largest_pass_corrects_it(tmp_path: Path) -> None:
     folder = write_seeing_folder("qwen3_vl", tmp_path / "planned")
-    source = ModelSource(ModelId("m"), str(folder), capabilities=SEES)
+    source = ModelSource(ModelId("m"), str(folder), use=ModelUse(SEES))
 
     planned = plan_model(source, LoadOptions()).memory
-    blind = plan_model(replace(source, capabilities=GENERATES), LoadOptions()).memory
+    blind = plan_model(replace(source, use=PLAIN_USE), LoadOptions()).memory
     model, _ = load_seeing("qwen3_vl", tmp_path / "loaded")
 
     assert planned.weight_bytes == model.description.memory.weight_bytes > blind.weight_bytes

@@ -43,7 +43,7 @@ MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
 DRAFTING = ModelId("drafting")
 GATED, UNWRITTEN, DEADLY = ModelId("gated"), ModelId("unwritten"), ModelId("deadly")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
-STUCK_AFTER_S, EMBEDDING_SIZE = 77.0, 4
+STUCK_AFTER_S = 77.0
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def kill_the_process(operation: str, id: SequenceId | None, call: int) -> None:
 
 
 OPTIONS: Mapping[ModelId, FakeOptions] = {
-    MODEL: FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE, images=ToyImages()),
-    DRAFTING: greedy_drafter(FakeOptions(eos_every=0, embedding_size=EMBEDDING_SIZE, images=ToyImages())),
+    MODEL: FakeOptions(eos_every=0, images=ToyImages()),
+    DRAFTING: greedy_drafter(FakeOptions(eos_every=0, images=ToyImages())),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
@@ -226,7 +226,6 @@ __all__ = (
     "BROKEN",
     "DEADLY",
     "DRAFTING",
-    "EMBEDDING_SIZE",
     "ENGINES",
     "FAILING",
     "GATED",

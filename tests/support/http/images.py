@@ -129,7 +129,7 @@ class Processors:
     processor: ImageProcessor
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
-        return self.processor if Capability.SEE in source.capabilities else None
+        return self.processor if Capability.SEE in source.use.capabilities else None
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.ids import ModelId
-from domain.models.capability import PoolingProfile
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, VARIANTS, WHOLE, WRAPPED
@@ -88,12 +87,10 @@ def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: in
     return network
 
 
-def tiny_model(
-    name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, pooling: PoolingProfile | None = None
-) -> MlxModel:
+def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0) -> MlxModel:
     """A LoadedModel that needs no files."""
     digest = f"{name} {dtype} {seed}".encode()
-    facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=digest, pooling=pooling)
+    facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=digest)
     return finish_load(assemble(build(name, dtype, seed), ModelId(name), facts))
 
 

@@ -23,7 +23,7 @@ from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.tower import _configured
 from adapters.pillow.decoder import decode
 from domain.ids import ModelId
-from domain.models.capability import GENERATES, Capability
+from domain.models.capability import GENERATES, Capability, ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import EncodedPrompt, MediaSpan
 from domain.request.media import Image
@@ -312,7 +312,7 @@ def whole_mask(tokens: list[int]) -> mx.array:
 
 def load_seeing(name: str, folder: Path) -> tuple[MlxModel, Callable[[Sequence[str | Image]], EncodedPrompt]]:
     """A whole tiny model, loaded with its image processor, and the encoder of its prompts."""
-    source = ModelSource(ModelId(name), str(write_seeing_folder(name, folder)), capabilities=SEES)
+    source = ModelSource(ModelId(name), str(write_seeing_folder(name, folder)), use=ModelUse(SEES))
     loader = ImageProcessors(decode)
     model = finish_load(MlxEngine(images=loader).load(source, LoadOptions()))
     processor, tokenizer = loader.load(source), Tokenizer.from_file(str(folder / "tokenizer.json"))

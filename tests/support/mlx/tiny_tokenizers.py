@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer as TokenizerPort
 from domain.ids import ModelId
-from domain.models.capability import PoolingProfile
+from domain.models.capability import PLAIN_USE, ModelUse
 from domain.models.model_card import ModelSource
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -111,8 +111,8 @@ def write_folder(folder: Path, tokenizer: Tokenizer, template: str | None = CHAT
     return folder
 
 
-def load_folder(folder: Path, pooling: PoolingProfile | None = None) -> TokenizerPort:
-    return HfTokenizerLoader().load(ModelSource(ModelId("tiny"), str(folder), pooling=pooling))
+def load_folder(folder: Path, use: ModelUse = PLAIN_USE) -> TokenizerPort:
+    return HfTokenizerLoader().load(ModelSource(ModelId("tiny"), str(folder), use=use))
 
 
 def _trained(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:

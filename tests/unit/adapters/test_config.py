@@ -284,7 +284,7 @@ def test_tables_of_single_models(home: Home):
         ('[models."x"]\npin = "yes"', 'models."x".pin must be true or false'),
         ('[models."x"]\nsalt = 7', 'models."x".salt must be text, not the value given'),
         ('[models."x"]\ndtype = "int3"', 'models."x".dtype must be auto, float32, bfloat16 or float16'),
-        ('[models."x"]\ntask = "chat"', 'models."x".task must be auto, generate, embed, score or see'),
+        ('[models."x"]\ntask = "chat"', 'models."x".task must be generate, embed or score'),
         ('[models."x"]\nspeculation = "on"', 'models."x".speculation must be auto, off, ngram, mtp or draft'),
         ('[models."x"]\ncontext_length = 1', 'models."x".context_length must be at least 2'),
         ('[models."x"]\nidle_ttl = "0s"', 'models."x".idle_ttl must be in'),

@@ -16,7 +16,7 @@ from adapters.mlx.vision.library import vlm_module
 from application.ports.vision import Pixels
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.ids import ModelId
-from domain.models.capability import GENERATES, Capability
+from domain.models.capability import GENERATES, Capability, ModelUse
 from domain.models.model_card import ModelSource
 from domain.request.media import Detail, Image
 from tests.support.mlx import tiny_tokenizers
@@ -113,7 +113,7 @@ def written(name: str, folder: Path) -> ModelSource:
         ids |= {f"{edge}_token_{suffix}": tokenizer.token_to_id(tokens[at]) for at, edge in ((1, "boi"), (2, "eoi"))}
     (folder / "config.json").write_text(json.dumps({"model_type": name, **config, **ids}))
     (folder / "preprocessor_config.json").write_text(json.dumps({**_HALF, **processor}))
-    return ModelSource(ModelId(name), str(folder), capabilities=GENERATES | {Capability.SEE})
+    return ModelSource(ModelId(name), str(folder), use=ModelUse(GENERATES | {Capability.SEE}))
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))

@@ -11,7 +11,7 @@ from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceR
 from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
-from domain.models.capability import Capability, PoolingMethod, PoolingProfile
+from domain.models.capability import Capability, Pooling
 from domain.models.model_card import ModelSource
 from tests.support.mlx.fake_hub import COMMIT, fake_hub
 
@@ -21,7 +21,7 @@ _FILES = {
     "tokenizer.json": b"{}",
 }
 
-_POOLING = {"type": "sentence_transformers.models.Pooling", "path": "own_pooling"}
+_POOLING = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
 
 
 def _write(folder: Path, without: str = "", **more: bytes) -> Path:
@@ -65,7 +65,7 @@ def test_embedded_models_are_always_there(tmp_path: Path) -> None:
         assert source is not None
         assert source == repository.fetch(id, _ignored)
         assert (source.owned_by, source.note) == ("cairn", note)
-        assert ("no assistant" in note) == (Capability.GENERATE in source.capabilities)
+        assert ("no assistant" in note) == (Capability.GENERATE in source.use.capabilities)
         assert {"model.safetensors", "tokenizer.json", "README.md", "NOTICE"} <= set(os.listdir(source.path))
 
 
@@ -218,18 +218,16 @@ def test_a_damaged_cache_hides_nothing_else(tmp_path: Path) -> None:
 def test_an_embedding_models_files_say_what_it_is_for(tmp_path: Path) -> None:
     kinds = ({"type": "sentence_transformers.models.Transformer", "path": ""}, _POOLING)
     folder = _write(tmp_path / "models" / "own", **{"modules.json": json.dumps(kinds).encode()})
-    (folder / "own_pooling").mkdir()
-    (folder / "own_pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: "}}')
-    mean = PoolingProfile(PoolingMethod.MEAN, is_normalized=False, prompts=(("query", "q: "),))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "q: "}, "default_prompt_name": "query"}'
+    )
     (source,) = _own(_repository(tmp_path, tmp_path / "models"))
-    assert (source.capabilities, source.pooling) == ({Capability.EMBED}, mean)
-    score = _repository(tmp_path, tmp_path / "models", task_of={ModelId("own"): Capability.SCORE}.get)
-    adapted = AdaptedModels(score, {ModelId("new"): Adapted(ModelId("own"), str(tmp_path), Capability.GENERATE)})
-    assert [(one.id, *one.capabilities) for one in _own(adapted)] == [
-        ("new", Capability.GENERATE),
-        ("own", Capability.SCORE),
-    ]
+    assert (source.use.pooling, source.use.prompt) == (Pooling(is_mean=True, is_normalized=False), "q: ")
+    score = _repository(tmp_path, tmp_path / "models", tasks={ModelId("own"): Capability.SCORE})
+    adapted = AdaptedModels(score, {ModelId("new"): Adapted(ModelId("own"), str(tmp_path))})
+    assert [one.use.capabilities for one in _own(adapted)] == [{Capability.SCORE}] * 2
 
 
 def test_a_model_that_is_refused_is_found_with_the_reason_and_not_listed(tmp_path: Path) -> None:
@@ -238,7 +236,7 @@ def test_a_model_that_is_refused_is_found_with_the_reason_and_not_listed(tmp_pat
     assert _own(repository) == []
     source = repository.find(ModelId("own"))
     assert source is not None
-    assert "is_causal" in source.refusal
+    assert "is_causal" in source.use.refusal
 
 
 def test_a_model_with_a_tower_sees_where_its_libraries_are(tmp_path: Path) -> None:
@@ -251,11 +249,11 @@ def test_a_model_with_a_tower_sees_where_its_libraries_are(tmp_path: Path) -> No
 
     (blind, seer), (_, without) = _own(seeing), _own(lacking)
 
-    assert (Capability.SEE in seer.capabilities, seer.note) == (True, "")
-    assert Capability.SEE not in blind.capabilities | without.capabilities
+    assert (Capability.SEE in seer.use.capabilities, seer.note) == (True, "")
+    assert Capability.SEE not in blind.use.capabilities | without.use.capabilities
     assert blind.note == "Its images are not seen: it has no preprocessor_config.json."
     assert without.note == "Its images are not seen: mlx-vlm is not installed: pip install it."
-    assert without.unseen == "mlx-vlm is not installed: pip install it"
+    assert without.use.unseen == "mlx-vlm is not installed: pip install it"
 
 
 def test_what_the_engine_cannot_load_is_not_listed(tmp_path: Path) -> None:
@@ -304,7 +302,7 @@ def test_a_download_has_the_files_that_say_how_vectors_are_made(tmp_path: Path) 
     files = {**_FILES, "modules.json": modules, "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}'}
     with fake_hub({"org/small": files}) as endpoint:
         source = _repository(tmp_path, endpoint=endpoint).fetch(ModelId("org/small"), _ignored)
-    assert source.pooling == PoolingProfile(PoolingMethod.MEAN, is_normalized=False)
+    assert source.use.pooling == Pooling(is_mean=True, is_normalized=False)
 
 
 @pytest.mark.usefixtures("online")

@@ -59,11 +59,3 @@ def test_enough_progress_since_the_first_restarts_it_too() -> None:
     assert all(preempted_at(subject, position) for position in (300, 301, last))
     assert not preempted_at(subject, last)
     assert preempted_at(subject, last + 1)
-
-
-def test_rows_that_were_computed_are_progress() -> None:
-    """The view of a pooled request, whose positions begin anew with the rows that are left."""
-    subject = sequence()
-    for _ in range(2 * MAX_ALONE):
-        subject.num_pooled += MIN_PROGRESS
-        assert preempted_at(subject, 300)

@@ -13,7 +13,7 @@ from interfaces.http.ollama.embed import EmbeddingsRequest, EmbedRequest
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completions import CompletionRequest
 from interfaces.http.openai.embeddings import EmbeddingRequest
-from interfaces.http.rerank.rerank import RerankRequest, ScoreRequest
+from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.dialect_docs import FOLDER, PAGES, page
 

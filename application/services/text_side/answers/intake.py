@@ -1,7 +1,7 @@
 """The way of every request into the engine: a place in the queue, its model, its preparation, and its submission."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from application.events import RequestQueued, RequestRefused
@@ -11,6 +11,7 @@ from application.ports.event_sink import EventSink
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import DomainError
@@ -19,17 +20,16 @@ from domain.printable import printable
 from domain.request.request import GenerationRequest, choice_id, choice_seed
 
 
+@dataclass(slots=True)
 class Intake:
     """Event loop only."""
 
-    def __init__(
-        self, pool: ModelPool, engine: Engine, requests: OpenRequests, events: EventSink, clock: Clock
-    ) -> None:
-        self._pool = pool
-        self._engine = engine
-        self._requests = requests
-        self._events = events
-        self._clock = clock
+    pool: ModelPool
+    engine: Engine
+    requests: OpenRequests
+    events: EventSink
+    clock: Clock
+    encoder: PromptEncoder
 
     async def start(
         self,
@@ -41,13 +41,13 @@ class Intake:
         """Returns the answer that a request belongs to, once `prepare` has submitted it: `answer`, or a new one for its
         first prompt. `lease`: see `Generate.start`. Raises any DomainError, also for a model that cannot do what is
         asked for; nothing is held afterwards if it does, except `answer`."""
-        started_ns = self._clock.now_ns()
+        started_ns = self.clock.now_ns()
         if request.arrived_ns is None:
             request = replace(request, arrived_ns=started_ns)
         try:
-            self._requests.reserve(request.num_choices)
+            self.requests.reserve(request.num_choices)
             try:
-                with self._requests.prepare(request, started_ns) as preparation:
+                with self.requests.prepare(request, started_ns) as preparation:
                     found = answer or await self._leased(request, lease)
                     preparation.has_model = True
                     try:
@@ -59,14 +59,14 @@ class Intake:
                         raise
                     return found
             except BaseException:
-                self._requests.release(request.num_choices)
+                self.requests.release(request.num_choices)
                 raise
         except DomainError as error:
-            self._events.emit(
+            self.events.emit(
                 RequestRefused(
                     ModelId(printable(request.model)),
                     error.code,
-                    self._clock.now_ns(),
+                    self.clock.now_ns(),
                     started_ns,
                     request.kind,
                     request.trace_carrier,
@@ -78,17 +78,17 @@ class Intake:
         self, request: GenerationRequest, submission: Submission, answer: Answer, choices: Sequence[Choice]
     ) -> None:
         """Submits a prepared request. From here on the engine holds its places in the queue."""
-        queued_ns = self._clock.now_ns()  # before the engine can admit it
-        self._engine.submit(submission)
+        queued_ns = self.clock.now_ns()  # before the engine can admit it
+        self.engine.submit(submission)
         answer.add(submission.prompt, choices)
-        self._requests.add(answer, choices)
+        self.requests.add(answer, choices)
         for choice in choices:
-            self._events.emit(_queued(request, submission, choice.number, queued_ns))
+            self.events.emit(_queued(request, submission, choice.number, queued_ns))
 
     async def _leased(self, request: GenerationRequest, lease: ServedModel | None) -> Answer:
-        is_shared = lease is not None and lease.source.id == request.model and self._pool.share(lease)
-        served = lease if lease is not None and is_shared else await self._pool.acquire(request.model, request.needs)
-        return Answer(self._engine, served, partial(self._pool.release, served))
+        is_shared = lease is not None and lease.source.id == request.model and self.pool.share(lease)
+        served = lease if lease is not None and is_shared else await self.pool.acquire(request.model, request.needs)
+        return Answer(self.engine, served, partial(self.pool.release, served))
 
 
 def _queued(request: GenerationRequest, submission: Submission, choice: int, queued_ns: int) -> RequestQueued:

@@ -75,7 +75,8 @@ def _least(rules: StopRules, max_new: int) -> int:
 def _not_now(request: GenerationRequest, now: Preflight, demand: Demand, least: int) -> MemoryBusy:
     needed_bytes, available_bytes = now.needed_bytes(replace(demand, num_new=least)), max(0, now.available_bytes)
     return MemoryBusy(
-        f"{prompt_field(request.prompt)} has {_tokens(demand)};{_with('an answer', least)} they need about"
+        f"{prompt_field(request.prompt)} has {_tokens(demand)};"
+        f"{f' with an answer of {least}' if least else ''} they need about"
         f" {format_bytes(needed_bytes)} of memory, and {format_bytes(available_bytes)} are available at present;"
         " try again later"
     )
@@ -87,7 +88,8 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
     answers = f"{demand.num_choices} answers" if demand.num_choices > 1 else "an answer"
     instead = f", or this one with {answers} of {most_new}" if most_new else ""
     return PrefillMemoryExceeded(
-        f"{field} has {_tokens(demand)};{_with(answers, demand.num_new)} they need about"
+        f"{field} has {_tokens(demand)};"
+        f"{f' with {answers} of {demand.num_new}' if demand.num_new else ''} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
         f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits{instead}",
         param="max_tokens" if most_new else field,
@@ -104,8 +106,3 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
 def _tokens(demand: Demand) -> str:
     largest = f", {demand.num_image} of them in the largest image" if demand.num_image else ""
     return f"{demand.num_prompt} tokens{largest}"
-
-
-def _with(answers: str, num_new: int) -> str:
-    """The part of a message about the answers; vectors and scores have none."""
-    return f" with {answers} of {num_new}" if num_new else ""

@@ -90,15 +90,14 @@ class OpenRequests:
 
     # ---- before the submission ---------------------------------------------------------------------------------
 
-    def reserve(self, num_choices: int, *, is_begun: bool = False) -> None:
-        """Reserves places in the queue before a prompt is prepared. `is_begun`: for a part of a request whose other
-        parts had their places, and which no full queue refuses. Raises QueueFull or ServerUnavailable."""
+    def reserve(self, num_choices: int) -> None:
+        """Reserves places in the queue before a prompt is prepared. Raises QueueFull or ServerUnavailable."""
         if self._is_cut_off:
             raise ServerUnavailable(STOPPING)
         status = self._engine.status()
         if not status.is_alive:
             raise ServerUnavailable(status.fault or "the engine is not running", retry_after_s=RETRY_AFTER_S)
-        if not is_begun and self.num_waiting + num_choices > self.max_queue:
+        if self.num_waiting + num_choices > self.max_queue:
             raise QueueFull(f"the queue is full: {self.num_waiting} requests are waiting; try again later")
         self.num_waiting += num_choices
 

@@ -12,7 +12,6 @@ from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.prompt_images import PromptImages
-from application.services.text_side.answers.text_groups import TextGroup, encode_texts
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
@@ -68,20 +67,13 @@ class PromptEncoder:
             raise _overflow(model, prompt_field(prompt), error.num_tokens, is_exact=error.is_exact) from None
         return Encoded(EncodedPrompt.of_text(prompt.token_ids))
 
-    async def encode_texts(self, request: GenerationRequest, model: ServedModel) -> tuple[TextGroup, ...]:
-        """Returns the texts of a PooledPrompt, grouped. Raises as `text_groups.encode_texts` does."""
-        prompt = request.prompt
-        assert isinstance(prompt, PooledPrompt)
-        lane = self._lane_of(sum(map(len, (*prompt.texts, *prompt.queries))) + MESSAGE_CHARS * len(prompt.texts))
-        return await lane.run(encode_texts, prompt, model, request.cache_salt)
-
     async def predicted(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> IdRow:
         """Returns the ids of the request's prediction; empty without one, or where nothing is drafted. Raises
         ContextOverflow for one that is longer than the context."""
         text = request.prediction if request.speculates else ""
         if not text:
             return IdRow()
-        encode = self._lane_of(len(text)).run
+        encode = self.lane_of(len(text)).run
         try:
             return (await encode(tokenizer.encode, text, model.context_length, request.cache_salt)).token_ids
         except PromptTooLong as error:
@@ -90,14 +82,14 @@ class PromptEncoder:
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Returns the text, special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
         self._check_tokens(token_ids, model)
-        return await self._lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
+        return await self.lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
 
     async def decode_each(
         self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription
     ) -> tuple[str, ...]:
         """Returns the text of each token on its own. Raises as `decode` does."""
         self._check_tokens(token_ids, model)
-        lane = self._lane_of(len(token_ids))
+        lane = self.lane_of(len(token_ids))
         return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
 
     def close(self) -> None:
@@ -107,9 +99,9 @@ class PromptEncoder:
         self._images.close()
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
-        return self._lane_of(_num_chars(prompt))
+        return self.lane_of(_num_chars(prompt))
 
-    def _lane_of(self, num_chars: int) -> Lane:
+    def lane_of(self, num_chars: int) -> Lane:
         return self._long_lane if num_chars >= LONG_CHARS else self._lane
 
     def _check_tokens(self, token_ids: Sequence[int], model: ModelDescription) -> None:

@@ -129,7 +129,7 @@ def _unseen(prompt: ChatPrompt, source: ModelSource, *, is_refused: bool) -> Cha
     """Returns the prompt for a model that reads text only. Raises InvalidRequest, naming the first image."""
     sent = [placed.image for one in prompt.messages if one.role is not Role.TOOL for placed in one.images]
     if is_refused and sent:
-        why = source.unseen or "it reads text only"
+        why = source.use.unseen or "it reads text only"
         raise InvalidRequest(
             f"{sent[0].field}: {source.id} cannot see images: {why}; name a model that has the capability see in"
             " /v1/models, or leave the image out",

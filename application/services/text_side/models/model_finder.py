@@ -5,7 +5,7 @@ Concurrent requests for one name share one search. Blocking work runs in `worker
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
@@ -16,7 +16,7 @@ from application.services.text_side.models.load_failures import LoadFailures
 from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
-from domain.models.capability import Capability, PoolingProfile
+from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import Residence
 from domain.printable import printable
@@ -129,8 +129,8 @@ class ModelFinder:
 
     async def _find(self, id: ModelId) -> FoundModel:
         source = await self.workers.run(self._locate, id)
-        if source.refusal:
-            raise ModelLoadFailed(f"{printable(id)} cannot be served: {source.refusal}")
+        if source.use.refusal:
+            raise ModelLoadFailed(f"{printable(id)} cannot be served: {source.use.refusal}")
         if (reason := self._failures.recall(source, self._now_s())) is not None:
             raise ModelLoadFailed(reason)
         return await self._prepare(source, await self.workers.run(self._options, source))
@@ -147,12 +147,10 @@ class ModelFinder:
             raise preview
         if isinstance(tokenizer, BaseException):
             raise tokenizer
-        if Capability.SCORE in source.capabilities:
-            options = _with_score_ids(options, source, tokenizer)
         advised = preview.advised if self._settings.generation_config else SamplingDefaults()
         sampling = self._table(source.id).sampling.over(advised)
         images: ImageProcessor | None = None
-        if self._images is not None and Capability.SEE in source.capabilities:
+        if self._images is not None and Capability.SEE in source.use.capabilities:
             images = await self.workers.run(self._images.load, source)
         return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images)
 
@@ -160,10 +158,10 @@ class ModelFinder:
         """Blocking. Raises ModelLoadFailed for a draft model that cannot be found."""
         table = self._table(source.id)
         mode = SpeculationMode(table.speculation or self._settings.speculation)
-        if Capability.GENERATE not in source.capabilities:
+        if source.use.is_pooled:
             mode = SpeculationMode.OFF
         draft = self._draft_folder(source.id, table) if mode.allows(Drafter.DRAFT_MODEL) else ""
-        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft, pooling=source.pooling)
+        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft)
 
     def _draft_folder(self, id: ModelId, table: ModelTable) -> str:
         """Returns the folder of the model's draft model; empty for none. A model does not draft for itself."""
@@ -195,13 +193,3 @@ class ModelFinder:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
-
-
-def _with_score_ids(options: LoadOptions, source: ModelSource, tokenizer: Tokenizer) -> LoadOptions:
-    """Raises ModelLoadFailed for a model whose tokenizer lacks the tokens of the reranker's prompt."""
-    if (score_ids := tokenizer.score_ids) is None:
-        raise ModelLoadFailed(
-            f"{source.id} cannot score: its tokenizer has no single tokens for yes and no, or no <|im_start|> and"
-            " <|im_end|>, which the prompt of Qwen3-Reranker needs"
-        )
-    return replace(options, pooling=replace(source.pooling or PoolingProfile(), score_ids=score_ids))

@@ -12,30 +12,31 @@ import pytest
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.model import FakeModel
-from adapters.fake.options import FakeOptions
-from adapters.fake.tokenizer import FakeTokenizer
+from adapters.fake.options import VECTOR_SIZE, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed
 from domain.errors import ComputeFailed
 from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
-from domain.models.capability import Capability, PoolingProfile
+from domain.models.capability import Capability, ModelUse, Pooling
 from domain.models.model_card import ModelSource
-from domain.request.pooling import Pooling
+from domain.models.rerank import query_text
 from tests.support.http.raw_client import RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.gate import Gate
 
-MODEL, SIZE = "toy-embed", 8
-OPTIONS = FakeOptions(embedding_size=SIZE)
-PROFILE = PoolingProfile(dimensions=(2, SIZE), prompts=(("query", "Query: "),))
-MODELS = FakeModels((DEFAULT_MODEL, MODEL), {MODEL: PROFILE})
+MODEL, RERANKER, OPTIONS = "toy-embed", "toy-rerank", FakeOptions()
+USES = {
+    MODEL: ModelUse(frozenset({Capability.EMBED}), size=VECTOR_SIZE, least=2),
+    RERANKER: ModelUse(frozenset({Capability.SCORE})),
+}
+MODELS = FakeModels((DEFAULT_MODEL, MODEL, RERANKER), USES)
 QUERY = "Which of these birds can fly backwards, and how do its wings move?"
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
-    with fake_service(by_model={MODEL: OPTIONS}, models=MODELS, reuses=True) as running:
+    with fake_service(by_model={MODEL: OPTIONS, RERANKER: OPTIONS}, models=MODELS, reuses=True) as running:
         yield running
 
 
@@ -52,7 +53,7 @@ def refused(service: FakeService, path: str, **body: Any) -> httpx.Response:
     return response
 
 
-def values(texts: Sequence[str | Sequence[int]], pooling: Pooling = Pooling(Capability.EMBED)) -> list[list[float]]:  # noqa: B008
+def values(texts: Sequence[str | Sequence[int]], pooling: Pooling = Pooling()) -> list[list[float]]:  # noqa: B008
     """The toy's own values of whole texts."""
     toy = FakeModel(ModelSource(ModelId(MODEL), "toy"), OPTIONS)
     toy.open(SequenceId(1))
@@ -61,9 +62,8 @@ def values(texts: Sequence[str | Sequence[int]], pooling: Pooling = Pooling(Capa
 
 
 def scores(query: str, documents: Sequence[str], instruction: str | None = None) -> list[float]:
-    pairs = FakeTokenizer().encode_pairs(query, documents, instruction)
-    whole = [IdRow.joined((pairs.prefix, document, pairs.suffix)) for document in pairs.documents]
-    return [found for (found,) in values(whole, Pooling(Capability.SCORE))]
+    whole = [f"{query_text(query, instruction)} {document}" for document in documents]
+    return [found for (found,) in values(whole, Pooling(score_ids=(1, 2)))]
 
 
 def num_computed(service: FakeService) -> int:
@@ -100,11 +100,11 @@ class TestOpenAI:
 
     def test_base64_holds_the_same_numbers(self, service: FakeService) -> None:
         (one,) = post(service, "/v1/embeddings", input="a bird", encoding_format="base64")["data"]
-        assert list(struct.unpack(f"<{SIZE}f", b64decode(one["embedding"]))) == values(["a bird"])[0]
+        assert list(struct.unpack(f"<{VECTOR_SIZE}f", b64decode(one["embedding"]))) == values(["a bird"])[0]
 
-    def test_dimensions_and_a_prompt_of_the_model(self, service: FakeService) -> None:
-        (one,) = post(service, "/v1/embeddings", input="a", dimensions=3, prompt_name="query")["data"]
-        assert [one["embedding"]] == values(["Query: a"], Pooling(Capability.EMBED, 3))
+    def test_dimensions(self, service: FakeService) -> None:
+        (one,) = post(service, "/v1/embeddings", input="a", dimensions=3)["data"]
+        assert [one["embedding"]] == values(["a"], Pooling(dimensions=3))
 
     @pytest.mark.parametrize(
         ("field", "body"),
@@ -120,21 +120,13 @@ class TestOpenAI:
             ("input[1]", {"input": ["a", "x" * 40_000]}),
             ("dimensions", {"input": "a", "dimensions": 1}),
             ("dimensions", {"input": "a", "dimensions": 0}),
-            ("prompt_name", {"input": "a", "prompt_name": "passage"}),
             ("encoding_format", {"input": "a", "encoding_format": "int8"}),
-            ("input_type", {"input": "a", "input_type": "query"}),
         ],
     )
     def test_what_is_wrong_is_named(self, service: FakeService, field: str, body: dict[str, Any]) -> None:
         error = refused(service, "/v1/embeddings", **body).json()["error"]
         assert error["param"] == field
         assert field in error["message"]
-
-    def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(self, service: FakeService) -> None:
-        limit = OPTIONS.context_length
-        body = post(service, "/v1/embeddings", input="x" * (limit + 9), truncate_prompt_tokens=-1)
-        assert [body["data"][0]["embedding"]] == values(["x" * limit])
-        assert body["usage"]["prompt_tokens"] == limit
 
 
 class TestOllama:
@@ -143,13 +135,16 @@ class TestOllama:
         assert body["embeddings"] == values(["a", "bb"])
         assert (body["model"], body["prompt_eval_count"]) == (f"{MODEL}:latest", 3)
         assert post(service, "/api/embed", input="a", dimensions=2)["embeddings"] == values(
-            ["a"], Pooling(Capability.EMBED, 2)
+            ["a"], Pooling(dimensions=2)
         )
 
     def test_embed_cuts_what_is_too_long_unless_truncate_is_false(self, service: FakeService) -> None:
         long = "x" * (OPTIONS.context_length + 1)
         assert post(service, "/api/embed", input=long)["prompt_eval_count"] == OPTIONS.context_length
-        assert "input[0] has at least" in refused(service, "/api/embed", input=long, truncate=False).json()["error"]
+        assert (
+            f"input[0] has {len(long)} tokens"
+            in refused(service, "/api/embed", input=long, truncate=False).json()["error"]
+        )
 
     def test_the_older_route(self, service: FakeService) -> None:
         assert post(service, "/api/embeddings", prompt="a") == {"embedding": values(["a"])[0]}
@@ -161,23 +156,23 @@ class TestRerank:
     @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
     def test_the_most_relevant_documents_come_first(self, service: FakeService, path: str) -> None:
         expected = sorted(enumerate(scores(QUERY, self.documents)), key=lambda one: -one[1])
-        sent = [self.documents[0], *({"text": text} for text in self.documents[1:])]
-        results = post(service, path, query=QUERY, documents=sent)["results"]
+        sent = {"model": RERANKER, "query": QUERY, "documents": self.documents}
+        results = post(service, path, **sent)["results"]
         assert [(one["index"], one["relevance_score"]) for one in results] == expected
         assert [one["document"] for one in results] == [{"text": self.documents[index]} for index, _ in expected]
-        few = post(service, path, query=QUERY, documents=sent, top_n=2, return_documents=False)["results"]
-        assert few == [{"index": index, "relevance_score": score} for index, score in expected[:2]]
+        few = post(service, path, **sent, top_n=2)["results"]
+        assert few == results[:2]
 
     def test_an_instruction_says_what_is_relevant(self, service: FakeService) -> None:
-        body = post(service, "/v1/rerank", query="q", documents=["d"], instruction="Find pets")
+        body = post(service, "/v1/rerank", model=RERANKER, query="q", documents=["d"], instruction="Find pets")
         assert [body["results"][0]["relevance_score"]] == scores("q", ["d"], "Find pets") != scores("q", ["d"])
 
     @pytest.mark.parametrize("path", ["/score", "/v1/score"])
     def test_pairs_have_scores_in_their_order(self, service: FakeService, path: str) -> None:
-        body = post(service, path, text_1="q", text_2=self.documents)
+        body = post(service, path, model=RERANKER, text_1="q", text_2=self.documents)
         assert [(one["index"], one["score"]) for one in body["data"]] == [*enumerate(scores("q", self.documents))]
-        pairs = post(service, path, text_1=["q", "r"], text_2=["a", "b"])["data"]
-        assert [one["score"] for one in pairs] == [*scores("q", ["a"]), *scores("r", ["b"])]
+        (one,) = post(service, path, model=RERANKER, text_1="q", text_2="a")["data"]
+        assert [one["score"]] == scores("q", ["a"])
 
     @pytest.mark.parametrize(
         ("path", "field", "body"),
@@ -186,27 +181,22 @@ class TestRerank:
             ("/v1/rerank", "documents", {"query": "q", "documents": []}),
             ("/v2/rerank", "documents[1]", {"query": "q", "documents": ["a", "x" * 40_000]}),
             ("/v2/rerank", "top_n", {"query": "q", "documents": ["a"], "top_n": 0}),
-            ("/score", "text_1", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}),
             ("/score", "text_2", {"text_1": "a", "text_2": []}),
         ],
     )
     def test_what_is_wrong_is_named(self, service: FakeService, path: str, field: str, body: dict[str, Any]) -> None:
-        refusal = refused(service, path, **body).json()
-        assert refusal["error"]["param"] == field
-        assert refusal["message"] == refusal["error"]["message"]  # where Cohere's clients look
+        assert refused(service, path, model=RERANKER, **body).json()["error"]["param"] == field
 
 
 class TestReuse:
     def test_fifty_documents_compute_their_query_once_and_the_next_fifty_never(self, service: FakeService) -> None:
         query = f"{QUERY} " * 8
-        num_shared = len(FakeTokenizer().encode_pairs(query, []).prefix)
+        num_shared = len(query_text(query, None))
         for group, num_prefilled in (("first", num_shared), ("second", 0)):
             documents = [f"{group} {number:02}" for number in range(50)]
-            num_rest = sum(map(len, FakeTokenizer().encode_pairs("", documents).documents)) + 50 * len(
-                FakeTokenizer().encode_pairs("", []).suffix
-            )
+            num_rest = sum(len(f" {document}") for document in documents)
             before = num_computed(service)
-            body = post(service, "/v1/rerank", query=query, documents=documents, cache_salt="fifty")
+            body = post(service, "/v1/rerank", model=RERANKER, query=query, documents=documents, cache_salt="fifty")
             assert [one["relevance_score"] for one in body["results"]] == sorted(scores(query, documents), reverse=True)
             usage = body["usage"]
             assert usage["prompt_tokens"] == 50 * num_shared + num_rest
@@ -230,19 +220,21 @@ class TestReuse:
             assert usage["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_what_is_computed_is_stored_only_where_that_is_asked_for() -> None:
+def test_what_is_computed_is_not_stored() -> None:
     with fake_service(by_model={MODEL: OPTIONS}, models=MODELS, reuses=True, store=MemoryBlockStore(None)) as service:
-        for store, is_offered in ((None, False), (True, True)):
-            post(service, "/v1/embeddings", input=f"{store} is what it says. " * 40, store=store)
-            service.wait_until_idle()
-            assert bool(service.events.of("RecordsOffered")) is is_offered
+        post(service, "/v1/embeddings", input="what it says. " * 60)
+        service.wait_until_idle()
+        assert not service.events.of("RecordsOffered")
+        service.client.post("/v1/completions", json={"prompt": "what it says. " * 60, "max_tokens": 1})
+        service.wait_until_idle()
+        assert service.events.of("RecordsOffered")
 
 
 class TestCapabilities:
     def test_a_model_is_refused_what_it_cannot_do(self, service: FakeService) -> None:
         chat = {"messages": [{"role": "user", "content": "Hello"}]}
         refusal = refused(service, "/v1/chat/completions", **chat).json()["error"]
-        assert refusal["message"] == f"model {MODEL} cannot generate: it can embed and score; name another model"
+        assert refusal["message"] == f"model {MODEL} cannot generate: it can embed; name another model"
         assert refusal["param"] == "model"
         for path, body in (("/v1/embeddings", {"input": "a"}), ("/v1/rerank", {"query": "q", "documents": ["a"]})):
             error = refused(service, path, **{**body, "model": DEFAULT_MODEL}).json()["error"]
@@ -251,12 +243,16 @@ class TestCapabilities:
     def test_lists_of_models_say_what_each_can_do(self, service: FakeService) -> None:
         post(service, "/v1/embeddings", input="a")  # loads it
         listed = {one["id"]: one for one in service.client.get("/v1/models").json()["data"]}
-        assert listed[MODEL]["capabilities"] == ["embed", "score"]
-        assert listed[MODEL]["cairn"]["embedding_size"] == SIZE
-        assert listed[DEFAULT_MODEL]["capabilities"] == ["generate"]
+        assert listed[MODEL]["embedding_size"] == VECTOR_SIZE
+        can = {name: one["capabilities"] for name, one in listed.items()}
+        assert can == {MODEL: ["embed"], RERANKER: ["score"], DEFAULT_MODEL: ["generate"]}
         tags = {one["name"]: one["capabilities"] for one in service.client.get("/api/tags").json()["models"]}
-        assert tags == {MODEL: ["embedding", "rerank"], DEFAULT_MODEL: ["completion", "tools", "thinking"]}
-        assert post(service, "/api/show")["capabilities"] == ["embedding", "rerank"]
+        assert tags == {
+            MODEL: ["embedding"],
+            RERANKER: ["rerank"],
+            DEFAULT_MODEL: ["completion", "tools", "thinking"],
+        }
+        assert post(service, "/api/show")["capabilities"] == ["embedding"]
 
 
 def test_requests_are_reported_as_embeddings_with_all_their_tokens(service: FakeService) -> None:
@@ -276,7 +272,7 @@ def test_many_long_texts_are_computed_a_few_at_a_time(service: FakeService) -> N
 
 def test_a_client_that_leaves_ends_its_request() -> None:
     gate = Gate("pool", 0)
-    options = FakeOptions(embedding_size=SIZE, hook=gate)
+    options = FakeOptions(hook=gate)
     with fake_service(by_model={MODEL: options}, models=MODELS) as service:
         body = {"model": MODEL, "input": [f"{number:02}" * 300 for number in range(20)]}
         client = RawClient(service.base_url, "/v1/embeddings", body)
@@ -297,7 +293,7 @@ def test_a_text_that_cannot_be_computed_ends_its_request_and_no_other() -> None:
             raise ComputeFailed("broken row")
 
     texts = [f"{number:02}" * 300 for number in range(20)]
-    options = FakeOptions(embedding_size=SIZE, hook=hook)
+    options = FakeOptions(hook=hook)
     with fake_service(by_model={MODEL: options}, models=MODELS) as service:
         response = service.client.post("/v1/embeddings", json={"model": MODEL, "input": texts})
         assert (response.status_code, response.json()["error"]["code"]) == (500, "compute_failed")

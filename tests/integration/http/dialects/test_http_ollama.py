@@ -120,7 +120,6 @@ def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
         ("generate", {"prompt": "a", "template": "{{.}}"}, "template"),
         ("generate", {"prompt": "a", "raw": True, "system": "b"}, "system"),
         ("embed", {"input": "a"}, "cannot embed: it can generate"),
-        ("embed", {"input": ["a", ""]}, "input[1]"),
         ("embeddings", {"prompt": 7}, "prompt"),
         ("show", {"model": 7}, "model"),
     ],

@@ -8,14 +8,15 @@ import pytest
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
-from domain.models.capability import PoolingProfile
+from domain.models.capability import Capability, ModelUse
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 TOKEN_BYTES = 16
 """Of the toy model's two layers."""
 
 ROOM_TOKENS = 1_000
-EMBEDDER = "toy-embed"
+EMBEDDER, RERANKER = "toy-embed", "toy-rerank"
+USES = {EMBEDDER: ModelUse(frozenset({Capability.EMBED})), RERANKER: ModelUse(frozenset({Capability.SCORE}))}
 SHORT, LONG = "x" * 40, "x" * 1_100
 
 
@@ -38,17 +39,17 @@ def _bodies(text: str) -> dict[str, dict[str, Any]]:
         "/api/chat": {"messages": _chat(text)},
         "/api/generate": {"prompt": text},
         "/v1/cache/warm": {"prompt": text},
-        **{path: {**body, "model": EMBEDDER} for path, body in _pooled(text).items()},
+        **_pooled(text),
     }
 
 
 def _pooled(text: str) -> dict[str, dict[str, Any]]:
-    ranked = {"query": "q", "documents": ["a", text]}
-    pairs = {"text_1": "q", "text_2": text}
+    ranked = {"model": RERANKER, "query": "q", "documents": ["a", text]}
+    pairs = {"model": RERANKER, "text_1": "q", "text_2": text}
     return {
-        "/v1/embeddings": {"input": ["a", text]},
-        "/api/embed": {"input": text},
-        "/api/embeddings": {"prompt": text},
+        "/v1/embeddings": {"model": EMBEDDER, "input": ["a", text]},
+        "/api/embed": {"model": EMBEDDER, "input": text},
+        "/api/embeddings": {"model": EMBEDDER, "prompt": text},
         "/v1/rerank": ranked,
         "/v2/rerank": ranked,
         "/score": pairs,
@@ -82,8 +83,8 @@ COMPUTES_NOTHING = {
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
     with fake_service(
-        FakeOptions(reply=reply_with("ok"), embedding_size=4),
-        models=FakeModels((DEFAULT_MODEL, EMBEDDER), {EMBEDDER: PoolingProfile()}),
+        FakeOptions(reply=reply_with("ok")),
+        models=FakeModels((DEFAULT_MODEL, EMBEDDER, RERANKER), USES),
         room_bytes=ROOM_TOKENS * TOKEN_BYTES,
         reuses=True,
     ) as running:

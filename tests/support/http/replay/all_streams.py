@@ -12,9 +12,8 @@ from adapters.system.clock import SystemClock
 from application.ports.engine import Ended, MakeInstance, Tokens
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
 from domain.id_row import IdRow
-from domain.models.capability import Capability, PoolingProfile
+from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.pooling import Pooling
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.sampling import SamplingParams
 from domain.request.stream import Admitted, Pooled, PrefillProgress, PromptLogprobs
@@ -25,7 +24,7 @@ from tests.support.patience import PATIENCE_S
 DRAWN = SamplingParams(temperature=1.0)
 WORN = SamplingParams(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.6, num_logprobs=2)
 CAT, DOG, OWL = (toy_image(5, 8, content) for content in ("cat", "dog", "owl"))
-EMBED = Pooling(Capability.EMBED)
+EMBED = Pooling()
 ROWS = tuple(
     sorted((IdRow(range(start, start + 5 + start % 30)) for start in range(7, 200, 11)), key=len, reverse=True)
 )
@@ -75,7 +74,7 @@ def play(
         kept.append(client)
         engine.start(client.receive)
         try:
-            found = await engine.load(model or source(MODEL), LoadOptions(pooling=PoolingProfile()))
+            found = await engine.load(model or source(MODEL), LoadOptions())
             for id, asked in STREAMS.items():
                 if model is not None and model.path != source(MODEL).path:  # it does not see
                     asked = asked | {"text": text_of(asked["text"])}

@@ -170,7 +170,6 @@ def test_a_folder_can_be_allowed_under_its_path(tmp_path: Path) -> None:
         ("model.parsers", {"parsers": ("hermes",)}),
         ("model.context_length", {"context_length": 1}),
         ("model.context_length", {"context_length": -8}),
-        ("model.task", {"task": "chat"}),
         ("model.speculation", {"speculation": "fast"}),
     ],
 )

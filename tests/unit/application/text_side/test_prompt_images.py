@@ -16,6 +16,7 @@ from application.services.text_side.answers.prompt_images import KEPT_OVERHEAD, 
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
+from domain.models.capability import ModelUse
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, content_of
 from domain.request.media import Detail, Image
@@ -36,7 +37,7 @@ class Counting(ToyImages):
 
 
 def served(images: ToyImages | None, id: str = "m", unseen: str = "") -> ServedModel:
-    source = ModelSource(ModelId(id), "", unseen=unseen)
+    source = ModelSource(ModelId(id), "", use=ModelUse(unseen=unseen))
     return ServedModel(source, FakeTokenizer(), FakeModel(source, FakeOptions()).description, "", images=images)
 
 

@@ -13,21 +13,20 @@ from application.ports.engine import Ended, ResumedChoice
 from domain.errors import ComputeFailed
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.models.capability import Capability
+from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import StateLayout
-from domain.request.pooling import Pooling
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled
 from tests.support.engines.stepped_engine import SteppedEngine
 
-EMBED = Pooling(Capability.EMBED)
+EMBED = Pooling()
 PROMPT = range(100, 175)
 ROWS = tuple(IdRow(range(start, start + length)) for start, length in ((90, 20), (1, 9), (30, 9), (50, 3), (200, 1)))
 
 
 def engine(layout: StateLayout = ATTENTION, live_bytes: int = 0, **options: Any) -> SteppedEngine:
-    return SteppedEngine(FakeOptions(layout=layout, eos_every=0, embedding_size=4, **options), live_bytes=live_bytes)
+    return SteppedEngine(FakeOptions(layout=layout, eos_every=0, **options), live_bytes=live_bytes)
 
 
 def submit(engine: SteppedEngine, id: str, prompt: Sequence[int] = PROMPT, **changes: Any) -> None:
@@ -46,7 +45,7 @@ def values(engine: SteppedEngine, id: str) -> list[bytes]:
 
 def alone(layout: StateLayout, prompt: Sequence[int] = PROMPT) -> list[bytes]:
     """Returns the values of each whole text, computed by itself."""
-    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), FakeOptions(layout=layout, embedding_size=4))
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), FakeOptions(layout=layout))
     found = list[bytes]()
     for number, row in enumerate(ROWS):
         id, text = SequenceId(number), [*prompt, *row]
@@ -122,6 +121,14 @@ def test_a_preempted_request_goes_on_with_the_rows_that_were_not_reported() -> N
     assert values(pooled, "texts") == alone(ATTENTION)
     again = [event for event in pooled.events(PrefillChunkComputed) if event.is_resumed]
     assert again == []  # its prompt was restored
+
+
+def test_a_request_that_is_preempted_alone_after_each_pass_comes_to_its_end() -> None:
+    pooled, done = engine(), list[int]()
+    pooled.guard.preempts = lambda _step, _active: len(passes(pooled, "texts")) > len(done) and not done.append(1)
+    submit(pooled, "texts", range(40))
+    pooled.run()
+    assert (len(done), values(pooled, "texts")) == (4, alone(ATTENTION, range(40)))
 
 
 def test_what_another_engine_reported_is_not_computed_again() -> None:

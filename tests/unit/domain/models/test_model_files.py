@@ -1,16 +1,18 @@
 """The requests that a model answers, by the files of models as their publishers leave them."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from domain.models.capability import GENERATES, Capability, PoolingMethod, PoolingProfile
+from domain.models.capability import GENERATES, MAX_ROW, PLAIN_USE, Capability, ModelUse, Pooling
 from domain.models.model_files import ModelFiles, use_of
-from domain.request.rerank import PREFIX
+from domain.models.rerank import PREFIX, SUFFIX
 
-_EMBEDS = frozenset({Capability.EMBED})
-_SCORES = frozenset({Capability.SCORE})
+_EMBEDS = ModelUse(frozenset({Capability.EMBED}))
+_SCORES = ModelUse(frozenset({Capability.SCORE}), start=PREFIX, end=SUFFIX)
+_MEAN = Pooling(is_mean=True)
 _QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024}
 _MISTRAL = {"model_type": "mistral", "architectures": ["MistralModel"], "hidden_size": 4096}
 _QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -32,21 +34,17 @@ _SENTENCE = modules("Transformer", "Pooling", "Normalize")
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-Embedding-0.6B", "mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ"])
 def test_qwen3_embedding_with_its_files_and_without(name: str) -> None:
-    bare = use_of(ModelFiles(name, _QWEN3))
-    assert bare.capabilities == _EMBEDS
-    assert bare.pooling == PoolingProfile(PoolingMethod.LAST, dimensions=(32, 1024), end="<|endoftext|>")
+    expected = ModelUse(frozenset({Capability.EMBED}), size=1024, least=32, end="<|endoftext|>")
+    assert use_of(ModelFiles(name, _QWEN3)) == expected
     sentences = {"prompts": {"query": _QUERY, "document": ""}, "default_prompt_name": None}
-    whole = use_of(ModelFiles(name, _QWEN3, _SENTENCE, pooled_by("lasttoken"), sentences))
-    assert whole.pooling == PoolingProfile(
-        PoolingMethod.LAST, dimensions=(32, 1024), prompts=(("query", _QUERY),), end="<|endoftext|>"
-    )
+    assert use_of(ModelFiles(name, _QWEN3, _SENTENCE, pooled_by("lasttoken"), sentences)) == expected
 
 
 @pytest.mark.parametrize(
     "name", ["intfloat/e5-mistral-7b-instruct", "Linq-AI-Research/Linq-Embed-Mistral", "x/SFR-Embedding-2_R-8bit"]
 )
 def test_mistrals_that_embed_end_with_their_end_token_and_are_not_cut(name: str) -> None:
-    assert use_of(ModelFiles(name, _MISTRAL)).pooling == PoolingProfile(end="</s>")
+    assert use_of(ModelFiles(name, _MISTRAL)) == replace(_EMBEDS, size=4096, least=4096, end="</s>")
 
 
 @pytest.mark.parametrize(
@@ -57,42 +55,54 @@ def test_mistrals_that_embed_end_with_their_end_token_and_are_not_cut(name: str)
     ],
 )
 def test_an_architecture_without_a_head_embeds_by_the_last_token(config: dict[str, Any]) -> None:
-    assert use_of(ModelFiles("own", config)).pooling == PoolingProfile()
+    assert use_of(ModelFiles("own", config)) == _EMBEDS
 
 
 @pytest.mark.parametrize(
     ("pooling", "kinds", "expected"),
     [
-        (pooled_by("mean_tokens"), ("Transformer", "Pooling"), PoolingProfile(PoolingMethod.MEAN, is_normalized=False)),
-        ({"pooling_mode": "lasttoken"}, ("Transformer", "Pooling", "Normalize"), PoolingProfile()),
-        ({"pooling_mode": "mean"}, ("Transformer", "Pooling", "Normalize"), PoolingProfile(PoolingMethod.MEAN)),
+        (pooled_by("mean_tokens"), ("Transformer", "Pooling"), Pooling(is_mean=True, is_normalized=False)),
+        ({"pooling_mode": "lasttoken"}, ("Transformer", "Pooling", "Normalize"), Pooling()),
+        ({"pooling_mode": "mean"}, ("Transformer", "Pooling", "Normalize"), _MEAN),
     ],
 )
-def test_the_pooling_module_decides(pooling: dict[str, Any], kinds: tuple[str, ...], expected: PoolingProfile) -> None:
+def test_the_pooling_module_decides(pooling: dict[str, Any], kinds: tuple[str, ...], expected: Pooling) -> None:
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     use = use_of(ModelFiles("own", config, modules(*kinds), pooling))
-    assert (use.capabilities, use.pooling) == (_EMBEDS, expected)
+    assert use == replace(_EMBEDS, pooling=expected, max_tokens=MAX_ROW if expected.is_mean else None)
 
 
 @pytest.mark.parametrize(
-    ("config", "dimensions"),
+    ("config", "least"),
     [
-        ({"matryoshka_dimensions": [512, 128, 64]}, (64, 4096)),
-        ({"is_matryoshka": True}, (1, 4096)),
-        ({"matryoshka_dimensions": "all"}, None),
+        ({"matryoshka_dimensions": [512, 128, 64]}, 64),
+        ({"is_matryoshka": True}, 1),
+        ({"matryoshka_dimensions": "all"}, 4096),
     ],
 )
-def test_shorter_vectors_where_the_configuration_names_them(config: dict[str, Any], dimensions: object) -> None:
-    pooling = use_of(ModelFiles("own", {**_MISTRAL, **config})).pooling
-    assert pooling is not None
-    assert pooling.dimensions == dimensions
+def test_shorter_vectors_where_the_configuration_names_them(config: dict[str, Any], least: int) -> None:
+    use = use_of(ModelFiles("own", {**_MISTRAL, **config}))
+    assert (use.least, use.size) == (least, 4096)
 
 
-def test_the_default_prompt_is_one_of_the_named() -> None:
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [
+        ({"model_type": "mistral", "sliding_window": 40}, 40),
+        ({"model_type": "mistral", "sliding_window": None}, None),
+        ({"model_type": "llama", "sliding_window": 40}, None),
+        ({"model_type": "qwen3", "sliding_window": 40, "use_sliding_window": True}, 40),
+        ({"model_type": "qwen3", "sliding_window": 40, "use_sliding_window": False}, None),
+    ],
+)
+def test_texts_beyond_a_window_that_is_not_computed_are_not_taken(config: dict[str, Any], most: int | None) -> None:
+    assert use_of(ModelFiles("m", config), Capability.EMBED).max_tokens == most
+    assert use_of(ModelFiles("m", config), Capability.SCORE).max_tokens == most
+
+
+def test_the_default_prompt_is_put_before_each_text() -> None:
     sentences = {"prompts": {"query": "q: ", "passage": "p: ", "odd": 7}, "default_prompt_name": "passage"}
-    pooling = use_of(ModelFiles("own", _MISTRAL, sentences=sentences)).pooling
-    assert pooling is not None
-    assert dict(pooling.prompts) == {"query": "q: ", "passage": "p: ", "default": "p: "}
+    assert use_of(ModelFiles("own", _MISTRAL, sentences=sentences)).prompt == "p: "
 
 
 @pytest.mark.parametrize(
@@ -104,8 +114,7 @@ def test_the_default_prompt_is_one_of_the_named() -> None:
     ],
 )
 def test_rerankers_by_name_or_template(files: ModelFiles) -> None:
-    use = use_of(files)
-    assert (use.capabilities, use.pooling) == (_SCORES, PoolingProfile())
+    assert use_of(files) == _SCORES
 
 
 @pytest.mark.parametrize(
@@ -120,8 +129,7 @@ def test_rerankers_by_name_or_template(files: ModelFiles) -> None:
     ],
 )
 def test_everything_else_generates(files: ModelFiles) -> None:
-    use = use_of(files)
-    assert (use.capabilities, use.pooling, use.refusal) == (GENERATES, None, "")
+    assert use_of(files) == PLAIN_USE
 
 
 @pytest.mark.parametrize(
@@ -143,9 +151,9 @@ def test_everything_else_generates(files: ModelFiles) -> None:
             r"score\.weight",
         ),
         (ModelFiles("m", _MISTRAL, modules("Transformer", "Pooling", "Dense")), "does not compute: Dense"),
-        (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("cls_token")), "mode cls_token: a causal model's first token"),
+        (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("cls_token")), "mode cls_token"),
         (ModelFiles("m", _MISTRAL, _SENTENCE, {"pooling_mode": ["mean", "lasttoken"]}), "mode lasttoken, mean"),
-        (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("max_tokens")), "mode max_tokens: it is not computed"),
+        (ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("max_tokens")), "mode max_tokens"),
         (
             ModelFiles("m", _MISTRAL, _SENTENCE, pooled_by("mean_tokens", pooling_mode_lasttoken=True)),
             "mode lasttoken, mean_tokens",
@@ -159,17 +167,16 @@ def test_models_that_would_give_wrong_numbers_are_refused(files: ModelFiles, rea
 
 
 @pytest.mark.parametrize(
-    ("task", "capabilities", "pooling"),
+    ("task", "expected"),
     [
-        (Capability.GENERATE, GENERATES, None),
-        (Capability.EMBED, _EMBEDS, PoolingProfile(end="</s>")),
-        (Capability.SCORE, _SCORES, PoolingProfile()),
+        (Capability.GENERATE, PLAIN_USE),
+        (Capability.EMBED, replace(_EMBEDS, size=4096, least=4096, end="</s>")),
+        (Capability.SCORE, _SCORES),
     ],
 )
-def test_a_setting_decides_where_the_network_allows_it(task: Capability, capabilities: object, pooling: object) -> None:
+def test_a_setting_decides_where_the_network_allows_it(task: Capability, expected: ModelUse) -> None:
     own_code = {**_MISTRAL, "auto_map": {"AutoModel": "modeling.Model"}}
-    use = use_of(ModelFiles("intfloat/e5-mistral-7b-instruct", own_code), task)
-    assert (use.capabilities, use.pooling, use.refusal) == (capabilities, pooling, "")
+    assert use_of(ModelFiles("intfloat/e5-mistral-7b-instruct", own_code), task) == expected
     other = use_of(ModelFiles("m", {**_MISTRAL, "is_causal": False}), task)
     assert (other.refusal == "") == (task is Capability.GENERATE)
 

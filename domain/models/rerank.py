@@ -4,7 +4,7 @@
     each document     after one space, which no tokenizer of the family joins with the colon before it
     suffix            SUFFIX: the answer begins, and its first token is "yes" or "no"
 
-So the query is computed once for all documents. Only PREFIX and SUFFIX hold control tokens; everything else is text.
+Only PREFIX and SUFFIX hold control tokens; everything else is text.
 """
 
 PREFIX = (
@@ -12,17 +12,11 @@ PREFIX = (
     ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-CONTROL_TOKENS = ("<|im_start|>", "<|im_end|>")
-ANSWERS = ("yes", "no")
+YES, NO = "yes", "no"
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 
 def query_text(query: str, instruction: str | None) -> str:
-    """The text behind PREFIX and before a document. `instruction`: None for DEFAULT_INSTRUCTION."""
+    """The text between PREFIX and a document. `instruction`: None for DEFAULT_INSTRUCTION."""
     return f"<Instruct>: {DEFAULT_INSTRUCTION if instruction is None else instruction}\n<Query>: {query}\n<Document>:"
-
-
-def document_text(document: str) -> str:
-    """The text between `query_text` and SUFFIX."""
-    return f" {document}"
