@@ -72,6 +72,7 @@ function showReuse(windows) {
   const told = (rate, of) => (rate === null ? "n/a" : percent(of(rate)));
   const texts = windows.map(({ window_s, hit_rate }) => `${minutes(window_s)}: ${told(hit_rate, together)}`);
   tile("reuse", told(windows[0].hit_rate, together), texts.slice(1).join(" · "));
+  byId("reuse-table").classList.toggle("alone", !windows.some(({ hit_rate }) => hit_rate?.shared > 0));
   reconcile(byId("reuse-table").tBodies[0], windows, {
     key: ({ window_s }) => String(window_s),
     make: () =>
