@@ -159,8 +159,9 @@ class StateCapture:
             return []
         wanted = [at for at in snapshots if self.chain.snapshot_key(at) != self._snapshots.get(at)]
         records = self._due_blocks(model, id, position // self._rules.grid.block_size)
-        if self._rules.needs_snapshots:
-            records += [self._snapshot_here(model, id)] if position in wanted else []
+        if self._rules.needs_snapshots:  # a chunk that may not end inside an image has passed stops there
+            is_here = position in wanted and model.position(id) == position
+            records += [self._snapshot_here(model, id)] if is_here else []
         else:  # none after blocks that are not captured yet
             size = self._rules.grid.block_size
             records += self._tails(model, id, [at for at in wanted if at // size <= self._next_block])
