@@ -145,7 +145,7 @@ class PrefixFetch:
             for key, groups, record in checked
             if record is None or record.key != key or not self._is_as_promised(record, groups)
         )
-        self.gone = self.missing - {self._keys[index] for index in self._unread}
+        self.gone = self.missing - self.shared - {self._keys[index] for index in self._unread}
         self._promote()
         self._tiers.store.touch([key for key in self._keys if key not in self.missing])
         return not self.missing
