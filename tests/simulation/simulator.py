@@ -115,7 +115,8 @@ class Simulation:
             images={span.digest: BY_DIGEST[span.digest] for span in prompt.media},
         )
         self.counts["images"] += len(prompt.media)
-        submission = self._pooled(submission) if random.random() < 0.2 else self._predicted(submission)
+        is_pooled = random.random() < 0.2 and not prompt.media  # texts for vectors and scores hold no images
+        submission = self._pooled(submission) if is_pooled else self._predicted(submission)
         promise = self._bound.promise(submission)
         for choice in range(submission.num_choices):
             asked = Asked(talk, submission, choice, promise)
