@@ -31,7 +31,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402
 from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.ports.token_constraint import TokenConstraint  # noqa: E402
 from application.services.lane import Lane  # noqa: E402
-from bench.results import Results  # noqa: E402
+from bench.common.results import Results  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
 from domain.models.model_card import LoadOptions, ModelSource  # noqa: E402
 from domain.request.grammar import Grammar, json_schema_grammar, lark_grammar  # noqa: E402

@@ -34,7 +34,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402
 from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.services.token_side.event_batcher import EventBatcher  # noqa: E402
 from application.services.token_side.speculation import SequenceDrafts, Speculation  # noqa: E402
-from bench.results import Results  # noqa: E402
+from bench.common.results import Results  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
 from domain.models.model_card import LoadOptions, ModelSource  # noqa: E402

@@ -1,6 +1,6 @@
 """Vectors over HTTP beside the bare passes that compute them, and a chat's stream beside a flood of them.
 
-    python -m bench.as_served bench.embeddings [--texts 48] [--words 90] [--rounds 5]
+    python -m bench.common.as_served bench.embeddings [--texts 48] [--words 90] [--rounds 5]
 
 The model is cairn-demo as an embedder, in float32 on a CPU. The bare side is mlx-lm's network in this process, on the
 same batches of token ids and without a cache, pooled by the last token; rounds alternate with the server's, which also
@@ -25,8 +25,8 @@ import numpy as np
 from mlx_lm.utils import load_model
 
 from adapters.huggingface.model_folder import embedded_folder
+from bench.common.servers import ServerProcess
 from bench.http_client import measure
-from bench.servers import ServerProcess
 from domain.ids import ModelId
 
 WORDS = Path(__file__).parents[1] / "training" / "words.json"

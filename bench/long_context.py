@@ -8,9 +8,9 @@ reply and as many new words as a tool's result has, another user behind the same
 on after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one
 after it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same
 weights in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns from the
-second on computing alone, by turns with them (`bench.computing_alone`): as many tokens on as long a state by a process
-that does nothing else. `share`: how far of the killed server's prompt its store reached. What is read after a restart
-lies in the page cache, as far as that holds it.
+second on computing alone, by turns with them (`bench.common.computing_alone`): as many tokens on as long a state by a
+process that does nothing else. `share`: the part of the killed server's prompt that its store held. What is read after
+a restart lies in the page cache, as far as that holds it.
 
 A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
@@ -34,12 +34,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bench.computing_alone import ComputingAlone
+from bench.common.computing_alone import ComputingAlone
+from bench.common.prefix_scenarios import chat
+from bench.common.results import Results
+from bench.common.servers import ServerProcess
 from bench.http_client import Timeline, measure, words
 from bench.model_folder import made
-from bench.prefix_scenarios import chat
-from bench.results import Results
-from bench.servers import ServerProcess
 
 TURN_WORDS = 40
 WARM_UP_WORDS = 600
@@ -278,7 +278,7 @@ def scratch_folder(parent: Path | None) -> Generator[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="qwen3-4b", help="of bench.shapes")
+    parser.add_argument("--shape", default="qwen3-4b", help="of bench.common.shapes")
     parser.add_argument("--model", type=Path, help="a folder that bench.model_folder made, instead of --shape")
     parser.add_argument("--words", type=int, default=3200)
     parser.add_argument("--turns", type=int, default=3)

@@ -3,7 +3,7 @@
     python -m bench.model_folder SHAPE DIR
 
 The tokenizer is the embedded models', so the shape's vocabulary becomes theirs; the rest is the real one. Weights are
-as `bench.shapes` makes them, bfloat16. A folder that is there is whole, and is left as it is.
+as `bench.common.shapes` makes them, bfloat16. A folder that is there is whole, and is left as it is.
 """
 
 import argparse
@@ -25,11 +25,9 @@ def made(shape: str, folder: Path) -> Path:
 def write(shape: str, folder: Path) -> None:
     import mlx.core as mx
 
-    from bench.long_context_models import write_model
-    from bench.shapes import SHAPES, build_shape
+    from bench.common.long_context_models import write_model
+    from bench.common.shapes import build_shape
 
-    if SHAPES[shape][1]:
-        raise SystemExit(f"{shape} is quantised, which folders made here are not")
     mx.random.seed(1)
     started = time.perf_counter()
     network, config = build_shape(shape, vocab_size=VOCABULARY)

@@ -2,9 +2,9 @@
 
     python -m bench.prefix [--models cairn-demo,cairn-demo-hybrid] [--rounds 5] [--vllm-mlx PYTHON] [--json FILE]
 
-All servers run at once and are asked in turn (bench.prefix_scenarios). Figures are medians of milliseconds to the first
-token (for the eight streams: until the last of them has its first token). A ratio is the median of the ratios of
-paired requests, with the lowest and the highest behind it; the baseline is the peer with the lowest median.
+All servers run at once and are asked in turn (bench.common.prefix_scenarios). Figures are medians of milliseconds to
+the first token (for the eight streams: until the last of them has its first token). A ratio is the median over paired
+requests, with the lowest and the highest behind it; the baseline is the peer with the lowest median.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from adapters.huggingface.model_folder import embedded_folder
-from bench.float32 import float32_copy
-from bench.prefix_scenarios import GROUPS, Contender, Scenarios
-from bench.servers import ServerProcess, shared_blas
+from bench.common.float32 import float32_copy
+from bench.common.prefix_scenarios import GROUPS, Contender, Scenarios
+from bench.common.servers import ServerProcess, shared_blas
 
 
 def main() -> None:

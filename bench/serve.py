@@ -14,10 +14,10 @@ from typing import Any
 
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
-from bench.event_log import EventLog
-from bench.float32 import float32_copy
+from bench.common.event_log import EventLog
+from bench.common.float32 import float32_copy
+from bench.common.servers import ServerProcess, cairn_in_process, shared_blas
 from bench.http_client import Timeline, decode_rate, measure
-from bench.servers import ServerProcess, cairn_in_process, shared_blas
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""

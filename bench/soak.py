@@ -1,6 +1,6 @@
 """A soak: clients of several models switch them in and out for minutes, and what the process holds must stay flat.
 
-    PYTHONPATH=. python bench/soak.py --minutes 10
+    python -m bench.soak --minutes 10
 
 The whole service runs in this process, on the embedded models, of which one fits at a time. Baseline is what the
 process held in the second quarter of the run: by then every model was loaded and unloaded several times, and lanes

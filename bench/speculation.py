@@ -36,10 +36,10 @@ from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.ports.token_constraint import AllowedTokens  # noqa: E402
 from application.services.token_side.event_batcher import EventBatcher  # noqa: E402
 from application.services.token_side.speculation import SequenceDrafts, Speculation  # noqa: E402
+from bench.common.results import Results  # noqa: E402
+from bench.common.servers import ServerProcess  # noqa: E402
 from bench.http_client import Timeline, measure  # noqa: E402
 from bench.model_folder import made  # noqa: E402
-from bench.results import Results  # noqa: E402
-from bench.servers import ServerProcess  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
 from domain.models.model_card import LoadOptions, ModelSource  # noqa: E402

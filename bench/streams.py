@@ -33,12 +33,12 @@ load_blas()
 from adapters.mlx.loading.assembly import assemble  # noqa: E402 - a BLAS only counts when it is there before MLX
 from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
+from bench.common.results import Results  # noqa: E402
+from bench.common.servers import ServerProcess  # noqa: E402
 from bench.decode import bare_loop, prompt_of  # noqa: E402
 from bench.http_client import Timeline, measure  # noqa: E402
 from bench.model_folder import made  # noqa: E402
-from bench.results import Results  # noqa: E402
 from bench.serve import PROMPT_TOKENS, completion, text_of  # noqa: E402
-from bench.servers import ServerProcess  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
 from domain.models.model_card import LoadOptions  # noqa: E402
 
@@ -171,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--model", type=Path)
-    model.add_argument("--shape", help="of bench.shapes, written to the temporary folder")
+    model.add_argument("--shape", help="of bench.common.shapes, written to the temporary folder")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, nargs="+", default=[PROMPT_TOKENS])
     parser.add_argument("--tokens", type=int, default=128)

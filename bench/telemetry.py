@@ -1,12 +1,12 @@
-"""What telemetry costs: two servers, one with everything on and one with it off, asked in turn for 8 streams.
+"""The cost of telemetry: two servers, one with everything on and one with it off, asked in turn for 8 streams.
 
-    python -m bench.telemetry [--model DIR] [--rounds 40] [--streams 8] [--tokens 128] [--same] [--json FILE]
+    python -m bench.telemetry [--model DIR] [--rounds 40] [--streams 8] [--tokens 128] [--json FILE]
 
 On: traces, metrics and logs over OTLP to a collector in this process, every request sampled, at the SDK's intervals,
 and `/metrics` scraped every fifteen seconds. Off: `telemetry.enabled = false`. Every round asks both, each time in
 another order, and is compared with itself: the rate while all streams run, and processor time of the server for a
-token, which others on the machine disturb less. A ratio is the median over rounds. `--same` compares two servers that
-are both off: what the method makes of nothing. The status says whether on costs at most 2 % of the rate.
+token, which others on the machine disturb less. A ratio is the median over rounds. The status says whether on costs
+at most 2 % of the rate.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.error import HTTPError
 
+from bench.common.servers import ServerProcess
 from bench.http_client import measure
 from bench.serve import completion, text_of, together
-from bench.servers import ServerProcess
 
 MOST = 0.02
 SCRAPE_EVERY_S = 15.0
@@ -112,14 +112,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--same", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with TemporaryDirectory() as folder, collector() as endpoint:
         variables = {name: "" for name in os.environ if name.startswith("OTEL_")}
         arguments = ["interfaces.cli", "serve", options.model, "--store", "off"]
         off = {**variables, "CAIRN_TELEMETRY__ENABLED": "false"}
-        on = off if options.same else {**variables, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        on = {**variables, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         sides = [
             Side(name, ServerProcess(arguments, "/health/ready", Path(folder) / f"{name}.log", environment=environment))
             for name, environment in {"on": on, "off": off}.items()

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from bench.common.servers import ServerProcess, shared_blas
 from bench.http_client import measure
-from bench.servers import ServerProcess, shared_blas
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"

@@ -1,10 +1,9 @@
-"""What the turns of a long conversation would wait if nothing but computing took time: the baseline of what a server
-adds to them.
+"""The baseline of a long conversation's turns: the same new tokens computed without a server.
 
-A process of its own (`bench.next_turn --asked`) computes as many new tokens as a turn has, on a state of as many tokens
-as that reuses. Server and process take turns: what a device's host does in a turn differs by a half from processor to
-processor and from minute to minute, so that what runs a minute later tells little of it. Each rests while the other
-computes, and memory holds both. BLAS, heap and MLX's environment are the server's (`bench.as_served`).
+A process of its own (`bench.common.next_turn`) computes as many new tokens as a turn has, on a state of as many tokens
+as that reuses. Server and process take turns, because a turn's time on one host differs by a half within a minute. Each
+rests while the other computes, and memory holds both. BLAS, heap and MLX's environment are the server's
+(`bench.common.as_served`).
 """
 
 import json
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.results import ROOT, Results
+from bench.common.results import ROOT, Results
 
 Step = tuple[float, int, int]
 """Milliseconds to the first token, tokens of the prompt, tokens reused."""
@@ -100,8 +99,8 @@ class ComputingAlone:
         if left_s < LEAST_S:
             raise TimeoutError("no time is left for it")
         size = ("--tokens", str(num_reused), "--new", str(self._sizes["new_tokens"]))
-        module = ("-m", "bench.as_served", "bench.next_turn")
-        command = [sys.executable, *module, "--model", str(self._model), *size, "--asked"]
+        module = ("-m", "bench.common.as_served", "bench.common.next_turn")
+        command = [sys.executable, *module, "--model", str(self._model), *size]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, args=(self._process,), name="bench-alone", daemon=True)
         self._reader.start()

@@ -1,6 +1,6 @@
 """Another bench with MLX as a server has it: BLAS, heap and environment are prepared before MLX is imported.
 
-python -m bench.as_served MODULE [ARGUMENT ...]
+python -m bench.common.as_served MODULE [ARGUMENT ...]
 """
 
 import runpy

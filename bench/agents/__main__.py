@@ -1,9 +1,9 @@
 """Real agent command lines on Cairn: what each request computes beyond the tokens that nobody had sent before.
 
-    python -m bench.agents --npm DIR [--install] [--agents claude,codex,opencode] [--layouts attention,hybrid]
+    python -m bench.agents --npm DIR [--agents claude,codex,opencode] [--layouts attention,hybrid]
                            [--json FILE]
 
-`--npm`: where `npm install --prefix DIR` put the agents' packages; `--install` does that first. Each agent runs in an
+`--npm`: where `npm install --prefix DIR` put the agents' packages. Each agent runs in an
 empty project and an empty home, on the loopback only: a question, a new session with another question, that session
 resumed, and resumed and new once more after a restart. `new` are the prompt's tokens beyond the longest prefix that it
 shares with anything computed before; `beyond` is what was computed in excess. Below each row: the text around the first
@@ -29,10 +29,10 @@ from application.events import RequestEnded, RequestQueued  # noqa: E402
 from application.ports.engine import Engine, StepBatch, Submission, Tokens  # noqa: E402
 from application.ports.tokenizer import Tokenizer  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
-from bench.agent_clients import AGENTS, Agent, Place  # noqa: E402
-from bench.event_log import EventLog  # noqa: E402
-from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
-from bench.servers import cairn_in_process  # noqa: E402
+from bench.agents.clients import AGENTS, Agent, Place  # noqa: E402
+from bench.common.event_log import EventLog  # noqa: E402
+from bench.common.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
+from bench.common.servers import cairn_in_process  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.models.model_card import ModelSource  # noqa: E402
 from domain.prefix.explanation import common_length  # noqa: E402
@@ -188,15 +188,11 @@ def show(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--npm", type=Path, required=True)
-    parser.add_argument("--install", action="store_true")
     parser.add_argument("--agents", default=",".join(AGENTS))
     parser.add_argument("--layouts", default=",".join(LONG_CONTEXT))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     agents = [AGENTS[name] for name in options.agents.split(",")]
-    if options.install:
-        packages = [agent.package for agent in agents]
-        subprocess.run(["npm", "install", "--prefix", str(options.npm), *packages], check=True)
     rows: list[Row] = []
     for agent in agents:
         for layout in options.layouts.split(","):

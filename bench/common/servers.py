@@ -16,7 +16,6 @@ from pathlib import Path
 from adapters.system.blas import SYSTEM_LIBRARIES, load_blas
 from application.ports.event_sink import EventSink
 from application.settings import Settings
-from bench.process_tree import children, descendants
 from interfaces.composition.service import Service
 
 START_TIMEOUT_S = 180
@@ -35,10 +34,10 @@ def shared_blas() -> dict[str, str]:
 
 @contextmanager
 def cairn_in_process(
-    settings: Settings, log: EventSink, prepare: Callable[[Service], object] = lambda _: None, **overrides: object
+    settings: Settings, log: EventSink, prepare: Callable[[Service], object] = lambda _: None
 ) -> Iterator[str]:
     """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `prepare`: called
-    before it is started. `overrides`: as for `build_service`."""
+    before it is started."""
     from interfaces.composition.service import build_service
     from interfaces.http.front.server import HttpServer
 
@@ -47,7 +46,7 @@ def cairn_in_process(
     failure: list[BaseException] = []
 
     async def serve() -> None:
-        service = build_service(settings, extra_sinks=(log,), **overrides)
+        service = build_service(settings, extra_sinks=(log,))
         prepare(service)
         try:
             await service.start()
@@ -122,7 +121,7 @@ class ServerProcess:
     def kill(self) -> None:
         """kill -9, of all that it started as well: an engine in a process of its own would else end in order."""
         if self._process is not None:
-            started = descendants(self._process.pid)
+            started = _descendants(self._process.pid)
             self._process.kill()
             for pid in started:
                 with suppress(ProcessLookupError):
@@ -130,11 +129,11 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
-    def cpu_s(self, *, with_children: bool = False) -> float:
-        """Processor time it has taken so far, all threads together; `with_children`: and all that it has started and
-        not left to somebody else. Where there is a /proc."""
+    def cpu_s(self) -> float:
+        """Processor time it has taken so far, all threads together. Where there is a /proc."""
         assert self._process is not None
-        return _cpu_s(self._process.pid, with_children=with_children)
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def __enter__(self) -> "ServerProcess":
         self.start()
@@ -157,10 +156,11 @@ class ServerProcess:
         raise RuntimeError(f"{self._arguments} did not start:\n{self._log_path.read_text()[-2000:]}")
 
 
-def _cpu_s(pid: int, *, with_children: bool) -> float:
-    process = Path(f"/proc/{pid}")
-    fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
-    own_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    if not with_children:
-        return own_s
-    return own_s + sum(_cpu_s(child, with_children=True) for child in children(pid))
+def _descendants(pid: int) -> list[int]:
+    """Empty where there is no /proc, or no such process any more."""
+    try:
+        lists = [task.joinpath("children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    children = [int(child) for found in lists for child in found]
+    return [found for child in children for found in (child, *_descendants(child))]

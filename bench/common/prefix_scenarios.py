@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.common.servers import ServerProcess
 from bench.http_client import Message, Timeline, measure, user, words
 from bench.serve import PLAIN_TEXT
-from bench.servers import ServerProcess
 
 REPLY_TOKENS = 16
 REST_S = 0.4

@@ -1,7 +1,6 @@
-"""What a bench found: one JSON object a line, written as it comes, so that whatever ends the process leaves the others.
-
-The first line of a run says what ran where: `commit` as git tells it (or BENCH_COMMIT, for a copy without git), and
-`sources`, a digest of the code itself, which needs neither. Lines are added to what a file holds already.
+"""The results of a bench: one JSON object a line, each written when it is known, so that a process that ends early
+leaves what it measured. The first line of a run has the machine, the versions and the commit (or BENCH_COMMIT, for a
+copy without git). Lines are added to those in the file.
 """
 
 import json
@@ -10,13 +9,11 @@ import platform
 import subprocess
 import sys
 import time
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-_PACKAGES = ("domain", "application", "adapters", "interfaces", "bench")
+ROOT = Path(__file__).parents[2]
 _VERSIONS = ("mlx", "mlx-cuda-13", "mlx-cuda-12", "mlx-lm", "numpy", "lmdb", "zstandard", "llguidance")
 _PATIENCE_S = 10
 
@@ -30,7 +27,7 @@ class Results:
             self.add("run", bench=bench, arguments=sys.argv[1:], **where(), **facts)
 
     def add(self, what: str, **figures: Any) -> None:
-        """One line: `what` it tells of, and its figures."""
+        """Adds a line: its kind, and its figures."""
         if self._path is None:
             return
         line = json.dumps({"what": what, **figures}, default=str)
@@ -47,7 +44,6 @@ def where() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in _VERSIONS if (found := _version(name))},
         "commit": commit(),
-        "sources": sources_digest(),
     }
 
 
@@ -66,16 +62,6 @@ def commit(root: Path = ROOT) -> str:
         return "unknown"
     changed = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return f"{found}, dirty" if changed else found
-
-
-def sources_digest(root: Path = ROOT) -> str:
-    """Of every Python file that can have run, by path and content."""
-    digest = sha256()
-    for package in _PACKAGES:
-        for file in sorted((root / package).rglob("*.py")):
-            digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
-            digest.update(sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 def _version(name: str) -> str | None:

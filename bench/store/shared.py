@@ -1,6 +1,6 @@
 """The shared store: restoring from it against the local store, faults under load, and a fleet against servers alone.
 
-    python -m bench.shared [restore] [faults] [fleet] [--blocks 16] [--rounds 5] [--mib 32]
+    python -m bench.store.shared [restore] [faults] [fleet] [--blocks 16] [--rounds 5] [--mib 32]
 
 A redis-server of the run's own, on loopback. `restore` reads one prompt's records and decodes them, from a shared store
 and from a local one on the same machine, in turns; times are the best of the rounds. `faults` asks a server whose
@@ -10,7 +10,7 @@ to any of three servers.
 To measure a network of 10 Gb/s and 2 ms, where the kernel has netem:
 
     unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root netem delay 1ms rate 10gbit;
-                      python -m bench.shared restore'
+                      python -m bench.store.shared restore'
 """
 
 import argparse
@@ -36,7 +36,7 @@ from valkey import Valkey
 from adapters.resp.shared_store import RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.services.prefix.shared.tier import NUM_CALLERS, RECORDS_PER_CALL
-from bench.store_support import INFO, Facts, open_store, put, record, timed
+from bench.store.support import INFO, Facts, open_store, put, record, timed
 from domain.ids import GroupIndex
 from domain.prefix.record import HostPayload, Record, TensorSpec
 from interfaces.composition.token_side import SWITCH_INTERVAL_S

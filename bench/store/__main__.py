@@ -1,8 +1,8 @@
-"""The bytes of the block store, the durations of its puts, and its cost to the compute thread, in one run.
+"""The bytes of the block store and the durations of its puts, in one run.
 
     python -m bench.store [CASE ...] [--dir DIR] [--puts 2000]
 
-Cases: density, churn, engine.
+Cases: density, churn.
 """
 
 import argparse
@@ -22,14 +22,11 @@ load_blas()
 import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
-from adapters.fake.environment import FakeClock  # noqa: E402
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402
 from adapters.mlx.loading.network import load_folder  # noqa: E402
 from adapters.mlx.loading.weights_digest import Digests  # noqa: E402
-from application.services.prefix.write_behind import WriteBehind  # noqa: E402
-from bench.event_log import EventLog  # noqa: E402
-from bench.store_support import BLOCK, INFO, ROUNDS, Facts, open_store, put, record, timed  # noqa: E402
+from bench.store.support import BLOCK, Facts, open_store, put, record, timed  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
 from domain.models.model_card import LoadOptions  # noqa: E402
 from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
@@ -117,56 +114,7 @@ def _worst_p99(times: dict[int, list[float]]) -> float:
     )
 
 
-def engine(folder: Path, options: argparse.Namespace) -> Facts:
-    """What offering captured blocks costs the thread that computes, against computing and capturing alone."""
-    source = embedded_folder(EMBEDDED_IDS[0])
-    assert source is not None
-    network, model_facts = finish_load(load_folder(source, LoadOptions(), Digests(b"")))
-    model = finish_load(assemble(network, EMBEDDED_IDS[0], model_facts))
-    tokens = [int(token) for token in np.random.default_rng(0).integers(1, 4000, 4 * BLOCK)]
-    store = open_store(folder / "store", 2 << 30)
-    writer = WriteBehind(store, EventLog(), FakeClock(), max_bytes=1 << 30)
-    number = 0
-
-    def prefill(*, offers: bool) -> tuple[float, float]:
-        nonlocal number
-        model.open(SequenceId(1))
-        start, offered_s = time.perf_counter(), 0.0
-        for at in range(0, len(tokens), 2 * BLOCK):
-            model.prefill(SequenceId(1), tokens[at : at + 2 * BLOCK])
-            blocks = model.capture_blocks(SequenceId(1), [(at, at + BLOCK), (at + BLOCK, at + 2 * BLOCK)])
-            for groups in blocks if offers else []:
-                one = record(number, groups)
-                number += 1
-                offered_s += timed(lambda one=one: writer.offer(INFO, [one]))
-        spent = time.perf_counter() - start
-        model.close([SequenceId(1)])
-        assert writer.flush(60)
-        return spent, offered_s
-
-    prefill(offers=True)
-    with_offers, without, offered = [], [], []
-    for _ in range(ROUNDS):
-        without.append(prefill(offers=False)[0])
-        spent, offered_s = prefill(offers=True)
-        with_offers.append(spent)
-        offered.append(offered_s / spent)
-    counts = writer.close(60)
-    store.close()
-    assert not counts.dropped
-    return {
-        "offer_share_of_prefill": statistics.median(offered),
-        "goal": 0.02,
-        "prefill_with_writer_over_without": min(with_offers) / min(without),
-        "persisted": counts.persisted,
-    }
-
-
-CASES = {
-    "density": density,
-    "churn": churn,
-    "engine": engine,
-}
+CASES = {"density": density, "churn": churn}
 
 
 def main() -> None:
@@ -175,7 +123,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where to measure; default: the temporary folder")
     parser.add_argument("--puts", type=int, default=2000, help="for churn")
     options = parser.parse_args()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as in a server: threads that decode wait for whoever uploads otherwise
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as in a server
     for case in options.cases:
         folder = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
         try:

@@ -39,8 +39,8 @@ from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
-from bench.census_drafts import NEAR_TIE, Drafted, compare_drafts  # noqa: E402
-from bench.census_images import SeenRow, census_images, images_as_markdown  # noqa: E402
+from bench.census.drafts import NEAR_TIE, Drafted, compare_drafts  # noqa: E402
+from bench.census.images import SeenRow, census_images, images_as_markdown  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
@@ -293,7 +293,7 @@ def as_markdown(rows: list[Row], seen: list[SeenRow]) -> str:
     return "\n".join([
         "# Census: restored against recomputed state",
         "",
-        "Written by `make census`; see `bench/census.py` for what is compared. Model families of mlx-lm "
+        "Written by `make census`; see `bench/census/` for what is compared. Model families of mlx-lm "
         f"{version('mlx-lm')} on MLX {version('mlx')}, {describe_device()}, built tiny with random "
         "weights.",
         "",

@@ -1,6 +1,6 @@
 """Many streams of one long prompt at once, over HTTP: whether all are answered, and what is held beside the ledger.
 
-    python -m bench.crowd --model DIR | --shape NAME [--streams 32] [--tokens 8000] [--new 64] [--rounds 2]
+    python -m bench.memory.crowd --model DIR | --shape NAME [--streams 32] [--tokens 8000] [--new 64] [--rounds 2]
         [--serve "--memory auto"] [--json FILE]
 
 Twice, each time with another prompt. `used_bytes` is the most that the ledger said while they ran, sampled from
@@ -18,12 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.common.results import Results
+from bench.common.servers import ServerProcess
 from bench.http_client import measure
 from bench.long_context import stats
 from bench.model_folder import made
-from bench.results import Results
 from bench.serve import PLAIN_TEXT
-from bench.servers import ServerProcess
 
 SAMPLE_S = 0.2
 FIRST_ID, NUM_IDS = 300, 1700
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--model", type=Path)
-    model.add_argument("--shape", help="of bench.shapes, written to the temporary folder")
+    model.add_argument("--shape", help="of bench.common.shapes, written to the temporary folder")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=8000)
     parser.add_argument("--new", type=int, default=64)

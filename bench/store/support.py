@@ -10,14 +10,13 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.system.clock import SystemClock
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
-from bench.event_log import EventLog
+from bench.common.event_log import EventLog
 from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, GroupPayloads, Namespace, NamespaceInfo, Record
 
 BLOCK = 256
 INFO = NamespaceInfo(Namespace(sha256(b"bench").digest()), "bench", "{}")
-ROUNDS = 5
 Facts = dict[str, Any]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def float32_copy(folder: Path, target: Path) -> Path:
     """Made in a process of its own: whoever measures may want to find a BLAS before MLX is imported."""
-    subprocess.run([sys.executable, "-m", "bench.float32", str(folder), str(target)], check=True)
+    subprocess.run([sys.executable, "-m", "bench.common.float32", str(folder), str(target)], check=True)
     return target
 
 
