@@ -29,7 +29,7 @@ from bench.common.servers import ServerProcess
 from bench.http_client import measure
 from domain.ids import ModelId
 
-WORDS = Path(__file__).parents[1] / "training" / "words.json"
+WORDS = Path(__file__).parents[1] / "training" / "text" / "words.json"
 CHAT, EMBEDDER = "cairn-demo", "bench/embedder"
 BUDGET = 512
 """Padded tokens of a pass on a CPU."""

@@ -17,8 +17,8 @@ from mlx_lm import generate, load
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import quantize_model, save
 
-from training.corpus import load_material
 from training.tasks import TASKS, Draw
+from training.text.corpus import load_material
 
 _CHAT_SEED = 5
 _TASKS = ("kv", "needle", "memory", "copy", "arith", "listq", "jsonx", "transform")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.encoder import Encoder
 from training.tasks import Conversation, Draw, Material, write_conversation
+from training.text.encoder import Encoder
 
 _SEED = 424_242
 """Not a seed of any worker."""

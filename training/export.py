@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.corpus import TOKENIZER
-from training.encoder import Encoder
 from training.model.network import Network
 from training.model.shape import Shape
 from training.tasks import Draw, Material, write_conversation
+from training.text.corpus import TOKENIZER
+from training.text.encoder import Encoder
 
 _REFERENCE_SEED = 99
 _REFERENCE_TOKENS = 300

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from training.batches import Feeder
-from training.corpus import load_material
-from training.encoder import Encoder
 from training.evaluation import Scores, evaluate
 from training.export import export
-from training.learner import Learner
+from training.learning.batches import Feeder
+from training.learning.learner import Learner
+from training.learning.row_workers import RowOrder, RowWorkers
+from training.learning.schedule import EXPORT_EVERY, FIRST_EXPORT, ROW_LENGTHS, learning_rate
 from training.model.shape import Shape
-from training.row_workers import RowOrder, RowWorkers
-from training.schedule import EXPORT_EVERY, FIRST_EXPORT, ROW_LENGTHS, learning_rate
+from training.text.corpus import load_material
+from training.text.encoder import Encoder
 
 _LOG_EVERY_S = 15.0
 _LARGEST_ITEM = 65_536

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import Qwen3Config, Qwen3Model
 
-from training.prepare_pairs import HELD_OUT, SIZE
+from training.pairs.prepare_pairs import HELD_OUT, SIZE
 
 DIMENSIONS = (64, 128, 256)
 _TEMPERATURE = 0.04

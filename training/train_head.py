@@ -15,18 +15,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from training.batches import Batch, Feeder
-from training.corpus import load_material
-from training.draft_lengths import draft_lengths
-from training.encoder import Encoder
-from training.learner import LARGEST_GRADIENT, new_optimizer
+from training.learning.batches import Batch, Feeder
+from training.learning.draft_lengths import draft_lengths
+from training.learning.learner import LARGEST_GRADIENT, new_optimizer
+from training.learning.row_workers import RowOrder, RowWorkers
+from training.learning.schedule import ROW_LENGTHS, learning_rate
 from training.model.gated_delta import faster_solver, solve_directly
 from training.model.head import Head
 from training.model.network import Network
 from training.model.parameters import new_head_parameters
 from training.model.shape import CONTEXT_LENGTH, Shape
-from training.row_workers import RowOrder, RowWorkers
-from training.schedule import ROW_LENGTHS, learning_rate
+from training.text.corpus import load_material
+from training.text.encoder import Encoder
 
 DEPTH = 3
 """Guesses a draft that are learned; what the head has learned of them it applies further on, too."""

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.row_workers import LEARNED_BIT
-from training.schedule import EXPORT_EVERY, FIRST_EXPORT, learning_rate
+from training.learning.row_workers import LEARNED_BIT
+from training.learning.schedule import EXPORT_EVERY, FIRST_EXPORT, learning_rate
 from training.vision.evaluation import HeldOut, Scores, evaluate, held_out
 from training.vision.export import export_weights
 from training.vision.items import ITEM_TOKENS, PICTURES, Item, ItemOrder, ItemWorkers, material

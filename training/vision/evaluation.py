@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.row_workers import LEARNED_BIT
+from training.learning.row_workers import LEARNED_BIT
 from training.vision.items import Item, ItemOrder, Render, Writer
 from training.vision.render import SIDE
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from training.corpus import load_material
-from training.row_workers import LEARNED_BIT
+from training.learning.row_workers import LEARNED_BIT
 from training.tasks import Draw, Material
 from training.tasks.conversation import Answer
+from training.text.corpus import load_material
 from training.vision.conversation import write_seen_conversation
 from training.vision.render import SIDE, font_files, render
 from training.vision.scene import Scene, draw_scene

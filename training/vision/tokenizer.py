@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from training.encoder import Encoder
+from training.text.encoder import Encoder
 from training.vision.conversation import IMAGE, SPECIAL
 
 _TEXT_PART = "{%- if part.text is defined %}{%- set ns.t = ns.t + part.text %}{%- endif %}"

@@ -51,7 +51,7 @@ _SENTENCES = (
 @functools.cache
 def material() -> Material:
     """The words the models know, and a little prose that nobody else owns."""
-    words: list[str] = json.loads((Path(training.__file__).parent / "words.json").read_text())
+    words: list[str] = json.loads((Path(training.__file__).parent / "text" / "words.json").read_text())
     shuffled = random.Random(1)
     texts = [". ".join(shuffled.choices(_SENTENCES, k=150)) + "." for _ in range(8)]
     glosses = [sentence[0].lower() + sentence[1:] for sentence in _SENTENCES]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from training.prepare_corpus import UNWANTED, jargon_entries, python_documents
+from training.text.prepare_corpus import UNWANTED, jargon_entries, python_documents
 
 _SIMILAR = frozenset({"@", "~", "&", "+", "*", ">", "$", "=", ";c", "-c", "#p", "%p", "#s", "%s", "^", "\\"})
 """WordNet's pointers to entries that are more general or special, similar, derived, parts, or of the same subject."""

@@ -1,4 +1,4 @@
-"""Train the tokenizer: `python -m training.train_tokenizer [SIZE]`, written in Hugging Face form into tok/.
+"""Train the tokenizer: `python -m training.text.train_tokenizer [SIZE]`, written in Hugging Face form into tok/.
 
 Byte-level BPE with single digits and ChatML's tokens, from the corpus and generated chats.
 """
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from training.corpus import FOLDER, TOKENIZER, load_documents, load_material
 from training.tasks import TASKS, Draw
 from training.tasks.rendering import system_part
 from training.tasks.tool_use import TOOLS, tool_definition, tool_use
 from training.tasks.word_lists import CITIES, NAMES
+from training.text.corpus import FOLDER, TOKENIZER, load_documents, load_material
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = (

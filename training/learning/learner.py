@@ -7,7 +7,7 @@ import torch
 import torch._dynamo
 from torch.nn import functional
 
-from training.batches import Batch
+from training.learning.batches import Batch
 from training.model.gated_delta import faster_solver, solve_directly
 from training.model.network import Network
 from training.model.parameters import Parameters, new_parameters

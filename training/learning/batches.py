@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.row_workers import LEARNED_BIT, RowWorkers
-from training.schedule import row_shares
+from training.learning.row_workers import LEARNED_BIT, RowWorkers
+from training.learning.schedule import row_shares
 
 _MOST_WAITING = 80
 _MOST_OF_ONE_LENGTH = 40

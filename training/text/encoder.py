@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from training.corpus import TOKENIZER
+from training.text.corpus import TOKENIZER
 
 _LONGEST_KEPT = 60
 _MOST_KEPT = 200_000

@@ -1,4 +1,4 @@
-"""Turn three Debian packages into the corpus: `python -m training.prepare_corpus FOLDER`.
+"""Turn three Debian packages into the corpus: `python -m training.text.prepare_corpus FOLDER`.
 
 FOLDER holds python3.11-doc, wordnet-base and dict-jargon unpacked, each in a folder of its name. Writes corpus.json.xz
 and words.json beside this file.
@@ -12,7 +12,7 @@ import random
 import re
 from pathlib import Path
 
-from training.corpus import CORPUS, WORDS
+from training.text.corpus import CORPUS, WORDS
 
 _KINDS = {"noun": "noun", "verb": "verb", "adj": "adjective", "adv": "adverb"}
 _NUM_WORDS = 3000

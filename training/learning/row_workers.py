@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from training.corpus import load_material
-from training.encoder import Encoder
-from training.schedule import row_shares
+from training.learning.schedule import row_shares
 from training.tasks import Draw, plain_text, write_conversation
+from training.text.corpus import load_material
+from training.text.encoder import Encoder
 
 LEARNED_BIT = 15
 _PLAIN_SHARE = 0.12

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from training.encoder import Encoder
 from training.model.head import Head
 from training.model.network import Network
 from training.tasks import Draw, Material, write_conversation
+from training.text.encoder import Encoder
 
 _SEED = 424_243
 """Not a seed of any worker."""

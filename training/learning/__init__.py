@@ -1,0 +1,1 @@
+"""Batches, steps and schedules of the training runs."""

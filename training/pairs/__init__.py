@@ -1,0 +1,1 @@
+"""Pairs of texts with one meaning, for the embedding model."""

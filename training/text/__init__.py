@@ -1,0 +1,1 @@
+"""The texts that chats quote, and the tokenizer."""
