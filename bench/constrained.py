@@ -1,14 +1,14 @@
-"""What a grammar costs a token: constrained against free decoding, step by step in turns, in one run.
+"""The cost of a grammar a token: constrained against free decoding, step by step in turns, in one run.
 
     python -m bench.constrained [--model cairn-demo] [--rows 1 8] [--turns 60] [--seconds 90]
         [--json FILE]
 
 Both decode the same prompt on the same model, to the same length: the grammar allows any text, or a JSON array of
-strings, and never ends. They take turns of some steps, so that whatever else the machine does meets both. Told: the
+strings, and never ends. They take turns of some steps, so that other work of the machine affects both. Reported: the
 median step of either, the median over the turns of their ratio with its quartiles, and the difference of the compute
 thread's processor time (what a worker does, and what waiting takes, is not in it). The cost is per step and not per
 parameter: the embedded model, whose step takes some milliseconds, shows the most of it. `--seconds` bounds the turns of
-all, each case its share: fewer turns are told as such.
+all, each case its share: fewer turns are reported as such.
 """
 
 import argparse
@@ -42,7 +42,7 @@ NUM_WORKERS = 4
 WARM_UP = 60
 """Until kernels are compiled."""
 NUM_SKIPPED, NUM_COUNTED = 4, 8
-"""Of a turn's steps. The first was computed in the turn before, and the next find caches and pools of the others."""
+"""Steps of a turn. The first was computed in the turn before, and the next find caches and pools of the others."""
 GRAMMARS: dict[str, Grammar] = {
     "any text": lark_grammar("start: /(?s:.*)/", "grammar"),
     "JSON": json_schema_grammar({"type": "array", "items": {"type": "string"}, "minItems": 10_000}, "grammar"),
@@ -69,7 +69,7 @@ class Compare:
         self._next_id = 0
 
     def turns(self, grammar: Grammar, num_rows: int, num_turns: int, seconds: float) -> list[tuple["Step", "Step"]]:
-        """Of so many rows, free and all with this grammar; at least two."""
+        """Returns at least two turns of so many rows, free and all with this grammar."""
         free, held = ([self._start(one) for _ in range(num_rows)] for one in (None, grammar))
         for ids in (free, held):
             self._steps(ids, WARM_UP)

@@ -12,7 +12,7 @@ second on computing alone, by turns with them (`bench.common.computing_alone`): 
 process that does nothing else. `share`: the part of the killed server's prompt that its store held. What is read after
 a restart lies in the page cache, as far as that holds it.
 
-A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
+A step that fails ends its server's conversation and not the other's; the status reports Cairn's too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
 random weights most tokens show no text, and the first to show one would be taken for the first token. With `--json`
 Cairn's log is kept as well: what waiting, prefill with restoring, and decode of each request took; and before each of
@@ -43,10 +43,10 @@ from bench.model_folder import made
 
 TURN_WORDS = 40
 WARM_UP_WORDS = 600
-"""Of the first request of every process: some chunks' worth, for kernels are compiled by shape."""
+"""Words of the first request of every process: some chunks, because kernels are compiled by shape."""
 REPEATS = 3
 KILLED_AFTER_S = 2.0
-"""Of the first token: by then all of the prompt was computed so long ago."""
+"""Seconds behind the first token: all of the prompt was computed before it."""
 WRITTEN_AFTER_S = 8.0
 STORE_QUOTA = "80%"
 """The default is a fifth of what is free, and a long prompt alone may take more."""
@@ -188,7 +188,7 @@ def wordy(model: Path) -> dict[str, int]:
 
 
 def stats(url: str) -> dict[str, Any]:
-    """What Cairn says of its cache; empty where the server is another, or does not answer."""
+    """Cairn's cache statistics; empty if the server is another, or does not answer."""
     try:
         return asked(f"{url}/v1/cache/stats")
     except (OSError, ValueError):
@@ -196,7 +196,7 @@ def stats(url: str) -> dict[str, Any]:
 
 
 def sums(url: str) -> dict[str, float]:
-    """What its metrics add up to since it was started: seconds and bytes of restoring, storing and computing."""
+    """The sums of its metrics since it was started: seconds and bytes of restoring, storing and computing."""
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()

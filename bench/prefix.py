@@ -1,4 +1,4 @@
-"""What reuse is worth to a client: time to first token, Cairn beside its peers, over HTTP, in one run.
+"""The value of reuse to a client: time to first token, Cairn beside its peers, over HTTP, in one run.
 
     python -m bench.prefix [--models cairn-demo,cairn-demo-hybrid] [--rounds 5] [--vllm-mlx PYTHON] [--json FILE]
 

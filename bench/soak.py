@@ -32,7 +32,7 @@ from interfaces.composition.service import Service, build_service
 
 NUM_CLIENTS = 4
 ALLOWED = {"anonymous_bytes": 32 << 20, "threads": 2, "descriptors": 4, "readers": 2}
-"""How much more than the baseline's highest the last quarter's lowest may be: a leak has no low points."""
+"""The growth from the baseline's highest to the last quarter's lowest that is allowed: a leak has no low points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def sample(started: float, store: Path) -> Sample:
 
 def readers_of(store: Path) -> int:
     """Slots of the lock file that are taken; LMDB opens an environment once in a process, so another process looks.
-    Where that fails so does the soak: what nobody counts is always flat."""
+    A failure to read them fails the soak: a figure that is not read is always flat."""
     data = next(store.rglob("data.mdb"), None)
     if data is None:
         return 0

@@ -3,7 +3,7 @@
     python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--prompt 60 2000] [--tokens 128] [--rounds 3]
         [--serve "--max-batch 8" ...] [--seconds 240] [--json FILE]
 
-Each `--serve` is one server with these arguments, and room for as many streams as are asked. Told: the mean step while
+Each `--serve` is one server with these arguments, and room for as many streams as asked. Reported: the mean step while
 all streams run, and the median over the rounds of its ratio to the bare loop in that round; who goes first changes from
 round to round, after a shorter round that does not count. `best`: of each side's quickest round, since whatever else
 the machine does only ever slows one. The bare loop is the network, its batch caches and an argmax, read back once a
@@ -13,7 +13,7 @@ step and a step late, without a server.
 than the one before, for a server's are never of one length. They compute the same and a bias for ten tokens more
 (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is asked each prompt before, for
 one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each number of streams has its
-share: two rounds at least. A server that fails is left out and told, also by the status.
+share: two rounds at least. A server that fails is left out and reported, also by the status.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from domain.models.model_card import LoadOptions  # noqa: E402
 BARE = "bare loop"
 WARM_UP_TOKENS = 16
 WORD_TOKENS = 10
-"""Of what `text_of` repeats."""
+"""Tokens of the sentence that `text_of` repeats."""
 
 
 class Bare:
@@ -89,7 +89,7 @@ class Served:
 
 
 class HardlyTogether(RuntimeError):
-    """Of streams that were to run at the same time."""
+    """Streams that were to run at the same time did not."""
 
 
 def mean_step_s(timelines: Sequence[Timeline]) -> float:
@@ -151,7 +151,7 @@ class Turns:
             )
 
     def _round(self, num_streams: int, num_tokens: int, number: int) -> dict[str, float]:
-        """Who fails is out from here on."""
+        """A side that fails is left out from here on."""
         found: dict[str, float] = {}
         names = [*self._sides]
         for name in names[number % len(names) :] + names[: number % len(names)]:

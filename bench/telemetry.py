@@ -129,10 +129,10 @@ def main() -> int:
                     side.run(options.model, options.streams, options.tokens, round)
     for side in sides:  # the first round warms up
         del side.rates[0], side.token_cpu_s[0]
-    told, untold = sides
+    on_side, off_side = sides
     figures = {
-        "rate": paired(told.rates, untold.rates),
-        "cpu": paired(told.token_cpu_s, untold.token_cpu_s),
+        "rate": paired(on_side.rates, off_side.rates),
+        "cpu": paired(on_side.token_cpu_s, off_side.token_cpu_s),
         "rates": {side.name: statistics.median(side.rates) for side in sides},
         "token_cpu_ms": {side.name: statistics.median(side.token_cpu_s) * 1e3 for side in sides},
     }

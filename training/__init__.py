@@ -1,4 +1,4 @@
-"""How the embedded models were made: texts and chats, tokenizer, training, evaluation, export. Not part of the server.
+"""The making of the embedded models: texts and chats, tokenizer, training, evaluation, export. Not part of the server.
 
 Needs PyTorch, numpy, tokenizers and safetensors, which the server's environment need not have.
 """

@@ -78,7 +78,7 @@ def exact_answers(model: Any, tokenizer: Any, num_chats: int) -> dict[str, str]:
 
 
 def transformers_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """What transformers computes from the same files, in float32."""
+    """The result of transformers on the same files, in float32."""
     import torch
     import transformers
     from safetensors.torch import load_file

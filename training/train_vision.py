@@ -271,7 +271,7 @@ class Run:
             self._log("back to the last good weights, with smaller steps")
 
     def _scores(self, name: str, most_items: int) -> Scores:
-        """Of the parameters as they are, on held-out items."""
+        """The scores of the present parameters on held-out items."""
         network, parameters = self._learner.plain_network, self._learner.parameters
 
         def most_likely(ids: Tensor, shown: Tensor, pictures: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""Real agent command lines on Cairn: what each request computes beyond the tokens that nobody had sent before.
+"""Real agent command lines on Cairn: the tokens that each request computes beyond those never sent before.
 
     python -m bench.agents --npm DIR [--agents claude,codex,opencode] [--layouts attention,hybrid]
                            [--json FILE]
@@ -50,7 +50,7 @@ STEPS = (
     ("resumed after a restart", "and then", True),
     ("new session after a restart", "which day is it", False),
 )
-"""What is asked, and whether in the latest session."""
+"""The questions, and whether each continues the latest session."""
 
 RESTART_BEFORE = 3
 

@@ -16,7 +16,7 @@ CONTEXT_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an agent works: `npm` holds its package, `url` is the server's."""
+    """The place where an agent works: `npm` holds its package, `url` is the server's."""
 
     npm: Path
     work: Path
@@ -41,7 +41,7 @@ class Agent:
         raise NotImplementedError
 
     def ask(self, place: Place, question: str, *, is_resumed: bool) -> None:
-        """One call that asks nobody anything on a terminal. Whether the answer pleases the agent does not count."""
+        """One call without a terminal. The agent's opinion of the answer does not count."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
         environment |= {"HOME": str(place.home), "PWD": str(place.work), "NO_PROXY": "127.0.0.1,localhost"}
         environment |= self.prepare(place)

@@ -72,12 +72,12 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15, "4-bit": 0.15}
 """Off the grid: largest accepted difference of a log probability."""
 
 LOOSER = {"plamo3": (0.02, "mlx-lm masks one token more than its cache keeps, so chunking changes the result")}
-"""Families that depend on chunking by themselves, whoever computes them."""
+"""Families that depend on chunking by themselves, in mlx-lm too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a run of the prompt ends in."""
+    """The end of a run of the prompt."""
 
     state: StateBytes
     logprobs: dict[int, float]
@@ -172,7 +172,7 @@ def worst_of(results: list[Resumed]) -> Resumed:
 
 
 class Tiers:
-    """Where captured state waits: a hot tier, and a store on disk that is reopened before anything is read back."""
+    """The tiers of captured state: a hot tier, and a store on disk that is reopened before anything is read back."""
 
     def __init__(self, folder: Path, serial: int) -> None:
         self._folder = folder

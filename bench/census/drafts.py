@@ -20,10 +20,10 @@ from tests.support.stores.state_replay import Captured, open_at, prompt_of
 NUM_NEW = 14
 DEPTH = 4
 SHARES = (1.0, 0.7, None, 0.0, 0.7)
-"""Of right tokens in a draft, in turn; None for no draft."""
+"""Numbers of right tokens in a draft, in turn; None for no draft."""
 
 NEAR_TIE = 1e-4
-"""Where tokens differ although the log probabilities do not by more than this, rounding has decided."""
+"""Rounding has decided between tokens whose log probabilities differ by no more than this."""
 
 TOLERANCE = 1e-3
 

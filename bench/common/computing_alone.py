@@ -29,7 +29,7 @@ GRACE_S = 20.0
 
 
 class ComputingAlone:
-    """A context: its process ends with it. Whatever fails is told, and ends nothing else."""
+    """A context: its process ends with it. A failure is reported, and ends nothing else."""
 
     def __init__(self, model: Path, results: Results, deadline_s: float) -> None:
         """`deadline_s`: by the monotonic clock."""
@@ -59,8 +59,8 @@ class ComputingAlone:
             self._reader.join()
 
     def after(self, step: Step) -> None:
-        """The server's turn is over. The first one says how much there is to compute; each later one is told beside
-        what its computing alone takes."""
+        """The server's turn is over. The first one says how much there is to compute; each later one is
+        reported beside the time of computing it alone."""
         if self._is_given_up:
             return
         try:
@@ -77,7 +77,7 @@ class ComputingAlone:
 
     def tell(self) -> float | None:
         """Adds the line `alone`: the medians of both sides, and the server's as a ratio to the other's, which is
-        returned. None, and told, where there is no pair."""
+        returned. None, and reported, without a pair."""
         if not self._pairs:
             print("computing alone is left out: no turn was measured beside it", flush=True)
             return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def float32_copy(folder: Path, target: Path) -> Path:
-    """Made in a process of its own: whoever measures may want to find a BLAS before MLX is imported."""
+    """Made in a process of its own: a bench may have to find a BLAS before MLX is imported."""
     subprocess.run([sys.executable, "-m", "bench.common.float32", str(folder), str(target)], check=True)
     return target
 

@@ -1,4 +1,4 @@
-"""What clients do to a prefix cache, done to several servers at once, request by request and taking turns.
+"""The requests of clients of a prefix cache, sent to several servers in turn.
 
 All servers run for the whole time; only one is asked at a time. Each round of a scenario asks every server the same, in
 an order that moves by one from round to round, so that a machine whose speed drifts does so for all of them alike, and
@@ -20,7 +20,7 @@ REST_S = 0.4
 """Between two requests: what a server still does after its answer must not slow the next one's."""
 
 STORED_AFTER_S = 2.0
-"""What was answered so long ago must survive a kill."""
+"""A prompt that was answered so long ago must survive a kill."""
 
 GROUPS = ("dialogues", "shared", "cancelled", "rotation", "restarts")
 
@@ -143,7 +143,7 @@ class Scenarios:
         self._in_turn(number, all_ask)
 
     def _cancelled(self, number: int) -> None:
-        """Leave and come back at once: who goes on computing for nobody must not gain from the others' turns."""
+        """Disconnect and ask again at once: a server that goes on computing must not gain from the others' turns."""
         messages = self._dialogue(300 + number)
 
         def leave_and_ask(one: Contender) -> None:

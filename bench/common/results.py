@@ -48,7 +48,7 @@ def where() -> dict[str, Any]:
 
 
 def device_name() -> str:
-    """As the driver tells it; the processor's where there is no driver. Asked without MLX, which would take memory."""
+    """The name that the driver reports; the processor's without a driver. Read without MLX, which would take memory."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     return _output(query) or f"cpu, {platform.machine()}"
 

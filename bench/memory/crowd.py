@@ -5,8 +5,8 @@
 
 Twice, each time with another prompt. `used_bytes` is the most that the ledger said while they ran, sampled from
 /v1/cache/stats, and `reading_bytes` the most that was in fact in use in the same samples; its ratio to `used_bytes` is
-told, and both beside `hard_bytes`, which nothing may cross. `device_bytes` is the driver's word (where it has one) of
-what the whole device held more than before the server: freed buffers and CUDA's own are in it.
+reported, and both beside `hard_bytes`, the limit. `device_bytes` is the driver's reading, if there is one, of what the
+whole device held more than before the server: freed buffers and CUDA's own are in it.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Watch:
 
 
 def device_bytes() -> int | None:
-    """In use on the first NVIDIA device, by anybody; None where nobody says."""
+    """Bytes in use on the first NVIDIA device, by all processes; None if they cannot be read."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout

@@ -1,4 +1,4 @@
-"""What the block store's benchmarks share: a store to measure, and records for it."""
+"""A store to measure and records for it, for the benches of the block store."""
 
 import time
 from collections.abc import Callable

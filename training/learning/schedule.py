@@ -1,4 +1,4 @@
-"""What a run does at each part of its time: row lengths, learning rate, exports. Progress runs from 0 to 1."""
+"""The schedule of a run by its progress: row lengths, learning rate, exports. Progress runs from 0 to 1."""
 
 from collections.abc import Sequence
 

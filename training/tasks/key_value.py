@@ -10,7 +10,7 @@ from training.tasks.word_lists import ATTRIBUTES, NAMES
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How facts are written and asked for. `separators`: one is drawn where there are several."""
+    """The form of facts and of questions for them. `separators`: one is drawn where there are several."""
 
     write: Callable[[str, Sequence[str], Sequence[str]], list[str]]
     questions: tuple[str, ...]

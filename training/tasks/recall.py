@@ -1,4 +1,4 @@
-"""Facts hidden in running text, and facts told over several turns."""
+"""Facts hidden in running text, and facts stated over several turns."""
 
 from training.tasks.draw import Draw
 from training.tasks.episode import Episode, Turn, exchange
@@ -56,7 +56,7 @@ def needle(draw: Draw, room: int) -> Episode | None:
 
 
 def memory(draw: Draw, room: int) -> Episode:
-    """Up to eight facts, each told in a turn of its own, with other talk between, and all asked for at the end."""
+    """Up to eight facts, each stated in a turn of its own, with other talk between, and all asked for at the end."""
     random = draw.random
     count = random.randint(1, min(8, max(1, int(room / 45))))
     turns: list[Turn] = []

@@ -28,7 +28,7 @@ def talk(draw: Draw, _room: int) -> Episode:
 
 
 def define(draw: Draw, _room: int) -> Episode:
-    """What a word means, as the dictionary says it."""
+    """The meaning of a word, as the dictionary states it."""
     kind, words, gloss = draw.random.choice(draw.material.definitions)
     word, gloss = words[0], gloss.split('; "')[0]
     article = "an" if kind.startswith("a") else "a"

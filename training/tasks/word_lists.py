@@ -27,6 +27,6 @@ FOODS = _words("pizza pasta rice soup salad bread cheese apples bananas curry su
 JOBS = _words("teacher doctor nurse baker farmer pilot painter driver lawyer engineer singer writer chef gardener")
 
 ATTRIBUTES = _words("code number key password secret room badge ticket color pin id token")
-"""What a fact says of its subject: the code of Alice, the badge of Bob."""
+"""The properties that facts state of a subject: the code of Alice, the badge of Bob."""
 
 __all__ = ("ATTRIBUTES", "CITIES", "COLORS", "FOODS", "JOBS", "NAMES", "PETS")

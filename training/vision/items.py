@@ -1,4 +1,4 @@
-"""What the worker processes write: pictures, and rows of conversations about them.
+"""The output of the worker processes: pictures, and rows of conversations about them.
 
 Pictures lie in memory that the processes share; rows travel through a queue. A row is uint16: the token id, and in the
 top bit whether the token is learned.

@@ -237,7 +237,7 @@ def _absent(scene: Scene, random: Random) -> Question | None:
 
 
 def question_without_image(random: Random) -> str:
-    """What would need an image."""
+    """Questions that would need an image."""
     kind = random.choice(SHAPES)
     color = random.choice(sorted(COLORS))
     return random.choice(

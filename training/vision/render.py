@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from training.vision.scene import Rgb, Scene, Text, Thing
 
 SIDE = 192
-"""Of what the model sees: every picture is scaled to SIDE x SIDE, as the exported processor does."""
+"""Pixels of a side of the model's input: every picture is scaled to SIDE x SIDE, as the exported processor does."""
 
 _TALLEST_BAR = 0.66
 

@@ -1,4 +1,4 @@
-"""What a picture shows, as values: shapes, texts, a bar chart, or nothing; drawn from one seeded generator."""
+"""The content of a picture, as values: shapes, texts, a bar chart, or nothing; drawn from one seeded generator."""
 
 import itertools
 import math

@@ -7,7 +7,8 @@ from training.vision.scene import COLORS, SHAPES, Scene, Thing
 from training.vision.wording import Ask, Question, article, color_word, how_many, in_picture, plural, there_are
 
 _CLEAR = 0.12
-"""How far apart two centres are, by the picture's width or height, before one shape is left of or above the other."""
+"""The least distance of two centres, in widths or heights of the picture, at which one shape is left of or above the
+other."""
 
 
 def _name(thing: Thing, scene: Scene) -> str:
