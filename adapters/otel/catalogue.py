@@ -121,7 +121,6 @@ IMAGE_TOKENS = _counter(
     *("cairn.image.tokens", "{token}", "Prompt tokens of images by origin: computed, or reused with their prefix."),
     *(_MODEL, names.CAIRN_ORIGIN),
 )
-TOWER_TIME = _histogram("cairn.image.tower.time", "A pass of a model's tower over one image.", STEP_BUCKETS, _MODEL)
 TOOL_CALL_PROBLEMS = _counter(
     *("cairn.tool_call.problems", "{call}"),
     "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
@@ -138,30 +137,16 @@ HTTP_REFUSED = _counter(
 
 # Engine
 STEP_DURATION = _histogram("cairn.step.duration", "Duration of an engine step.", STEP_BUCKETS)
-STEP_TOKENS = _counter(
-    *("cairn.step.tokens", "{token}", "Tokens that engine steps computed, by phase: prefill or decode."),
-    names.CAIRN_STEP_PHASE,
-)
-ENGINE_STEP_AGE = _gauge(
-    "cairn.engine.step.age", "s", "Since the last engine step ended, while requests are open; 0 without any."
-)
-MODEL_WEIGHTS = _gauge("cairn.model.weights", "By", "Resident weights of the loaded models.", _MODEL)
 FAULTS = _counter("cairn.faults", "{fault}", "Faults that were contained.", names.CAIRN_WHERE)
 READY = _gauge("cairn.ready", "1", "1 while a model is served and the engine moves, as /health/ready says, else 0.")
 ENGINE_STUCK = Metric(
     *(MetricKind.UP_DOWN, "cairn.engine.stuck", "{thread}"),
     "What is stuck now: 0 nothing, 1 the engine or the event loop, 2 both.",
 )
-ENGINE_WEDGES = _counter(
-    *("cairn.engine.wedges", "{wedge}"),
-    "Times something was stuck, by activity: prefill, decode, load, waiting, ended, event loop, ...",
-    names.CAIRN_KIND,
-)
 ENGINE_RESTARTS = _counter("cairn.engine.restarts", "{restart}", "Engines that took over from one that was lost.")
 
 # Prefix cache and store
 RESTORE_TIME = _histogram("cairn.restore.time", "From fetching state to restored.", STEP_BUCKETS)
-RESTORED = _counter("cairn.restored", "By", "Bytes of state restored, by tier.", names.CAIRN_TIER)
 CACHE_USED = _gauge("cairn.cache.used", "By", "Bytes that a tier holds, as encoded there.", names.CAIRN_TIER)
 CACHE_LIMIT = _gauge(
     "cairn.cache.limit", "By", "Bytes that a tier may hold: the hot tier's budget, the quota.", names.CAIRN_TIER
@@ -174,12 +159,10 @@ STORE_RECORDS = _counter(
     *("cairn.store.records", "{record}", "Blocks and snapshots by outcome: persisted, or dropped with the reason."),
     *(names.CAIRN_OUTCOME, names.CAIRN_REASON),
 )
-STORE_WRITTEN = _counter("cairn.store.written", "By", "Bytes persisted, before encoding.")
 STORE_LAG = _gauge("cairn.store.lag", "s", "Age of the oldest state that waits for the store.")
 STORE_WRITE_LAG = _histogram(
     "cairn.store.write.lag", "From state being captured to its being in the store.", LAG_BUCKETS
 )
-STORE_READ = _counter("cairn.store.read", "By", "Bytes read from the store, decoded.")
 SHARED_TIME = _histogram(
     *("cairn.shared.time", "Duration of a call of the shared store: ask, read or write, by outcome.", STEP_BUCKETS),
     *(names.CAIRN_OPERATION, names.CAIRN_OUTCOME),
@@ -189,9 +172,6 @@ SHARED_RECORDS = _counter(
     "Records of the shared store by operation and outcome: found, read, missing, rejected, late, written, present"
     " (another server wrote it), or the reason of a failure or a drop.",
     *(names.CAIRN_OPERATION, names.CAIRN_OUTCOME),
-)
-SHARED_TRANSFERRED = _counter(
-    "cairn.shared.transferred", "By", "Bytes read from and written to the shared store, encoded.", names.CAIRN_OPERATION
 )
 SHARED_AVAILABLE = _gauge("cairn.shared.available", "1", "1 while the shared store is asked, 0 after it failed.")
 

@@ -6,8 +6,8 @@ fails all the same the request is served untraced. The application always sees t
 
 The response names its trace (`traceresponse`), so that the client can find it.
 
-As Litestar middleware the route is known when the span starts, so it is in the span's name and in the metrics. Around
-the whole application it also sees requests that match no route; then the route comes with the response, on the span.
+It is Litestar middleware: the route is known when the span starts, so it is in the span's name and in the metrics.
+Requests that match no route do not reach it.
 """
 
 import logging
@@ -76,19 +76,14 @@ class HttpTracing:
 
     async def _enter(self, traced: Message, receive: Receive, send: Send) -> None:
         scope: Message = traced.pop(_SCOPE)
-        is_routed = bool(_route(scope))
 
-        async def send_routed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                span = get_current_span()
-                if not is_routed and (route := _route(scope)):
-                    span.update_name(f"{_method(scope)} {route}")
-                    span.set_attribute(names.HTTP_ROUTE, route)
-                if (header := _traceresponse(span)) is not None:
-                    message = {**message, "headers": [*message.get("headers", ()), header]}
+        async def send_traced(message: Message) -> None:
+            header = _traceresponse(get_current_span()) if message["type"] == "http.response.start" else None
+            if header is not None:
+                message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
-        await self._app(scope, receive, send_routed)
+        await self._app(scope, receive, send_traced)
 
     def _note(self, error: Exception) -> None:
         if not self._has_failed:
@@ -128,17 +123,8 @@ def _cut(name: bytes, value: bytes) -> bytes:
     return value if name in _CONTEXT else value[:PRINTABLE_CHARS]
 
 
-def _route(scope: Message) -> str:
-    """The path template that Litestar's router matched, such as `/v1/models/{id}`; empty if none did (yet)."""
-    return str(scope.get("path_template", ""))
-
-
-def _method(scope: Message) -> str:
-    method = str(scope.get("method", ""))
-    return method if method in _METHODS else "HTTP"
-
-
 def _span_details(scope: Message) -> tuple[str, dict[str, str]]:
-    """The span's name never holds the path itself: clients choose it."""
-    route, method = _route(scope), _method(scope)
+    """The span is named after the path template that the router matched, never the path itself: clients choose it."""
+    method = str(scope.get("method", ""))
+    method, route = method if method in _METHODS else "HTTP", str(scope.get("path_template", ""))
     return (f"{method} {route}", {names.HTTP_ROUTE: route}) if route else (method, {})

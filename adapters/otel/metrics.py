@@ -20,7 +20,6 @@ from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
 from application import events as on
-from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter, Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
 from domain.ids import ModelId, RequestId
@@ -60,11 +59,9 @@ class Point(NamedTuple):
 class View:
     """The state that feeds read besides their event. Not thread-safe: events and readings are serialised."""
 
-    def __init__(self, timelines: RequestTimelines, clock: Clock) -> None:
+    def __init__(self, timelines: RequestTimelines) -> None:
         self.timelines = timelines
         self.known_models: set[ModelId] = set()
-        self.last_step_ns = 0
-        self._clock = clock
 
     def note_models(self, *models: ModelId) -> None:
         """Models whose names may become attributes from now on."""
@@ -77,12 +74,6 @@ class View:
         for (model, stage), count in self.timelines.num_in_stage().items():
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return totals
-
-    def step_age_s(self) -> float:
-        """Seconds since the last step ended, or since the oldest open request was queued where that is less; 0 without
-        an open request."""
-        oldest_ns = self.timelines.oldest_queued_ns()
-        return 0.0 if oldest_ns is None else (self._clock.now_ns() - max(oldest_ns, self.last_step_ns)) / 1e9
 
 
 def _queued(event: on.RequestQueued, view: View) -> Iterable[Point]:
@@ -177,38 +168,15 @@ def _images_matched(event: on.ImagesMatched, view: View) -> Iterator[Point]:
         yield Point(catalogue.IMAGE_TOKENS, event.num_tokens - event.num_reused, _origin(one, "computed"))
 
 
-def _image_seen(event: on.ImageSeen, view: View) -> Iterator[Point]:
-    if (one := view.timelines.of(event.id)) is not None:
-        yield Point(catalogue.TOWER_TIME, (event.at_ns - event.started_ns) / 1e9, _model(one.model))
-
-
 def _refused(event: on.RequestRefused, view: View) -> Iterator[Point]:
     model = event.model if event.model in view.known_models else names.VALUE_OTHER
     attributes = {names.GEN_AI_REQUEST_MODEL: model, names.ERROR_TYPE: event.error_code}
     yield Point(catalogue.REQUESTS_REFUSED, 1, attributes)
 
 
-def _step(event: on.StepCompleted, view: View) -> Iterator[Point]:
-    view.last_step_ns = event.at_ns
-    yield Point(catalogue.STEP_DURATION, (event.at_ns - event.started_ns) / 1e9)
-    yield Point(catalogue.STEP_TOKENS, event.num_prefill_tokens, {names.CAIRN_STEP_PHASE: "prefill"})
-    yield Point(catalogue.STEP_TOKENS, event.num_decode_tokens, {names.CAIRN_STEP_PHASE: "decode"})
-
-
-def _loaded(event: on.ModelLoaded, view: View) -> Iterator[Point]:
+def _loaded(event: on.ModelLoaded, view: View) -> Iterable[Point]:
     view.note_models(event.id)
-    yield Point(catalogue.MODEL_WEIGHTS, event.weight_bytes, _model(event.id))
-
-
-def _stuck(event: on.EngineStuck, _: View) -> Iterator[Point]:
-    yield Point(catalogue.ENGINE_STUCK, int(event.is_first))
-    yield Point(catalogue.ENGINE_WEDGES, int(event.is_first), {names.CAIRN_KIND: event.stuck_in})
-
-
-def _restored(event: on.StateRestored, _: View) -> Iterator[Point]:
-    yield Point(catalogue.RESTORE_TIME, (event.at_ns - event.started_ns) / 1e9)
-    for tier, num_bytes in event.tier_bytes.items():
-        yield Point(catalogue.RESTORED, num_bytes, {names.CAIRN_TIER: tier})
+    return ()
 
 
 def _cache_measured(event: on.CacheMeasured, _: View) -> Iterator[Point]:
@@ -229,12 +197,10 @@ def _shared(event: on.SharedStoreUsed, _: View) -> Iterator[Point]:
     attributes = {names.CAIRN_OPERATION: event.operation, names.CAIRN_OUTCOME: event.outcome}
     yield Point(catalogue.SHARED_TIME, (event.at_ns - event.started_ns) / 1e9, attributes)
     yield Point(catalogue.SHARED_RECORDS, event.num_records, attributes)
-    yield Point(catalogue.SHARED_TRANSFERRED, event.num_bytes, {names.CAIRN_OPERATION: event.operation})
 
 
 def _persisted(event: on.RecordsPersisted, _: View) -> Iterator[Point]:
     yield Point(catalogue.STORE_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "persisted"})
-    yield Point(catalogue.STORE_WRITTEN, event.raw_bytes)
     if event.offered_ns:
         yield Point(catalogue.STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9)
 
@@ -253,6 +219,11 @@ def _one(metric: Metric, attributes: Callable[[Any], Attributes] = lambda _: {})
     return lambda event, _view: [Point(metric, 1, attributes(event))]
 
 
+def _duration(metric: Metric) -> "Feed":
+    """The seconds that the event took."""
+    return lambda event, _view: [Point(metric, (event.at_ns - event.started_ns) / 1e9)]
+
+
 Feed: TypeAlias = Callable[[Any, View], Iterable[Point]]
 
 FEEDS: Mapping[type, Feed] = {
@@ -266,19 +237,17 @@ FEEDS: Mapping[type, Feed] = {
     on.TokensReceived: _received,
     on.RequestEnded: _ended,
     on.ImagesMatched: _images_matched,
-    on.ImageSeen: _image_seen,
     on.RequestRefused: _refused,
     on.HttpRefused: _one(catalogue.HTTP_REFUSED, lambda event: {names.CAIRN_REASON: event.reason}),
-    on.StepCompleted: _step,
+    on.StepCompleted: _duration(catalogue.STEP_DURATION),
     on.ModelLoaded: _loaded,
-    on.ModelUnloaded: lambda event, _: [Point(catalogue.MODEL_WEIGHTS, None, _model(event.id))],
     on.FaultObserved: _one(catalogue.FAULTS, lambda event: {names.CAIRN_WHERE: event.where}),
     on.StoreFault: _one(catalogue.FAULTS, lambda event: {names.CAIRN_WHERE: f"store.{event.kind}"}),
     on.ReadinessMeasured: lambda event, _: [Point(catalogue.READY, int(event.is_ready))],
-    on.EngineStuck: _stuck,
+    on.EngineStuck: lambda event, _: [Point(catalogue.ENGINE_STUCK, int(event.is_first))],
     on.EngineRecovered: lambda _event, _: [Point(catalogue.ENGINE_STUCK, -1)],
     on.EngineRestarted: _one(catalogue.ENGINE_RESTARTS),
-    on.StateRestored: _restored,
+    on.StateRestored: _duration(catalogue.RESTORE_TIME),
     on.CacheMeasured: _cache_measured,
     on.RecordsPersisted: _persisted,
     on.RecordsDropped: lambda event, _: [
@@ -291,7 +260,6 @@ FEEDS: Mapping[type, Feed] = {
         Point(catalogue.CACHE_EVICTED, event.num_records, {names.CAIRN_TIER: "store", names.CAIRN_REASON: event.reason})
     ],
     on.SharedStoreUsed: _shared,
-    on.RecordsRead: lambda event, _: [Point(catalogue.STORE_READ, event.raw_bytes)],
     on.MemoryMeasured: _memory_measured,
     on.PressureRelieved: _one(catalogue.MEMORY_ACTIONS, lambda event: {names.CAIRN_KIND: event.kind}),
 }
@@ -307,7 +275,6 @@ READ: Mapping[Metric, Callable[[View], Iterable[tuple[float, Attributes]]]] = {
         names.GEN_AI_RESPONSE_MODEL, view.num_open(Stage.PREFILLING, Stage.DECODING)
     ),
     catalogue.REQUESTS_WAITING_FOR: lambda view: _named(names.CAIRN_REASON, view.timelines.num_waiting_for()),
-    catalogue.ENGINE_STEP_AGE: lambda view: [(view.step_age_s(), {})],
 }
 
 
@@ -318,13 +285,12 @@ class MetricEvents(EventRouter):
     def __init__(
         self,
         meter: Meter,
-        clock: Clock,
         timelines: RequestTimelines,
         other_failures: Callable[[], Mapping[str, int]] = dict,
         trace_of: TraceLookup = no_trace,
     ) -> None:
         super().__init__("metrics", {kind: self._recording(feed) for kind, feed in FEEDS.items()})
-        self._view = View(timelines, clock)
+        self._view = View(timelines)
         self._trace_of = trace_of
         self._other_failures = other_failures
         self._histograms: dict[Metric, Histogram] = {}

@@ -145,7 +145,7 @@ def assemble(
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None
-    metrics = MetricEvents(meter, clock, timelines, failures, trace_of) if meter else None
+    metrics = MetricEvents(meter, timelines, failures, trace_of) if meter else None
 
     def wrap(app: AsgiApp) -> AsgiApp:
         return HttpTracing(app, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())

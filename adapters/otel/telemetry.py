@@ -26,8 +26,8 @@ class MetricsText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The parts of telemetry. `sink` takes the engine's events. `middleware` wraps the ASGI application, outermost;
-    None: nothing to wrap.
+    """The parts of telemetry. `sink` takes the engine's events. `middleware` wraps handlers, inside the router and
+    outside everything else; None: nothing to wrap.
 
     `trace_context` gives the W3C headers of the running HTTP request, for GenerationRequest.trace_carrier; call it in
     the request's own task. `trace_ids` gives `trace_id` and `span_id` of an open request's span, empty without one; any

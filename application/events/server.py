@@ -157,14 +157,6 @@ class RecordsOffered:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsRead:
-    """A read of the store ended, with or without success. `raw_bytes`: decoded."""
-
-    raw_bytes: int
-    at_ns: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
     """A batch of records was stored. `raw_bytes`: before encoding. `id`: the request of
@@ -245,7 +237,6 @@ ServerEvent: TypeAlias = (
     | PressureRelieved
     | CacheMeasured
     | RecordsOffered
-    | RecordsRead
     | RecordsPersisted
     | RecordsDropped
     | RecordsEvicted

@@ -201,10 +201,6 @@ class RequestTimelines(EventRouter):
         """Returns copies of ended timelines, the last that ended first, at most `most`."""
         return self.between(lambda: [replace(one) for one in islice(reversed(self._ended.values()), most)])
 
-    def oldest_queued_ns(self) -> int | None:
-        """The time at which the oldest open request was queued; None without one."""
-        return self.between(lambda: next((one.queued.at_ns for one in self._open.values()), None))
-
     def num_in_stage(self) -> dict[tuple[ModelId, Stage], int]:
         """Open requests by model and stage, including zeros for keys that were in use once."""
         return dict(self._counts)

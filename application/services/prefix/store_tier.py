@@ -17,7 +17,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
-from application.events import FaultObserved, RecordsRead
+from application.events import FaultObserved
 from application.ports.cache_stats import Cleared
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -261,8 +261,6 @@ class StoreTier:
 
     def _fetch(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
         found = self.get(keys, groups)
-        raw_bytes = sum(record.raw_bytes for record in found if record is not None)
-        self.events.emit(RecordsRead(raw_bytes, self.clock.now_ns()))
         return found if self.uploads_on_compute_thread else self.uploaded(found)
 
     def _is_late(self, began_ns: int | None) -> bool:

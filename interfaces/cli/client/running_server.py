@@ -7,10 +7,10 @@ only through `domain/printable.py`.
 import asyncio
 import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
@@ -19,7 +19,6 @@ from domain.host_name import url_of
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import settings_with
-from interfaces.cli.terminal.progress import Opener, Unit, progress
 
 if TYPE_CHECKING:
     import httpx
@@ -36,10 +35,6 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 MAX_DIGITS = 20
 """The bound on a whole number, its sign included: an integer of 64 bits has no more, and fits a float."""
-
-POLL_INTERVAL_S = 0.5
-POLL_TIMEOUT_S = 5.0
-WARM_OPERATION = "warmCache"
 
 
 class NoAnswer(Exception):
@@ -169,50 +164,3 @@ def _finite(text: str) -> float:
 
 def _refused(text: str) -> NoReturn:
     raise ValueError(f"the answer has a number that is out of range: {text[:20]}")
-
-
-class Asks(Protocol):
-    """The part of RunningServer that warming needs."""
-
-    async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]: ...
-
-
-async def warmed(
-    server: Asks, body: bytes, *, quiet: bool, poll_interval_s: float = POLL_INTERVAL_S, opener: Opener = progress
-) -> dict[str, object]:
-    """Lets the server compute the prompts of a request, and shows its progress. Returns its answer. Raises NoAnswer.
-
-    The admin API reports on every open request. Without access to it (a key that is no admin's, an older server) there
-    is no bar. If interrupted, the server stops computing and keeps what it has computed.
-    """
-    asking = asyncio.ensure_future(server.ask("/v1/cache/warm", body))
-    prompts: dict[str, tuple[int, int]] = {}
-    may_poll = not quiet
-    try:
-        with opener("warming", None, Unit.TOKENS, quiet=quiet) as bar:
-            while not (await asyncio.wait([asking], timeout=poll_interval_s))[0]:
-                if not may_poll:
-                    continue
-                try:
-                    found = _warming(await server.ask("/admin/api/requests?ended=0", timeout_s=POLL_TIMEOUT_S))
-                    prompts = {id: (total, total) for id, (_, total) in prompts.items()} | found  # unlisted: done
-                except NoAnswer as why:
-                    may_poll = why.http_status is None  # busy now, or not permitted
-                if prompts:
-                    bar.reach(sum(done for done, _ in prompts.values()), sum(total for _, total in prompts.values()))
-        return asking.result()
-    finally:
-        asking.cancel()
-
-
-def _warming(answer: Mapping[str, object]) -> dict[str, tuple[int, int]]:
-    """Tokens computed and in all, by request, of the prompts that are being warmed."""
-    found: dict[str, tuple[int, int]] = {}
-    for request in cast("list[Mapping[str, object]]", answer.get("open") or []):
-        match request:
-            case {"id": str(id), "operation": operation, "done_tokens": int(done), "prompt_tokens": int(total)}:
-                if operation == WARM_OPERATION:
-                    found[id] = done, total
-            case _:
-                continue
-    return found

@@ -12,7 +12,7 @@ from domain.byte_size import format_bytes
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, Url, Yes, settings_with
-from interfaces.cli.terminal.progress import Meter, Unit, progress
+from interfaces.cli.terminal.progress import Meter, progress
 
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore
@@ -269,7 +269,7 @@ def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
 
 
 def _bytes_of(store: "StoreAdministration", what: str, quiet: bool) -> AbstractContextManager[Meter]:
-    return progress(what, store.usage().stored_bytes, Unit.BYTES, quiet=quiet)
+    return progress(what, store.usage().stored_bytes, quiet=quiet)
 
 
 def _described(space: "NamespaceUsage") -> dict[str, object]:

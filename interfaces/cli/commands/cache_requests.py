@@ -46,12 +46,14 @@ def warm(
     """Let a running server compute a request's prompt now, so that the request finds it."""
     import asyncio
 
-    from interfaces.cli.client.running_server import configured_server, needed, warmed
+    from rich.console import Console
+
+    from interfaces.cli.client.running_server import configured_server, needed
     from interfaces.http.native.cache import WarmedBody
 
     server, body = configured_server(url, api_key), _read_request(file, model)
-    with needed():
-        answer = asyncio.run(warmed(server, body, quiet=as_json))
+    with needed(), Console(stderr=True, quiet=as_json).status("warming"):
+        answer = asyncio.run(server.ask("/v1/cache/warm", body))
         result = server.understood(answer, WarmedBody)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))

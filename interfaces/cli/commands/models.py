@@ -16,7 +16,7 @@ from domain.ids import ModelId
 from domain.printable import printable
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, ModelDirs, Yes, model_flags, settings_with
-from interfaces.cli.terminal.progress import Unit, progress
+from interfaces.cli.terminal.progress import progress
 
 if TYPE_CHECKING:
     from adapters.huggingface.hub_download import HubModel
@@ -83,7 +83,7 @@ def pull(name: HubName, yes: Yes = False) -> None:
         found = look_up(id, cache)
         if found.missing_bytes:
             _check_room(id, found, cache, settings, yes)
-        with progress(f"pulling {id}", found.missing_bytes or None, Unit.BYTES, quiet=False) as bar:
+        with progress(f"pulling {id}", found.missing_bytes or None, quiet=False) as bar:
             folder = download(id, cache, lambda now: bar.reach(now.done_bytes, now.total_bytes))
     except ModelNotFound as error:
         _fail_near(settings, id, error.message)

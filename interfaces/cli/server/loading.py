@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
 from application.services.text_side.models.model_finder import ServedModel
-from interfaces.cli.terminal.progress import Meter, Opener, Unit, progress
+from interfaces.cli.terminal.progress import Meter, progress
 from interfaces.composition.service import Service
 
 POLL_INTERVAL_S = 0.5
@@ -16,7 +16,7 @@ async def wait_for_model(service: Service) -> ServedModel:
     """Waits for the default model. Raises what loading raised."""
     waiting = asyncio.ensure_future(service.ready())
     with ExitStack() as opened:
-        stages = LoadStages(service.settings.model.default, opened, progress)
+        stages = LoadStages(service.settings.model.default, opened)
         try:
             while not (await asyncio.wait([waiting], timeout=POLL_INTERVAL_S))[0]:
                 stages.show(service.pool.download, service.engine.status().loading)
@@ -26,12 +26,11 @@ async def wait_for_model(service: Service) -> ServedModel:
 
 
 class LoadStages:
-    """One bar at a time: of the download, then of the load. `opened` closes the last one; `opener` is `progress`."""
+    """One bar at a time: of the download, then of the load. `opened` closes the last one."""
 
-    def __init__(self, name: str, opened: ExitStack, opener: Opener) -> None:
+    def __init__(self, name: str, opened: ExitStack) -> None:
         self._name = name
         self._opened = opened
-        self._opener = opener
         self._what = ""
         self._bar: Meter | None = None
 
@@ -45,6 +44,6 @@ class LoadStages:
     def _reach(self, what: str, done_bytes: int, total_bytes: int) -> None:
         if what != self._what or self._bar is None:
             self._opened.close()
-            self._bar = self._opened.enter_context(self._opener(what, total_bytes, Unit.BYTES, quiet=False))
+            self._bar = self._opened.enter_context(progress(what, total_bytes, quiet=False))
             self._what = what
         self._bar.reach(done_bytes, total_bytes)

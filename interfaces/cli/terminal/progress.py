@@ -6,8 +6,7 @@ is due writes none.
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
-from enum import Enum
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import typer
@@ -39,36 +38,16 @@ def format_latency(seconds: float) -> str:
     return f"{seconds:.2f}s" if seconds < 60 else format_time(seconds)
 
 
-class Unit(Enum):
-    """The unit of what is counted."""
-
-    BYTES = "bytes"
-    TOKENS = "tokens"
-    REQUESTS = "requests"
-
-    def format(self, count: float) -> str:
-        """A count with its unit: `1.5 GiB`, `1,234 tokens`."""
-        if self is Unit.BYTES:
-            return format_bytes(int(count))
-        return f"{count:,.0f} {self.value}" if count >= 10 or count == int(count) else f"{count:.1f} {self.value}"
-
-
 class Meter(Protocol):
     """A bar, lines, or nothing. Any thread, one at a time."""
 
     def advance(self, count: int) -> None:
-        """Adds `count` to the completed amount."""
+        """Adds `count` bytes to the completed amount."""
         ...
 
     def reach(self, done: int, total: int | None) -> None:
         """Sets the completed amount and the total; None: unknown. The completed amount never decreases."""
         ...
-
-
-class Opener(Protocol):
-    """The type of `progress`."""
-
-    def __call__(self, what: str, total: int | None, unit: Unit, *, quiet: bool) -> AbstractContextManager[Meter]: ...
 
 
 class TaskMeter:
@@ -80,13 +59,11 @@ class TaskMeter:
         tasks: "Progress",
         what: str,
         total: int | None,
-        unit: Unit,
         write: Callable[[str], None] | None,
         now_s: Callable[[], float],
     ) -> None:
         self._tasks = tasks
         self._what = what
-        self._unit = unit
         self._write = write
         self._now_s = now_s
         self._written_s = now_s()
@@ -108,21 +85,20 @@ class TaskMeter:
 
     def _parts(self, task: "Task") -> list[str]:
         """The known parts of `12.0 MiB of 40.0 MiB`, `30%`, `3.1 MiB/s`, `9s left`."""
-        unit, done = self._unit, int(task.completed)
-        parts = [unit.format(done)]
+        done = int(task.completed)
+        parts = [format_bytes(done)]
         if task.total:
-            reached = format_bytes(done) if unit is Unit.BYTES else f"{done:,}"
-            parts = [f"{reached} of {unit.format(task.total)}", f"{min(1.0, done / task.total):.0%}"]
+            parts = [f"{parts[0]} of {format_bytes(int(task.total))}", f"{min(1.0, done / task.total):.0%}"]
         if task.speed:
-            parts.append(f"{unit.format(task.speed)}/s")
+            parts.append(f"{format_bytes(int(task.speed))}/s")
         if task.total and (left_s := task.time_remaining) is not None:
             parts.append(f"{format_time(max(0.0, left_s))} left")
         return parts
 
 
 @contextmanager
-def progress(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Meter]:
-    """Opens a meter. `total` None: unknown. `quiet`: show nothing."""
+def progress(what: str, total: int | None, *, quiet: bool) -> Generator[Meter]:
+    """Opens a meter of bytes. `total` None: unknown. `quiet`: show nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -130,7 +106,7 @@ def progress(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Genera
     has_bar = console.is_terminal and not console.is_dumb_terminal and not quiet
     columns = TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[detail]}")
     with Progress(*columns, console=console, transient=True, disable=not has_bar) as tasks:
-        yield TaskMeter(tasks, what, total, unit, None if has_bar else _writer(quiet=quiet), time.monotonic)
+        yield TaskMeter(tasks, what, total, None if has_bar else _writer(quiet=quiet), time.monotonic)
 
 
 def _writer(*, quiet: bool) -> Callable[[str], None]:

@@ -12,7 +12,6 @@ from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from interfaces.cli.commands import cache
-from interfaces.cli.terminal.progress import Unit
 from tests.support.engines.two_models import ONE, TWO
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
@@ -119,7 +118,6 @@ def test_reading_commands_work_beside_a_writer(writer: LmdbBlockStore, path: Pat
     program = f"""
 from interfaces.cli.commands import cache
 from interfaces.cli.commands.cache import cache_app
-from interfaces.cli.terminal.progress import Unit
 from typer.testing import CliRunner
 for command in (["stats"], ["ls"], ["verify"]):
     result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])
@@ -165,7 +163,7 @@ class Interrupting:
 
 def interrupted(after: int) -> Callable[..., AbstractContextManager[Interrupting]]:
     @contextmanager
-    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Interrupting]:
+    def shown(what: str, total: int | None, *, quiet: bool) -> Generator[Interrupting]:
         yield Interrupting(after)
 
     return shown
@@ -193,27 +191,3 @@ def test_an_interrupted_command_leaves_the_store_as_it_was(
     assert_whole(path)
     assert run(command, "--store", path).exit_code == 0
     assert_whole(path)
-
-
-def test_the_steps_of_the_bar_add_up_to_its_total(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, tuple[int | None, list[int]]] = {}
-
-    class Counting:
-        def __init__(self, counts: list[int]) -> None:
-            self._counts = counts
-
-        def advance(self, count: int) -> None:
-            self._counts.append(count)
-
-    @contextmanager
-    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Counting]:
-        seen[what] = (total, [])
-        yield Counting(seen[what][1])
-
-    monkeypatch.setattr(cache, "progress", shown)
-    assert run("verify", "--store", path).exit_code == 0
-    assert run("compact", "--store", path).exit_code == 0
-    for what in ("verifying", "compacting"):
-        total, counts = seen[what]
-        assert total is not None
-        assert total * 0.5 < sum(counts) < total * 1.5

@@ -14,7 +14,6 @@ from application.events import (
     ReadinessMeasured,
     RecordsOffered,
     RecordsPersisted,
-    RecordsRead,
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
@@ -144,7 +143,6 @@ OF_THE_TIERS: list[Event] = [
     CacheMeasured(TIERS, at(0), shared_available=1),
     RecordsOffered(Script().id, 4, at(0)),
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)),
-    RecordsRead(750_000, at(0.01)),
     SharedStoreUsed("read", "read", 3, 500_000, at(0), at(0.01)),
 ]
 

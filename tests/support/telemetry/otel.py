@@ -70,9 +70,7 @@ class MetricRecorder:
     ) -> EventFanOut:
         """Metrics of events, on this provider, behind the timelines that they read."""
         timelines = RequestTimelines()
-        self.events = MetricEvents(
-            self.provider.get_meter(SCOPE), FakeClock(START_NS), timelines, other_failures, trace_of
-        )
+        self.events = MetricEvents(self.provider.get_meter(SCOPE), timelines, other_failures, trace_of)
         return EventFanOut(timelines, self.events)
 
     def points(self) -> dict[str, dict[frozenset[tuple[str, object]], object]]:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from interfaces.cli.terminal.progress import LINE_EVERY_S, TaskMeter, Unit, format_time, progress
+from interfaces.cli.terminal.progress import LINE_EVERY_S, TaskMeter, format_time, progress
 
 
 class Ticks:
@@ -17,10 +17,10 @@ class Ticks:
         return self.now_s
 
 
-def lines_of(unit: Unit, total: int | None, clock: Ticks) -> tuple[TaskMeter, list[str]]:
+def lines_of(total: int | None, clock: Ticks) -> tuple[TaskMeter, list[str]]:
     lines: list[str] = []
     tasks = Progress(disable=True, get_time=clock)
-    return TaskMeter(tasks, "working", total, unit, lines.append, clock), lines
+    return TaskMeter(tasks, "working", total, lines.append, clock), lines
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_times_have_two_units(seconds: float, text: str) -> None:
 
 def test_a_line_is_written_when_one_is_due() -> None:
     clock = Ticks()
-    meter, lines = lines_of(Unit.BYTES, 4 << 20, clock)
+    meter, lines = lines_of(4 << 20, clock)
     meter.advance(1 << 20)
     clock.now_s += LINE_EVERY_S / 2
     meter.advance(0)
@@ -49,20 +49,17 @@ def test_a_line_is_written_when_one_is_due() -> None:
 
 def test_an_unknown_total_is_left_out() -> None:
     clock = Ticks()
-    meter, lines = lines_of(Unit.TOKENS, None, clock)
+    meter, lines = lines_of(None, clock)
     clock.now_s += LINE_EVERY_S
-    meter.reach(1234, None)
-    assert lines == ["working: 1,234 tokens"]
-    clock.now_s += LINE_EVERY_S
-    meter.reach(1235, 5000)
-    assert lines[1].startswith("working: 1,235 of 5,000 tokens, 25%")
+    meter.reach(1 << 20, None)
+    assert lines == ["working: 1 MiB"]
 
 
 def test_a_bar_is_gone_when_the_work_is_done() -> None:
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     with Progress(TextColumn("{task.fields[detail]}"), console=console, transient=True) as tasks:
-        meter = TaskMeter(tasks, "exporting", 4 << 20, Unit.BYTES, None, Ticks())
+        meter = TaskMeter(tasks, "exporting", 4 << 20, None, Ticks())
         meter.reach(2 << 20, 4 << 20)
         console.print("between")  # makes it draw
     drawn = screen.getvalue()
@@ -72,7 +69,7 @@ def test_a_bar_is_gone_when_the_work_is_done() -> None:
 
 def test_nothing_is_shown_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
     for quiet in (True, False):
-        with progress("exporting", 10, Unit.BYTES, quiet=quiet) as meter:
+        with progress("exporting", 10, quiet=quiet) as meter:
             meter.advance(5)
             meter.reach(7, None)
     assert capsys.readouterr() == ("", "")
