@@ -92,7 +92,7 @@ class MessageContent:
         answer = {"role": "assistant", "parts": said.answer, "finish_reason": reason}
         attributes = {**said.asked, names.GEN_AI_OUTPUT_MESSAGES: _json([answer])}
         if num_omitted := said.num_omitted + said.room.num_omitted:
-            attributes[names.CAIRN_OMITTED] = num_omitted
+            attributes["cairn.content.omitted"] = num_omitted
         return attributes
 
     def _attempt(self, work: Callable[[], None]) -> None:

@@ -169,7 +169,7 @@ def _images_matched(event: on.ImagesMatched, view: View) -> Iterator[Point]:
 
 
 def _refused(event: on.RequestRefused, view: View) -> Iterator[Point]:
-    model = event.model if event.model in view.known_models else names.VALUE_OTHER
+    model = event.model if event.model in view.known_models else "_OTHER"
     attributes = {names.GEN_AI_REQUEST_MODEL: model, names.ERROR_TYPE: event.error_code}
     yield Point(catalogue.REQUESTS_REFUSED, 1, attributes)
 

@@ -57,19 +57,19 @@ PHASES: Mapping[type, str] = {
 """The events that begin a phase."""
 
 ENDED_SPANS: Mapping[type, tuple[str, Callable[[Any], of.Attributes]]] = {
-    on.PrefixMatched: (names.SPAN_LOOKUP, of.lookup_attributes),
-    on.StateRestored: (names.SPAN_RESTORE, of.restore_attributes),
+    on.PrefixMatched: ("prefix lookup", of.lookup_attributes),
+    on.StateRestored: ("restore", of.restore_attributes),
 }
 """The events that are a span of their own."""
 
 SPAN_EVENTS: Mapping[type, tuple[str, Callable[[Any], of.Attributes]]] = {
-    on.RequestWaits: (names.EVENT_WAITS, lambda event: {names.CAIRN_REASON: event.reason}),
-    on.PrefixAwaited: (names.EVENT_AWAITED, of.awaited_attributes),
-    on.PrefillChunkComputed: (names.EVENT_CHUNK, of.chunk_attributes),
-    on.FirstToken: (names.EVENT_FIRST_TOKEN, lambda _: {}),
-    on.StateCaptured: (names.EVENT_CAPTURED, of.capture_attributes),
-    on.ImagesMatched: (names.EVENT_IMAGES, of.images_attributes),
-    on.ImageSeen: (names.EVENT_IMAGE_SEEN, of.tower_attributes),
+    on.RequestWaits: ("cairn.waits", lambda event: {names.CAIRN_REASON: event.reason}),
+    on.PrefixAwaited: ("cairn.prefix.awaited", of.awaited_attributes),
+    on.PrefillChunkComputed: ("cairn.prefill.chunk", of.chunk_attributes),
+    on.FirstToken: ("cairn.first_token", lambda _: {}),
+    on.StateCaptured: ("cairn.state.captured", of.capture_attributes),
+    on.ImagesMatched: ("cairn.images.matched", of.images_attributes),
+    on.ImageSeen: ("cairn.image.seen", of.tower_attributes),
 }
 """The events that are an event of the span of the present phase."""
 
@@ -198,8 +198,8 @@ class SpanEvents(EventRouter):
         if tree is None:
             return
         if (parsing := event.parsing) is not None:
-            error = names.PARSER_FAILED if parsing.has_failed else ""
-            tree.add(names.SPAN_PARSE, parsing.started_ns, parsing.ended_ns, of.parse_attributes(parsing), error)
+            error = "parser_failed" if parsing.has_failed else ""
+            tree.add("parse", parsing.started_ns, parsing.ended_ns, of.parse_attributes(parsing), error)
         if event.error_code is not None:
             tree.fail(event.error_code, of.encodable(event.error_message, MAX_MESSAGE_CHARS))
         if tree.phase.name == names.SPAN_DECODE:

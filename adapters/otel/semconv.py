@@ -1,8 +1,8 @@
-"""The names of spans, events and attributes in telemetry; those of metrics are in `catalogue`.
+"""Names in telemetry: those of the conventions, and those of Cairn that several spans or metrics share.
 
 The `gen_ai.*` names follow the OpenTelemetry semantic conventions for generative AI (status: development); the
 constants in `opentelemetry-semantic-conventions` are deprecated, so the names are kept here, where a rename of theirs
-is one edit. What the conventions do not name is under `cairn.*`.
+is one edit. Names of Cairn begin with `cairn.`; those of a single place stand there.
 """
 
 from typing import Final
@@ -36,37 +36,18 @@ GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 GEN_AI_TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 
 # Values of the conventions
-OUTPUT_TYPE_TEXT: Final = "text"
 PROVIDER_CAIRN: Final = "cairn"
-VALUE_OTHER: Final = "_OTHER"
 
 # Cairn's own values
 PARSER_PLAIN: Final = "plain"
 """The parser that takes every answer for text."""
-PARSER_FAILED: Final = "parser_failed"
-ENDED_REFUSED: Final = "refused"
 
 # Cairn's own attributes
-CAIRN_KEY_NAME: Final = "cairn.key.name"
-CAIRN_STOP_SEQUENCES: Final = "cairn.request.stop_sequences"
-CAIRN_CHUNK_START: Final = "cairn.chunk.start"
-CAIRN_CHUNK_END: Final = "cairn.chunk.end"
-CAIRN_CHUNK_DURATION: Final = "cairn.chunk.duration"
-CAIRN_CHUNKS: Final = "cairn.prefill.chunks"
-CAIRN_COMPUTED_TOKENS: Final = "cairn.prompt.computed_tokens"
-CAIRN_REUSED_TOKENS: Final = "cairn.prompt.reused_tokens"
 CAIRN_TIER_TOKENS: Final = {tier: f"cairn.prompt.{tier}_tokens" for tier in TIER_NAMES} | {
     "shared": "cairn.prompt.shared_store_tokens"  # `shared_tokens` are those shared with another request
 }
-CAIRN_KNOWN_TOKENS: Final = "cairn.prompt.known_tokens"
-CAIRN_SHARED_TOKENS: Final = "cairn.prompt.shared_tokens"
 CAIRN_STOP_REASON: Final = "cairn.cache.stop_reason"
-CAIRN_DIVERGED_AT: Final = "cairn.prompt.diverged_at"
-CAIRN_OWNER: Final = "cairn.cache.owner"
-CAIRN_POSITION: Final = "cairn.state.position"
 CAIRN_STATE_SIZE: Final = "cairn.state.size"
-CAIRN_NUM_BLOCKS: Final = "cairn.state.blocks"
-CAIRN_NUM_SNAPSHOTS: Final = "cairn.state.snapshots"
 CAIRN_COMPUTE_TIME: Final = "cairn.compute.time"
 CAIRN_ENDED_IN: Final = "cairn.ended_in"
 CAIRN_INCOMPLETE: Final = "cairn.incomplete"
@@ -83,41 +64,11 @@ CAIRN_TIER: Final = "cairn.cache.tier"
 CAIRN_RESULT: Final = "cairn.cache.result"
 CAIRN_PARSER: Final = "cairn.parser"
 CAIRN_TIER_BYTES: Final = {tier: f"cairn.restore.{tier}_size" for tier in TIER_NAMES}
-CAIRN_RESTORE_RATE: Final = "cairn.restore.rate"
-CAIRN_DECODE_TOKENS: Final = "cairn.decode.tokens"
-CAIRN_DECODE_RATE: Final = "cairn.decode.rate"
-CAIRN_DECODE_STEPS: Final = "cairn.decode.steps"
 CAIRN_DRAFTER: Final = "cairn.drafter"
-CAIRN_PROPOSED_TOKENS: Final = "cairn.speculation.proposed_tokens"
-CAIRN_ACCEPTED_TOKENS: Final = "cairn.speculation.accepted_tokens"
-CAIRN_BATCH_MEAN: Final = "cairn.decode.batch.mean"
-CAIRN_BATCH_MAX: Final = "cairn.decode.batch.max"
-CAIRN_NUM_CALLS: Final = "cairn.tool_calls"
-CAIRN_CALL_PROBLEMS: Final = "cairn.tool_call.problems"
-CAIRN_PARSE_BUSY: Final = "cairn.parse.time"
-CAIRN_RECORDS_PERSISTED: Final = "cairn.records.persisted"
 CAIRN_RECORDS_DROPPED: Final = "cairn.records.dropped"
-CAIRN_PERSIST_LAG: Final = "cairn.persist.lag"
-CAIRN_OMITTED: Final = "cairn.content.omitted"
-CAIRN_NUM_IMAGES: Final = "cairn.images"
 CAIRN_IMAGE_TOKENS: Final = "cairn.image.tokens"
-CAIRN_IMAGE_REUSED: Final = "cairn.image.reused_tokens"
-CAIRN_IMAGE_SIZE: Final = "cairn.image.size"
-CAIRN_TOWER_TIME: Final = "cairn.image.tower_time"
 
 # Spans and their events
 SPAN_QUEUE: Final = "queue"
-SPAN_LOOKUP: Final = "prefix lookup"
-SPAN_RESTORE: Final = "restore"
 SPAN_PREFILL: Final = "prefill"
 SPAN_DECODE: Final = "decode"
-SPAN_PARSE: Final = "parse"
-SPAN_PERSIST: Final = "persist"
-EVENT_CHUNK: Final = "cairn.prefill.chunk"
-EVENT_WAITS: Final = "cairn.waits"
-EVENT_AWAITED: Final = "cairn.prefix.awaited"
-EVENT_CAPTURED: Final = "cairn.state.captured"
-EVENT_FIRST_TOKEN: Final = "cairn.first_token"
-EVENT_IMAGES: Final = "cairn.images.matched"
-EVENT_IMAGE_SEEN: Final = "cairn.image.seen"
-EVENT_DROPPED: Final = "cairn.records.dropped"

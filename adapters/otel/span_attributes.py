@@ -28,16 +28,16 @@ def request_attributes(event: on.RequestQueued) -> Attributes:
     }
     if event.kind in (RequestKind.CHAT, RequestKind.TEXT):
         attributes |= {
-            names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
+            names.GEN_AI_OUTPUT_TYPE: "text",
             names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
             names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
         }
     if event.client:
-        attributes[names.CAIRN_KEY_NAME] = event.client
+        attributes["cairn.key.name"] = event.client
     if event.max_tokens is not None:
         attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = event.max_tokens
     if event.num_stop_strings:
-        attributes[names.CAIRN_STOP_SEQUENCES] = event.num_stop_strings
+        attributes["cairn.request.stop_sequences"] = event.num_stop_strings
     if sampling.seed is not None:
         attributes[names.GEN_AI_REQUEST_SEED] = sampling.seed
     optional: Mapping[str, tuple[float, float]] = {
@@ -57,8 +57,8 @@ def response_attributes(event: on.RequestEnded) -> Attributes:
         names.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: event.usage.reused_tokens,
     }
     if event.usage.num_proposed:
-        attributes[names.CAIRN_PROPOSED_TOKENS] = event.usage.num_proposed
-        attributes[names.CAIRN_ACCEPTED_TOKENS] = event.usage.num_accepted
+        attributes["cairn.speculation.proposed_tokens"] = event.usage.num_proposed
+        attributes["cairn.speculation.accepted_tokens"] = event.usage.num_accepted
     if event.error_code is not None:
         attributes[names.ERROR_TYPE] = event.error_code
     return attributes
@@ -70,7 +70,7 @@ def refusal_attributes(event: on.RequestRefused) -> Attributes:
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: encodable(event.model),
         names.ERROR_TYPE: event.error_code,
-        names.CAIRN_ENDED_IN: names.ENDED_REFUSED,
+        names.CAIRN_ENDED_IN: "refused",
     }
 
 
@@ -78,11 +78,11 @@ def lookup_attributes(event: on.PrefixMatched) -> Attributes:
     """Attributes of a lookup: reused tokens by tier, and the reason of the stop."""
     attributes: Attributes = {
         **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
-        names.CAIRN_KNOWN_TOKENS: event.num_known,
+        "cairn.prompt.known_tokens": event.num_known,
         names.CAIRN_STOP_REASON: event.reason,
     }
     if event.diverged_at is not None:
-        attributes[names.CAIRN_DIVERGED_AT] = event.diverged_at
+        attributes["cairn.prompt.diverged_at"] = event.diverged_at
     return attributes
 
 
@@ -90,32 +90,32 @@ def restore_attributes(event: on.StateRestored) -> Attributes:
     """Attributes of a restore. The rate is in bytes a second, of fetching and restoring together."""
     by_tier = {names.CAIRN_TIER_BYTES[tier]: num for tier, num in event.tier_bytes.items()}
     attributes: Attributes = {
-        names.CAIRN_POSITION: event.position,
+        "cairn.state.position": event.position,
         names.CAIRN_STATE_SIZE: event.size_bytes,
         names.CAIRN_COMPUTE_TIME: (event.at_ns - event.fetched_ns) / 1e9,
         **by_tier,
     }
     if event.at_ns > event.started_ns:
-        attributes[names.CAIRN_RESTORE_RATE] = event.size_bytes / ((event.at_ns - event.started_ns) / 1e9)
+        attributes["cairn.restore.rate"] = event.size_bytes / ((event.at_ns - event.started_ns) / 1e9)
     return attributes
 
 
 def awaited_attributes(event: on.PrefixAwaited) -> Attributes:
-    return {names.CAIRN_OWNER: event.owner, names.CAIRN_SHARED_TOKENS: event.num_shared}
+    return {"cairn.cache.owner": event.owner, "cairn.prompt.shared_tokens": event.num_shared}
 
 
 def chunk_attributes(event: on.PrefillChunkComputed) -> Attributes:
     return {
-        names.CAIRN_CHUNK_START: event.start,
-        names.CAIRN_CHUNK_END: event.end,
-        names.CAIRN_CHUNK_DURATION: (event.at_ns - event.started_ns) / 1e9,
+        "cairn.chunk.start": event.start,
+        "cairn.chunk.end": event.end,
+        "cairn.chunk.duration": (event.at_ns - event.started_ns) / 1e9,
     }
 
 
 def capture_attributes(event: on.StateCaptured) -> Attributes:
     return {
-        names.CAIRN_NUM_BLOCKS: event.num_blocks,
-        names.CAIRN_NUM_SNAPSHOTS: event.num_snapshots,
+        "cairn.state.blocks": event.num_blocks,
+        "cairn.state.snapshots": event.num_snapshots,
         names.CAIRN_STATE_SIZE: event.size_bytes,
         names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
     }
@@ -123,28 +123,28 @@ def capture_attributes(event: on.StateCaptured) -> Attributes:
 
 def images_attributes(event: on.ImagesMatched) -> Attributes:
     return {
-        names.CAIRN_NUM_IMAGES: event.num_images,
+        "cairn.images": event.num_images,
         names.CAIRN_IMAGE_TOKENS: event.num_tokens,
-        names.CAIRN_IMAGE_REUSED: event.num_reused,
+        "cairn.image.reused_tokens": event.num_reused,
     }
 
 
 def tower_attributes(event: on.ImageSeen) -> Attributes:
     return {
         names.CAIRN_IMAGE_TOKENS: event.num_tokens,
-        names.CAIRN_IMAGE_SIZE: event.size_bytes,
-        names.CAIRN_TOWER_TIME: (event.at_ns - event.started_ns) / 1e9,
+        "cairn.image.size": event.size_bytes,
+        "cairn.image.tower_time": (event.at_ns - event.started_ns) / 1e9,
     }
 
 
 def parse_attributes(parsing: on.Parsing) -> Attributes:
     attributes: Attributes = {
         names.CAIRN_PARSER: parsing.family or names.PARSER_PLAIN,
-        names.CAIRN_PARSE_BUSY: parsing.busy_ns / 1e9,
-        names.CAIRN_NUM_CALLS: parsing.num_calls,
+        "cairn.parse.time": parsing.busy_ns / 1e9,
+        "cairn.tool_calls": parsing.num_calls,
     }
     if parsing.problems:
-        attributes[names.CAIRN_CALL_PROBLEMS] = parsing.problems
+        attributes["cairn.tool_call.problems"] = parsing.problems
     return attributes
 
 

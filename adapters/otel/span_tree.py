@@ -40,18 +40,18 @@ class Phase:
         """The attributes of prefill or decode at the end of the phase."""
         if self.name == names.SPAN_PREFILL:
             return {
-                names.CAIRN_CHUNKS: self.num_chunks,
-                names.CAIRN_COMPUTED_TOKENS: self.num_computed,
-                names.CAIRN_REUSED_TOKENS: num_reused,
+                "cairn.prefill.chunks": self.num_chunks,
+                "cairn.prompt.computed_tokens": self.num_computed,
+                "cairn.prompt.reused_tokens": num_reused,
             }
         figures: Attributes = {}
         if self.num_decoded and at_ns > self.started_ns:
-            figures[names.CAIRN_DECODE_TOKENS] = self.num_decoded
-            figures[names.CAIRN_DECODE_RATE] = self.num_decoded / ((at_ns - self.started_ns) / 1e9)
+            figures["cairn.decode.tokens"] = self.num_decoded
+            figures["cairn.decode.rate"] = self.num_decoded / ((at_ns - self.started_ns) / 1e9)
         if self.num_steps:
-            figures[names.CAIRN_DECODE_STEPS] = self.num_steps
-            figures[names.CAIRN_BATCH_MEAN] = self.num_batch_tokens / self.num_steps
-            figures[names.CAIRN_BATCH_MAX] = self.max_batch
+            figures["cairn.decode.steps"] = self.num_steps
+            figures["cairn.decode.batch.mean"] = self.num_batch_tokens / self.num_steps
+            figures["cairn.decode.batch.max"] = self.max_batch
         return figures
 
 
@@ -93,18 +93,18 @@ class Records:
             return
         attributes: Attributes = {
             names.GEN_AI_RESPONSE_ID: encodable(id),
-            names.CAIRN_RECORDS_PERSISTED: self.num_persisted,
+            "cairn.records.persisted": self.num_persisted,
             names.CAIRN_RECORDS_DROPPED: sum(self.dropped.values()),
             names.CAIRN_STATE_SIZE: self.raw_bytes,
-            names.CAIRN_PERSIST_LAG: self.max_lag_ns / 1e9,
+            "cairn.persist.lag": self.max_lag_ns / 1e9,
         }
         if self.num_pending:
             attributes[names.CAIRN_INCOMPLETE] = True
         start_ns, end_ns = self.first_ns + self.offset_ns, self.last_ns + self.offset_ns
-        span = tracer.start_span(names.SPAN_PERSIST, Context(), SpanKind.INTERNAL, attributes, [self.link], start_ns)
+        span = tracer.start_span("persist", Context(), SpanKind.INTERNAL, attributes, [self.link], start_ns)
         for reason, num_records in self.dropped.items():
             dropped: Attributes = {names.CAIRN_REASON: reason, names.CAIRN_RECORDS_DROPPED: num_records}
-            span.add_event(names.EVENT_DROPPED, dropped, end_ns)
+            span.add_event("cairn.records.dropped", dropped, end_ns)
         span.end(end_ns)
 
 
