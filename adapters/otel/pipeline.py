@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -17,9 +16,7 @@ from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, NoOpTracerProvider, SpanKind, TraceState, get_current_span
-from opentelemetry.util.types import Attributes
+from opentelemetry.trace import NoOpTracerProvider, get_current_span
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
@@ -48,32 +45,6 @@ _VIEWS = (
 _logger = logging.getLogger("cairn.telemetry")
 
 
-class LinkedSampler(Sampler):
-    """Samples a root span with a link to a sampled span: the persist span of a request is kept with its request.
-    `otherwise` decides about all other spans."""
-
-    def __init__(self, otherwise: Sampler) -> None:
-        self._otherwise = otherwise
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        is_root = not get_current_span(parent_context).get_span_context().is_valid
-        if is_root and any(link.context.trace_flags.sampled for link in links or ()):
-            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
-        return self._otherwise.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
-
-    def get_description(self) -> str:
-        return f"Linked{{{self._otherwise.get_description()}}}"
-
-
 def build_resource(environment: Mapping[str, str]) -> Resource:
     """The resource of all signals. `service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says
     otherwise."""
@@ -87,7 +58,6 @@ def build_resource(environment: Mapping[str, str]) -> Resource:
 def build_tracer_provider(plan: ExportPlan, resource: Resource) -> TracerProvider:
     """The sampler, limits and batch sizes follow OTEL_TRACES_SAMPLER, OTEL_SPAN_* and OTEL_BSP_*."""
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.sampler = LinkedSampler(provider.sampler)
     for name in plan.traces:
         exporter = OTLPSpanExporter() if name == OTLP else ConsoleSpanExporter()
         provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -6,8 +6,8 @@
     ├── restore                       StateRestored; bytes by tier, and the rate
     ├── prefill                       to DecodeStarted; an event for every chunk, capture and image that is seen
     ├── decode                        an event for the first token; rate and batch sizes
-    └── parse                         of RequestEnded; an answer is parsed while it is decoded
-    persist                           in a trace of its own, linked to it: its records on their way to the store
+    ├── parse                         of RequestEnded; an answer is parsed while it is decoded
+    └── persist                       a batch of records, from its offer to the store until it is stored or dropped
 
 A preempted request has a queue span and its successors again. A refused request has the first span only.
 
@@ -15,17 +15,10 @@ Each span opens with the event that begins it and closes with the event that end
 phase that comes: a tree is always closed. Failures set the status of the request's span and of the phase they happened
 in; a cancellation is no error, it shows as the finish reason and as `cairn.ended_in`.
 
-    request   ├── prefill ── decode ──┤ ended
-    offered      ▲    ▲    ▲          ▲
-    persist      ├── stored ── stored ──── dropped ── stored ┤
+Persist spans may end long after the request. The contexts of the last MAX_LEFT requests that ended are kept for them.
 
-A persist span begins with the first records that are offered and ends with the last of them, which may be long after
-the request. A request without records has none. No event reports records that were deleted while they waited; their
-span is ended by the bounds below.
-
-Memory is bounded: past `max_open` requests the oldest tree is closed and marked `cairn.incomplete`; past `max_open`
-requests with pending records, or after MAX_PATIENCE_S, the oldest persist span is ended and marked so. Requests the
-sampler leaves out hold nothing. The compute thread only appends to the SDK's batch queue.
+Memory is bounded: past `max_open` requests the oldest tree is closed and marked `cairn.incomplete`. Requests that are
+not sampled hold nothing. The compute thread only appends to the SDK's batch queue.
 """
 
 from collections import OrderedDict
@@ -34,12 +27,12 @@ from typing import Any
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from adapters.otel import semconv as names
 from adapters.otel import span_attributes as of
 from adapters.otel.message_content import MessageContent
-from adapters.otel.span_tree import Phase, Records, SpanTree
+from adapters.otel.span_tree import Phase, SpanTree
 from application import events as on
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
@@ -47,7 +40,7 @@ from domain.ids import RequestId
 
 MAX_OPEN = 16_384
 MAX_MESSAGE_CHARS = 1_000
-MAX_PATIENCE_S = 600.0
+MAX_LEFT = 1_024
 
 PHASES: Mapping[type, str] = {
     on.RequestAdmitted: names.SPAN_PREFILL,
@@ -87,7 +80,7 @@ class SpanEvents(EventRouter):
         self._content = content
         self._open: OrderedDict[RequestId, SpanTree] = OrderedDict()
         self._decoding: dict[RequestId, Phase] = {}
-        self._pending: OrderedDict[RequestId, Records] = OrderedDict()  # of requests that ended
+        self._left: OrderedDict[RequestId, tuple[Context, int]] = OrderedDict()  # of requests that ended
         super().__init__(
             "tracing",
             {
@@ -99,7 +92,8 @@ class SpanEvents(EventRouter):
                 on.StepCompleted: self._step,
                 on.TokensReceived: self._received,
                 on.RequestEnded: self._ended,
-                **dict.fromkeys((on.RecordsOffered, on.RecordsPersisted, on.RecordsDropped), self._records),
+                on.RecordsPersisted: self._persisted,
+                on.RecordsDropped: self._dropped,
             },
         )
 
@@ -116,8 +110,6 @@ class SpanEvents(EventRouter):
         """End all open spans, marked incomplete. No event may follow."""
         while self._open:
             self._abandon(*self._open.popitem(last=False))
-        while self._pending:
-            self._end_oldest_pending()
 
     def _queued(self, event: on.RequestQueued) -> None:
         name = f"{event.kind.value} {of.encodable(event.model)}"
@@ -207,12 +199,26 @@ class SpanEvents(EventRouter):
         tree.root.set_attributes({**of.response_attributes(event), **content})
         self._end(event.id, tree, event.at_ns)
 
-    def _records(self, event: on.RecordsOffered | on.RecordsPersisted | on.RecordsDropped) -> None:
-        tree = self._open.get(event.id)
-        records = tree.records if tree is not None else self._pending.get(event.id)
-        if records is not None:
-            records.note(event)
-            self._settle(event.id)
+    def _persisted(self, event: on.RecordsPersisted) -> None:
+        attributes: of.Attributes = {
+            "cairn.records.persisted": event.num_records,
+            names.CAIRN_STATE_SIZE: event.raw_bytes,
+        }
+        self._add_persist(event.id, event.offered_ns or event.started_ns, event.at_ns, attributes)
+
+    def _dropped(self, event: on.RecordsDropped) -> None:
+        attributes: of.Attributes = {"cairn.records.dropped": event.num_records, names.CAIRN_REASON: event.reason}
+        self._add_persist(event.id, event.at_ns, event.at_ns, attributes)
+
+    def _add_persist(self, id: RequestId, started_ns: int, ended_ns: int, attributes: of.Attributes) -> None:
+        if (tree := self._open.get(id)) is not None:
+            context, offset_ns = tree.context, tree.offset_ns
+        elif (left := self._left.get(id)) is not None:
+            context, offset_ns = left
+        else:
+            return
+        span = self._tracer.start_span("persist", context, attributes=attributes, start_time=started_ns + offset_ns)
+        span.end(ended_ns + offset_ns)
 
     def _seen(self, id: RequestId, at_ns: int) -> SpanTree | None:
         tree = self._open.get(id)
@@ -225,28 +231,12 @@ class SpanEvents(EventRouter):
         self._end(id, tree, tree.last_ns)
 
     def _end(self, id: RequestId, tree: SpanTree, at_ns: int) -> None:
-        """End a tree that is no longer open; it offers no more records."""
+        """End a tree that is no longer open, and keep its context without its attributes."""
         tree.end(at_ns)
         self._decoding.pop(id, None)
-        self._pending[id] = tree.records
-        self._settle(id)
-        while self._pending and (len(self._pending) > self._max_open or self._is_overdue(at_ns)):
-            self._end_oldest_pending()
-
-    def _settle(self, id: RequestId) -> None:
-        """Add the persist span if the request has ended and no record is pending."""
-        records = self._pending.get(id)
-        if records is not None and not records.num_pending:
-            del self._pending[id]
-            records.add_span(self._tracer, id)
-
-    def _is_overdue(self, at_ns: int) -> bool:
-        oldest = next(iter(self._pending.values()))
-        return (at_ns - oldest.ended_ns) / 1e9 > MAX_PATIENCE_S
-
-    def _end_oldest_pending(self) -> None:
-        id, records = self._pending.popitem(last=False)
-        records.add_span(self._tracer, id)
+        self._left[id] = set_span_in_context(NonRecordingSpan(tree.root.get_span_context()), Context()), tree.offset_ns
+        if len(self._left) > MAX_LEFT:
+            self._left.popitem(last=False)
 
     def _start(self, name: str, carrier: Mapping[str, str], attributes: of.Attributes, start_ns: int) -> Span:
         """Start a root span. `carrier`: the headers of the caller's trace context."""

@@ -65,7 +65,6 @@ CAIRN_RESULT: Final = "cairn.cache.result"
 CAIRN_PARSER: Final = "cairn.parser"
 CAIRN_TIER_BYTES: Final = {tier: f"cairn.restore.{tier}_size" for tier in TIER_NAMES}
 CAIRN_DRAFTER: Final = "cairn.drafter"
-CAIRN_RECORDS_DROPPED: Final = "cairn.records.dropped"
 CAIRN_IMAGE_TOKENS: Final = "cairn.image.tokens"
 
 # Spans and their events

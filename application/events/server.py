@@ -147,16 +147,6 @@ class CacheMeasured:
     shared_available: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsOffered:
-    """Records of a request were queued for the store. Each is reported again by RecordsPersisted or RecordsDropped,
-    which a worker may emit first, unless it is deleted before."""
-
-    id: RequestId
-    num_records: int
-    at_ns: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
     """A batch of records was stored. `raw_bytes`: before encoding. `id`: the request of
@@ -173,13 +163,12 @@ class RecordsPersisted:
 @dataclass(frozen=True, slots=True)
 class RecordsDropped:
     """Records will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown. `id`: their
-    request, or empty. `was_offered`: RecordsOffered reported them."""
+    request, or empty."""
 
     num_records: int
     reason: str
     at_ns: int
     id: RequestId = NO_REQUEST
-    was_offered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +225,6 @@ ServerEvent: TypeAlias = (
     | MemoryMeasured
     | PressureRelieved
     | CacheMeasured
-    | RecordsOffered
     | RecordsPersisted
     | RecordsDropped
     | RecordsEvicted

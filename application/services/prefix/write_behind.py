@@ -26,7 +26,7 @@ from functools import partial
 from threading import Condition, Thread
 from typing import TypeAlias, TypeVar
 
-from application.events import RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
+from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, EraseReport, PreparedPut, PutOutcome
 from application.ports.cache_stats import QueueCounts
 from application.ports.clock import Clock
@@ -124,10 +124,8 @@ class WriteBehind:
                 for record in records:
                     self._add(record)
                 self._changed.notify_all()
-        if reason is None:
-            self._events.emit(RecordsOffered(id, len(records), at_ns))
-        else:
-            self._events.emit(RecordsDropped(len(records), reason, at_ns, id, was_offered=False))
+        if reason is not None:
+            self._events.emit(RecordsDropped(len(records), reason, at_ns, id))
         return reason is None
 
     def get(

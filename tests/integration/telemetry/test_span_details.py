@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 
-from adapters.otel.pipeline import LinkedSampler
-from adapters.otel.request_spans import MAX_PATIENCE_S
+from adapters.otel.request_spans import MAX_LEFT
 from application.events import (
     Event,
     RecordsDropped,
-    RecordsOffered,
     RecordsPersisted,
     RequestRefused,
     StepCompleted,
@@ -155,10 +152,6 @@ def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder
     }
 
 
-def offered(num: int, seconds: float, id: RequestId = SCRIPT.id) -> RecordsOffered:
-    return RecordsOffered(id, num, at(seconds))
-
-
 def persisted(num: int, seconds: float, offered_at: float, id: RequestId = SCRIPT.id) -> RecordsPersisted:
     return RecordsPersisted(
         num_records=num,
@@ -170,82 +163,30 @@ def persisted(num: int, seconds: float, offered_at: float, id: RequestId = SCRIP
     )
 
 
-def test_the_persist_span_is_linked_and_may_end_after_the_request(recorder: SpanRecorder) -> None:
-    sink = recorder.play(
-        [
-            *SCRIPT.prefilled(),
-            offered(2, 1.5),
-            persisted(2, 1.75, 1.5),
-            offered(3, 2.0),
-            RecordsDropped(1, "queue_full", at(2.5), SCRIPT.id, was_offered=False),
-            SCRIPT.ended(seconds=4.0),
-        ],
-    )
-    assert "persist" not in [span.name for span in recorder.spans()]  # something is on its way
-    for event in (persisted(1, 6.0, 2.0), RecordsDropped(2, "full", at(7.0), SCRIPT.id)):
+def test_a_persist_span_lasts_from_the_offer_until_its_records_are_settled_also_after_the_request(
+    recorder: SpanRecorder,
+) -> None:
+    sink = recorder.play([*SCRIPT.prefilled(), persisted(2, 1.75, 1.5), SCRIPT.ended(seconds=4.0)])
+    for event in (persisted(1, 6.0, 2.0), RecordsDropped(3, "full", at(7.0), SCRIPT.id)):
         sink.emit(event)
-    span, root = recorder.named("persist"), recorder.named("chat demo")
-    assert [link.context for link in span.links] == [root.context]
-    assert span.parent is None
-    assert span.context is not None
-    assert root.context is not None
-    assert span.context.trace_id != root.context.trace_id
+    spans, root = [span for span in recorder.spans() if span.name == "persist"], recorder.named("chat demo")
     offset = (root.start_time or 0) - START_NS
-    assert ((span.start_time or 0) - offset, (span.end_time or 0) - offset) == (at(1.5), at(7.0))
-    assert dict(span.attributes or {}) == {
-        "gen_ai.response.id": SCRIPT.id,
-        "cairn.records.persisted": 3,
-        "cairn.records.dropped": 3,
-        "cairn.state.size": 300,
-        "cairn.persist.lag": 4.0,
-    }
-    dropped = [(event.attributes or {}) for event in span.events]
-    assert [dict(one) for one in dropped] == [
-        {"cairn.reason": "queue_full", "cairn.records.dropped": 1},
-        {"cairn.reason": "full", "cairn.records.dropped": 2},
+    times = [((span.start_time or 0) - offset, (span.end_time or 0) - offset) for span in spans]
+    assert times == [(at(1.5), at(1.75)), (at(2.0), at(6.0)), (at(7.0), at(7.0))]
+    assert root.context is not None
+    assert {span.parent.span_id for span in spans if span.parent} == {root.context.span_id}
+    assert [dict(span.attributes or {}) for span in spans] == [
+        {"cairn.records.persisted": 2, "cairn.state.size": 200},
+        {"cairn.records.persisted": 1, "cairn.state.size": 100},
+        {"cairn.records.dropped": 3, "cairn.reason": "full"},
     ]
 
 
-def test_records_may_be_persisted_before_they_are_offered(recorder: SpanRecorder) -> None:
-    early = [persisted(2, 2.0, 2.0), SCRIPT.ended(), offered(2, 2.0)]
-    recorder.play([*SCRIPT.prefilled(), *early])
-    assert (recorder.named("persist").attributes or {})["cairn.records.persisted"] == 2
-
-
-def test_a_request_without_records_has_no_persist_span(recorder: SpanRecorder) -> None:
-    recorder.play(
-        [*SCRIPT.prefilled(), offered(1, 2.0, NO_REQUEST), persisted(1, 2.0, 2.0, NO_REQUEST), SCRIPT.ended()]
-    )
-    assert "persist" not in [span.name for span in recorder.spans()]
-
-
-def test_records_that_are_never_settled_mark_the_span_incomplete(recorder: SpanRecorder) -> None:
-    sink = recorder.sink()
-    first, late = Script("first"), at(5.0 + MAX_PATIENCE_S)
-    for event in (first.queued(), offered(2, 1.0, first.id), first.ended()):
-        sink.emit(event)
-    sink.emit(replace(Script("much later").queued(), at_ns=late))
-    sink.emit(replace(Script("much later").ended(), at_ns=late))
-    attributes = recorder.named("persist").attributes or {}
-    assert (attributes["gen_ai.response.id"], attributes["cairn.incomplete"]) == ("first", True)
-
-
-def test_pending_persist_spans_are_bounded(recorder: SpanRecorder) -> None:
-    sink = recorder.sink(max_open=2)
-    for name in ("a", "b", "c"):
-        script = Script(name)
-        for event in (script.queued(), offered(1, 1.0, script.id), script.ended()):
+def test_records_of_no_request_or_of_one_long_ago_have_no_span(recorder: SpanRecorder) -> None:
+    sink = recorder.play([SCRIPT.queued(), SCRIPT.ended(), persisted(1, 2.0, 2.0, NO_REQUEST)])
+    for number in range(MAX_LEFT):
+        other = Script(f"other-{number}")
+        for event in (other.queued(), other.ended()):
             sink.emit(event)
-    assert (recorder.named("persist").attributes or {})["gen_ai.response.id"] == "a"
-    sink.close()
-    assert [span.name for span in recorder.spans()].count("persist") == 3
-
-
-@pytest.mark.parametrize(("sampler", "are_kept"), [(ALWAYS_ON, True), (ALWAYS_OFF, False)])
-def test_the_persist_span_is_sampled_if_the_request_is(sampler: ParentBased, are_kept: bool) -> None:
-    """A share of traces is kept by trace id, and what was left has another: it would mostly be lost."""
-    none_by_itself = ParentBased(TraceIdRatioBased(0.0), remote_parent_sampled=sampler)
-    recorder = SpanRecorder(LinkedSampler(none_by_itself))
-    script = Script(carrier=CARRIER)
-    recorder.play([*script.prefilled(), offered(1, 2.0), persisted(1, 2.0, 2.0), script.ended()])
-    assert ("persist" in [span.name for span in recorder.spans()]) is are_kept
+    sink.emit(persisted(1, 2.0, 2.0))
+    assert "persist" not in [span.name for span in recorder.spans()]

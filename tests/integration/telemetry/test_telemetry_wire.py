@@ -86,7 +86,7 @@ def test_a_collector_takes_both_signals(run: Run) -> None:
 
 
 def test_one_trace_holds_the_spans_of_a_request(run: Run) -> None:
-    """From the client's span over the HTTP request to the phases, and to what was left behind."""
+    """From the client's span over the HTTP request to the phases and the records."""
     spans = {span.span_id: span for span in run.receiver.spans}
     ours = [span for span in spans.values() if span.trace_id.hex() == TRACE_ID]
     http, streamed, refused = sorted(
@@ -100,14 +100,12 @@ def test_one_trace_holds_the_spans_of_a_request(run: Run) -> None:
 
     (chat,), (again,), (no,) = below(http), below(streamed), below(refused)
     assert (chat.name, no.name) == (f"chat {MODEL}", "chat")
-    assert [span.name for span in below(chat)] == ["queue", "prefix lookup", "prefill", "decode", "parse"]
-    assert [span.name for span in below(again)] == ["queue", "prefix lookup", "prefill", "decode", "parse"]
+    phases = ["queue", "prefix lookup", "prefill", "decode", "parse"]
+    for one in (chat, again):
+        assert [span.name for span in below(one) if span.name != "persist"] == phases
+    assert "persist" in [span.name for span in below(chat)]
     told = {one.key: one.value.int_value for one in below(again)[1].attributes}
     assert told["cairn.prompt.live_tokens"] > 1000  # the state that the first one left: nothing is restored
-    left = [span for span in spans.values() if span.name == "persist"]
-    assert {span.links[0].span_id for span in left} <= {chat.span_id, again.span_id}
-    assert chat.span_id in {span.links[0].span_id for span in left}
-    assert all(span.trace_id.hex() != TRACE_ID for span in left)
 
 
 def test_the_answer_says_which_trace_it_is_of(run: Run) -> None:

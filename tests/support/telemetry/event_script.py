@@ -12,7 +12,6 @@ from application.events import (
     Parsing,
     PrefillChunkComputed,
     ReadinessMeasured,
-    RecordsOffered,
     RecordsPersisted,
     RequestAdmitted,
     RequestEnded,
@@ -141,7 +140,6 @@ TIERS = TierReading("hot", 600, 1000, 3), TierReading("store", 4000, 9000, 1)
 OF_THE_TIERS: list[Event] = [
     ReadinessMeasured(True, at(0)),
     CacheMeasured(TIERS, at(0), shared_available=1),
-    RecordsOffered(Script().id, 4, at(0)),
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)),
     SharedStoreUsed("read", "read", 3, 500_000, at(0), at(0.01)),
 ]

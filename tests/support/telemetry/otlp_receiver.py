@@ -18,7 +18,7 @@ _SIGNALS: dict[str, type[Message]] = {
 
 
 class OtlpReceiver(ThreadingHTTPServer):
-    """`problems`: the requests that were refused. `taken`: the others, by path; read it when the sender has shut down."""
+    """`problems`: the refused requests. `taken`: the others, by path; read it when the sender has shut down."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

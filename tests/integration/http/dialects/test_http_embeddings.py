@@ -224,10 +224,9 @@ def test_what_is_computed_is_not_stored() -> None:
     with fake_service(by_model={MODEL: OPTIONS}, models=MODELS, reuses=True, store=MemoryBlockStore(None)) as service:
         post(service, "/v1/embeddings", input="what it says. " * 60)
         service.wait_until_idle()
-        assert not service.events.of("RecordsOffered")
         service.client.post("/v1/completions", json={"prompt": "what it says. " * 60, "max_tokens": 1})
-        service.wait_until_idle()
-        assert service.events.of("RecordsOffered")
+        service.wait_until(lambda: bool(service.events.of("RecordsPersisted")), "the records of the completion")
+        assert {event.id[:5] for event in service.events.of("RecordsPersisted")} == {"cmpl-"}
 
 
 class TestCapabilities:

@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.events import RecordsDropped, RecordsOffered, RecordsPersisted, StoreFault
+from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
@@ -163,7 +163,7 @@ def test_idle_time_writes_out_what_the_store_holds_back() -> None:
     writer.close(WAIT_S)
 
 
-def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
+def test_records_are_reported_with_their_request_when_they_are_settled(gated: GatedStore) -> None:
     events, clock, asked = RecordingEvents(), FakeClock(), RequestId("r")
     blocks = chain(INFO, 3)
     size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
@@ -176,20 +176,19 @@ def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated:
     clock.advance(1.5)
     gated.open()
     writer.close(WAIT_S)
-    assert events.of(RecordsOffered) == [RecordsOffered(asked, 1, offered_ns)] * 2
-    assert events.of(RecordsDropped) == [RecordsDropped(1, "queue_full", offered_ns, asked, was_offered=False)]
+    assert events.of(RecordsDropped) == [RecordsDropped(1, "queue_full", offered_ns, asked)]
     persisted = events.of(RecordsPersisted)
     assert [(one.id, one.offered_ns, one.at_ns) for one in persisted] == [(asked, offered_ns, clock.now_ns())] * 2
 
 
-def test_what_is_dropped_after_it_was_offered_says_so() -> None:
+def test_records_that_are_dropped_later_are_reported_with_their_request() -> None:
     events = RecordingEvents()
     writer = WriteBehind(MemoryBlockStore(), events, FakeClock(), max_bytes=1 << 20)
     assert writer.offer(INFO, chain(INFO, 2)[1:], RequestId("r"))  # without its parent
     writer.close(WAIT_S)
     (dropped,) = events.of(RecordsDropped)
     assert isinstance(dropped, RecordsDropped)
-    assert (dropped.id, dropped.reason, dropped.was_offered) == ("r", "orphan", True)
+    assert (dropped.id, dropped.reason) == ("r", "orphan")
 
 
 class PreparingStore(MemoryBlockStore):
