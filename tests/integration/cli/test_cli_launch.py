@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
-from domain.setup.agents import KEY_VARIABLE, NO_KEY
+from domain.setup.agents import NO_KEY
 from interfaces.cli.commands.launch import PLACEHOLDER
 from tests.support.http.key_argument import key_argument
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service, wait_until
@@ -90,11 +89,12 @@ def test_the_agent_gets_the_server_and_no_file_is_changed(
         (tmp_path / path).write_text(text)
     before = digests(tmp_path)
     variables = {"ANTHROPIC_API_KEY": "users", "CAIRN_SERVER__API_KEY": KEY, "NO_PROXY": "example.org"}
-    done = launch(agents, name, "--url", keyless.base_url, "--", "-p", "say hi", **variables)
+    odd = 'say "$HOME" \\ it\'s ü'
+    done = launch(agents, name, "--url", keyless.base_url, "--", "-p", odd, **variables)
     assert done.returncode == 0, done.stderr
     call = only_call(agents)
     assert call.arguments[0] == name
-    assert call.arguments[-2:] == ["-p", "say hi"]
+    assert call.arguments[-2:] == ["-p", odd]
     assert keyless.base_url in json.dumps([call.arguments, call.environment])
     assert DEFAULT_MODEL in json.dumps([call.arguments, call.environment])
     assert call.environment["NO_PROXY"] == "example.org,127.0.0.1"
@@ -118,6 +118,7 @@ def test_only_a_server_with_a_key_has_its_agent_get_one(
         done = launch(agents, "claude", "--url", service.base_url, *key_argument(KEY))
         assert done.returncode == 0, done.stderr
         assert KEY not in done.stdout + done.stderr
+        assert ("agents need 32768 or more" in done.stderr) is (service is keyed)  # its context is small
     without, with_key = agents.calls()
     assert without.environment["ANTHROPIC_AUTH_TOKEN"] == NO_KEY
     assert with_key.environment["ANTHROPIC_AUTH_TOKEN"] == KEY
@@ -155,12 +156,6 @@ def test_other_programs_have_their_settings_printed(keyed: FakeService, agents: 
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in (keyed.base_url, DEFAULT_MODEL, PLACEHOLDER))
     assert KEY not in done.stdout
-
-
-def test_a_small_context_is_reported(keyed: FakeService, agents: FakeCommands) -> None:
-    done = launch(agents, "codex", "--url", keyed.base_url, *key_argument(KEY))
-    assert "agents need 32768 or more" in done.stderr
-    assert only_call(agents).environment[KEY_VARIABLE] == KEY
 
 
 @pytest.mark.parametrize(
@@ -227,15 +222,8 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_server_that_cannot_start_is_reported_with_its_log(agents: FakeCommands, tmp_path: Path) -> None:
-    variables = {"CAIRN_SERVER__PORT": str(free_port()), "CAIRN_MODEL__DOWNLOAD": "false", "CAIRN_STORE__KIND": "off"}
-    done = launch(agents, "claude", "--model", "cairn-dmo", **variables)
+    variables = {"CAIRN_SERVER__PORT": str(free_port()), "CAIRN_ENGINE__BACKEND": "fake", "CAIRN_STORE__KIND": "off"}
+    done = launch(agents, "claude", "--model", "fake-atention", **variables)
     assert (done.returncode, agents.calls()) == (1, [])
-    assert "near names: cairn-demo" in done.stderr
+    assert "near names: fake-attention" in done.stderr
     assert re.search(r"the server ended with status 1 before it was ready; its log: \S+/server-\d+\.log", done.stderr)
-
-
-def test_arguments_of_the_shell_survive(keyless: FakeService, agents: FakeCommands) -> None:
-    odd = 'it\'s "$HOME" \\ ü'
-    launch(agents, "opencode", "--url", keyless.base_url, "--", "run", odd)
-    assert only_call(agents).arguments[1:] == ["run", odd]
-    assert shlex.split(shlex.join(only_call(agents).arguments)) == only_call(agents).arguments

@@ -10,7 +10,7 @@ import pytest
 
 from application.installation import DISTRIBUTION, installed_version
 from interfaces.cli.commands.version import upgrade_command
-from tests.support.processes.cli_process import run_cairn
+from tests.support.processes.cli_process import run_here
 from tests.support.processes.fake_commands import FakeCommands
 
 
@@ -44,7 +44,7 @@ def index(releases: list[str], asked: list[str]) -> Iterator[str]:
 
 def version(home: Path, url: str, *arguments: str) -> tuple[int, str, str]:
     variables = {"PIP_INDEX_URL": url, "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "0", "PIP_FIND_LINKS": ""}
-    done = run_cairn(home, "version", *arguments, NO_PROXY="127.0.0.1", PIP_RETRIES="0", **variables)
+    done = run_here(home, "version", *arguments, NO_PROXY="127.0.0.1", PIP_RETRIES="0", **variables)
     return done.returncode, done.stdout, done.stderr
 
 

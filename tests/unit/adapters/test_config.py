@@ -224,10 +224,6 @@ def test_lists_in_variables_are_separated_by_commas_unless_they_are_paths(home: 
     assert settings.model.dirs == ("/a,b", "/c")
 
 
-def test_the_largest_body_holds_a_session_with_screenshots():
-    assert Settings().server.max_body == ByteSize(num_bytes=32 * 2**20)
-
-
 @pytest.mark.parametrize("host", ["*", "https://example.org", "example.org:443", "Example.org", ""])
 def test_hosts_of_images_are_names(home: Home, host: str):
     with pytest.raises(InvalidSettings, match=r"server\.image_hosts"):

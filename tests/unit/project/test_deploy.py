@@ -1,7 +1,6 @@
 """What lies in deploy/, and what docs/deploy.md says of it: read by what reads it, where that is here."""
 
 import os
-import plistlib
 import re
 import shlex
 import shutil
@@ -62,12 +61,6 @@ def test_systemd_takes_the_unit(text: str, manager: str, tmp_path: Path) -> None
     assert (told.returncode, [line for line in told.stderr.splitlines() if "cairn" in line]) == (0, [])
 
 
-def test_launchd_gets_a_plist_that_restarts_what_failed() -> None:
-    agent = plistlib.loads((DEPLOY / "dev.cairn.server.plist").read_bytes())
-    assert agent["ProgramArguments"][1:] == ["serve"]
-    assert agent["KeepAlive"] == {"SuccessfulExit": False}
-
-
 def instructions(image: str) -> list[tuple[str, str]]:
     joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", (DEPLOY / image).read_text(), flags=re.MULTILINE))
     return [(name, rest.strip()) for line in joined.splitlines() if line for name, _, rest in [line.partition(" ")]]
@@ -98,14 +91,6 @@ def test_images_set_what_can_be_set_and_ask_for_the_engines_health(image: str) -
     (path,) = re.findall(r"'(/health/\w+)'", check)
     assert path in HEALTH_PATHS
     compile(re.findall(r'"(import [^"]+)"', check)[0], image, "exec")
-
-
-def test_the_extras_that_images_install_exist() -> None:
-    project = (ROOT / "pyproject.toml").read_text()
-    for extra in ("cpu", "cuda12", "cuda13", "metal"):
-        assert f"{extra} = [" in project
-    assert "'.[cpu]'" in (DEPLOY / "Containerfile").read_text()
-    assert "ARG EXTRA=cuda13" in (DEPLOY / "Containerfile.cuda").read_text()
 
 
 def test_the_text_says_what_the_code_does() -> None:

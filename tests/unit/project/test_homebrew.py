@@ -29,19 +29,6 @@ def test_it_pins_what_cairn_needs_on_a_mac_and_nothing_else() -> None:
     assert not (tools | {"mlx-cpu", "mlx-cuda-13"}) & pinned.keys()
 
 
-def test_it_has_a_python_a_service_and_a_test() -> None:
-    for text in (
-        'depends_on "python@3.13"',
-        "depends_on arch: :arm64",
-        '-m", "venv"',
-        'run [opt_bin/"cairn", "serve"]',
-        "keep_alive successful_exit: false",
-        "test do",
-        f'url "{SDIST}"',
-    ):
-        assert text in FORMULA
-
-
 def test_hashes_are_demanded_where_they_are_known() -> None:
     hashes = dict.fromkeys(closure(), "a" * 64)
     lines = re.findall(

@@ -4,9 +4,7 @@ The digests were recorded from the scripts that trained them, over the material 
 """
 
 import hashlib
-import itertools
 import json
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -16,7 +14,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from tests.support.mlx.demo_chats import DemoChat, demo_chats, demo_conversation, material, tokenizer
+from tests.support.mlx.demo_chats import material, tokenizer
 from training.tasks import TASKS, Draw, Turn, plain_text, write_conversation
 from training.tasks.rendering import system_part, turn_pieces
 from training.tasks.tool_use import tool_call, tool_definition
@@ -93,29 +91,3 @@ def test_training_text_is_what_the_chat_template_renders() -> None:
     tool = ToolSpec("get_time", str(spec["description"]), spec["parameters"])  # type: ignore[arg-type]
     rendered = model.decode(model.render(ChatPrompt(messages, (tool,))).token_ids)
     assert rendered == taught + "<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize("task", ["kv", "needle", "memory", "jsonx", "tools_ep", "talk"])
-def test_demo_chats_end_with_a_question_and_are_the_same_every_time(task: str) -> None:
-    chats = demo_chats(task, 5, seed=3)
-    random.random()  # the global generator plays no part
-    assert chats == demo_chats(task, 5, seed=3)
-    assert chats != demo_chats(task, 5, seed=4)
-    for chat in chats:
-        assert chat.messages[-1]["role"] == "user"
-        assert (chat.tool_call is not None) == (task == "tools_ep")
-
-
-def test_facts_to_recall_stand_in_contexts_of_the_asked_length() -> None:
-    for chat in [*demo_chats("kv", 4), *demo_chats("needle", 4)]:
-        text = "\n".join(message["content"] for message in chat.messages)
-        assert 1200 <= len(_encode(text)) <= 1800
-        assert chat.answer in text or chat.answer == "I don't know."
-
-
-def test_a_conversation_grows_by_the_right_answers() -> None:
-    chats: list[DemoChat] = demo_conversation("memory", num_tokens=400, seed=2)
-    for earlier, later in itertools.pairwise(chats):
-        kept = len(earlier.messages)
-        assert later.messages[:kept] == earlier.messages
-        assert later.messages[kept] == {"role": "assistant", "content": earlier.answer}

@@ -117,13 +117,6 @@ def test_what_is_no_blas_is_refused(path: str, reason: str):
         check_library(open_library(path))
 
 
-@linux_only
-def test_a_text_file_is_refused(tmp_path: Path):
-    (tmp_path / "libopenblas.so.0").write_text("not a library")
-    with pytest.raises(UnusableLibrary, match=r"invalid ELF header|file too short"):
-        open_library(str(tmp_path / "libopenblas.so.0"))
-
-
 @needs_compiler
 def test_named_library_is_the_only_one_tried(build):
     named = build("named", wrong="1")
@@ -179,14 +172,6 @@ def test_mlx_multiplies_with_the_library_that_was_loaded(build):
 
 @linux_only
 @needs_numpys
-def test_number_of_threads_is_the_users_when_given():
-    code = "from adapters.system.blas import load_blas; print(load_blas().num_threads)"
-    assert python(code, OPENBLAS_NUM_THREADS="1") == ["1"]
-    assert python(code) == [str(choose_num_threads(usable_cpus()))]
-
-
-@linux_only
-@needs_numpys
 def test_without_a_system_one_mlx_multiplies_with_numpys():
     pytest.importorskip("mlx.core")
     code = """
@@ -209,7 +194,7 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
 
 @linux_only
 @needs_numpys
-def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
+def test_numpys_computes_with_the_users_number_of_threads_or_the_best_also_if_it_was_imported_first():
     code = """
         import numpy
         from adapters.system import blas
@@ -217,8 +202,7 @@ def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
         print(blas.load_blas().num_threads)
         """
     assert python(code) == [str(choose_num_threads(usable_cpus()))]
-    assert python(code, OPENBLAS_NUM_THREADS="2") == ["2"]
-    assert python(code, OMP_NUM_THREADS="1") == ["1"]
+    assert python(code, OPENBLAS_NUM_THREADS="2", OMP_NUM_THREADS="1") == ["2"]
 
 
 @linux_only
