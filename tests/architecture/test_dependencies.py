@@ -1,4 +1,4 @@
-"""What is imported is what is declared: a package that merely happens to be installed is a broken install.
+"""Every imported package is declared: one that merely happens to be installed is a broken install.
 
 `make serve` installs the project's dependencies, `make test` the group `test` as well, and nothing else.
 """

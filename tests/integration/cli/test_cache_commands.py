@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[LmdbBlockStore]:
-    """Somebody who has the store open for writing."""
+    """A process that has the store open for writing."""
     store = open_store(path)
     yield store
     store.close()

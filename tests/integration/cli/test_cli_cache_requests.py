@@ -72,9 +72,9 @@ def test_several_prompts_are_numbered(service: FakeService, tmp_path: Path) -> N
 def test_warm_computes_once(service: FakeService, tmp_path: Path) -> None:
     file = write(tmp_path, {"prompt": "a fresh one " * 50})
     arguments = ("cache", "warm", file, "--url", service.base_url, *key_argument("hunter2"))
-    told = "fake-attention: 600 prompt tokens, {} reused, {} computed, 599 stored\n"
-    assert run_here(tmp_path, *arguments).stdout == told.format(0, 600)
-    assert run_here(tmp_path, *arguments).stdout == told.format(599, 1)
+    reported = "fake-attention: 600 prompt tokens, {} reused, {} computed, 599 stored\n"
+    assert run_here(tmp_path, *arguments).stdout == reported.format(0, 600)
+    assert run_here(tmp_path, *arguments).stdout == reported.format(599, 1)
     answer = json.loads(run_here(tmp_path, *arguments, "--json").stdout)
     assert answer["prompts"][0]["stored_tokens"] == 599
 

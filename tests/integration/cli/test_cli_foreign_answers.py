@@ -152,8 +152,8 @@ def test_an_unreadable_answer_is_reported_as_foreign(command: str, answer: bytes
 def test_text_of_an_answer_is_printed_without_control_codes(
     command: str, answer: dict[str, Any], flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    told = json.dumps(answer).replace("title", "title\\udc9b\\u009b")
-    with answering(told.encode()) as url:
+    reported = json.dumps(answer).replace("title", "title\\udc9b\\u009b")
+    with answering(reported.encode()) as url:
         result = CliRunner().invoke(app, [*of_cache(command, url, tmp_path), *flags])
     assert isinstance(result.exception, SystemExit | None), result.exception
     assert all(line.isprintable() for line in result.output.splitlines())

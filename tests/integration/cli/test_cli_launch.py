@@ -104,7 +104,7 @@ def test_the_agent_gets_the_server_and_no_file_is_changed(
 
 
 def digests(home: Path) -> dict[str, str]:
-    """Of every file that is neither the fake's nor a cache."""
+    """Returns the digest of every file that is neither the fake's nor a cache."""
     files = [path for path in home.rglob("*") if path.is_file() and "fake-" not in str(path)]
     return {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if ".cache" not in path.parts

@@ -35,7 +35,7 @@ def ask(service: FakeService, text: str) -> str:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """An address where nothing listens."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ def test_an_unknown_id_is_said_to_be_so(service: FakeService) -> None:
     )
 
 
-def test_without_a_server_there_is_an_error(nobody: str) -> None:
-    result = run("../../x", "--url", nobody)
+def test_without_a_server_there_is_an_error(unused_address: str) -> None:
+    result = run("../../x", "--url", unused_address)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"cairn: no server answers at {nobody}")
+    assert result.stderr.startswith(f"cairn: no server answers at {unused_address}")

@@ -28,14 +28,14 @@ CARRIER = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
 def story(recorder: SpanRecorder) -> tuple[str, list[str]]:
     """The request's span and, in order, those below it; each with a mark when it failed."""
 
-    def told(span: ReadableSpan) -> str:
+    def reported(span: ReadableSpan) -> str:
         return f"{span.name}!" if span.status.status_code is StatusCode.ERROR else span.name
 
     (root,) = [span for span in recorder.spans() if span.name.startswith(("chat", "text_completion"))]
     below = [span for span in recorder.spans() if span is not root and span.name != "persist"]
     assert root.context is not None
     assert all(span.parent is not None and span.parent.span_id == root.context.span_id for span in below)
-    return told(root), [told(span) for span in below]
+    return reported(root), [reported(span) for span in below]
 
 
 def step(size: int, seconds: float) -> StepCompleted:

@@ -142,6 +142,8 @@ def test_the_exposition_holds_the_values(exposition: str) -> None:
     assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="2.5"}} 2.0' in lines
     assert 'cairn_prompt_tokens_total{cairn_origin="computed",gen_ai_response_model="demo"} 3075.0' in lines
     assert 'cairn_requests_running{gen_ai_response_model="demo"} 0.0' in lines
+    assert 'cairn_step_duration_seconds_bucket{le="0.1"} 0.0' in lines
+    assert 'cairn_step_duration_seconds_bucket{le="0.25"} 1.0' in lines
     assert 'service_name="cairn"' in exposition
 
 

@@ -48,8 +48,8 @@ def board_queries() -> list[str]:
     return [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
 
 
-def promtool(*arguments: str, told: str | None = None) -> None:
-    done = subprocess.run(["promtool", *arguments], input=told, capture_output=True, text=True, check=False)
+def promtool(*arguments: str, stdin: str | None = None) -> None:
+    done = subprocess.run(["promtool", *arguments], input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -97,7 +97,7 @@ def test_every_alert_says_what_to_do_in_words_that_are_true(rule: dict[str, Any]
 
 @needs_promtool
 def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
-    promtool("check", "metrics", told=exposed(""))
+    promtool("check", "metrics", stdin=exposed(""))
 
 
 @needs_promtool
@@ -194,8 +194,8 @@ def test_each_alert_comes_when_it_should_and_none_otherwise(firing: dict[str, di
     assert set(FIRING) == {rule["alert"] for rule in RULES}
     series = [
         {"series": _of(server, selector), "values": values}
-        for server, told in {**firing, "well": QUIET}.items()
-        for selector, values in told.items()
+        for server, values_of in {**firing, "well": QUIET}.items()
+        for selector, values in values_of.items()
     ]
     samples = [{"labels": f'{{alertname="{name}", instance="{name}"}}', "value": 1} for name in firing]
     query = 'count by (alertname, instance) (ALERTS{alertstate="firing"})'

@@ -255,9 +255,9 @@ def test_client_text_is_cut_and_encodable(recorder: SpanRecorder) -> None:
     failed = replace(script.failed(3.0, num_output=5), error_message="\ud800" + "y" * 2**20)
     play(recorder, [named, script.admitted(), failed])
     span = recorder.named("chat demo")
-    told = [str((span.attributes or {})["gen_ai.request.model"]), span.status.description or ""]
-    assert [text[:5] for text in told] == ["a?\nxx", "?yyyy"]
-    assert [len(text) for text in told] == [200, 1_000]
+    reported = [str((span.attributes or {})["gen_ai.request.model"]), span.status.description or ""]
+    assert [text[:5] for text in reported] == ["a?\nxx", "?yyyy"]
+    assert [len(text) for text in reported] == [200, 1_000]
 
 
 def test_memory_is_bounded_by_closing_the_oldest_tree(recorder: SpanRecorder) -> None:

@@ -104,8 +104,8 @@ def test_one_trace_holds_the_spans_of_a_request(run: Run) -> None:
     for one in (chat, again):
         assert [span.name for span in below(one) if span.name != "persist"] == phases
     assert "persist" in [span.name for span in below(chat)]
-    told = {one.key: one.value.int_value for one in below(again)[1].attributes}
-    assert told["cairn.prompt.live_tokens"] > 1000  # the state that the first one left: nothing is restored
+    reported = {one.key: one.value.int_value for one in below(again)[1].attributes}
+    assert reported["cairn.prompt.live_tokens"] > 1000  # the state that the first one left: nothing is restored
 
 
 def test_the_answer_says_which_trace_it_is_of(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""A Rust tokenizer that tells how often it was asked to encode."""
+"""A Rust tokenizer that counts its encodings."""
 
 from collections import Counter
 from threading import Lock

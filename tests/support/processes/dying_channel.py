@@ -29,7 +29,7 @@ class Fuse:
 
     @property
     def opens(self) -> Callable[..., Channel]:
-        """What an EngineHost opens its channel with."""
+        """The function with which an EngineHost opens its channel."""
         return partial(DyingChannel, self)
 
 

@@ -1,4 +1,4 @@
-"""A lane that begins nothing until it is told to."""
+"""A lane that begins nothing until it is released."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Lanes without threads: work is done at once by whoever submits it, or when the test says so."""
+"""Lanes without threads: work is done at once by the submitting thread, or when the test asks for it."""
 
 from typing import Any
 

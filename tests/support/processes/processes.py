@@ -17,7 +17,7 @@ def fast_folder(fallback: Path) -> Path:
 
 
 def start(*arguments: str, stdin: bool = False, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """`stdin`: it can be told things. `environment`: on top of what all get."""
+    """`stdin`: whether it has a standard input. `environment`: in addition to the common one."""
     return subprocess.Popen(
         [sys.executable, "-X", "faulthandler", *arguments],
         cwd=ROOT,
@@ -30,7 +30,7 @@ def start(*arguments: str, stdin: bool = False, environment: Mapping[str, str] |
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """What it printed; an AssertionError with the end of its stderr when it failed."""
+    """Returns its output; an AssertionError with the end of its stderr when it failed."""
     try:
         output, errors = process.communicate(timeout=timeout_s)
     finally:

@@ -37,7 +37,7 @@ class Proxy:
         return False
 
     def command(self, line: str) -> str:
-        """What HAProxy answers to a command on its socket."""
+        """Returns HAProxy's answer to a command on its socket."""
         with socket.socket(socket.AF_UNIX) as admin:
             admin.connect(str(self.folder / "admin.sock"))
             admin.sendall(f"{line}\n".encode())

@@ -1,4 +1,4 @@
-"""What a process holds that must not grow: threads and file descriptors."""
+"""Resources of a process that must not grow: threads and file descriptors."""
 
 import os
 import re
@@ -20,6 +20,6 @@ class Resources(NamedTuple):
 
 
 def resources() -> Resources:
-    """Of this process, now."""
+    """Returns the resources of this process."""
     threads = [thread for thread in threading.enumerate() if not GROWING.match(thread.name)]
     return Resources(len(threads), len(os.listdir("/dev/fd")))

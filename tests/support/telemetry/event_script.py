@@ -131,8 +131,8 @@ class Script:
 
     def answered(self) -> list[Event]:
         """As `finished`, with the events of the text side in between."""
-        told = [self.first_token(), self.received(2.25), self.received(2.75, 2)]
-        return [*self.prefilled(), *told, self.parsed(self.ended(), has_failed=True)]
+        reported = [self.first_token(), self.received(2.25), self.received(2.75, 2)]
+        return [*self.prefilled(), *reported, self.parsed(self.ended(), has_failed=True)]
 
 
 TIERS = TierReading("hot", 600, 1000, 3), TierReading("store", 4000, 9000, 1)

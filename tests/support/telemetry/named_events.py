@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 
 
-def named_events(told: bytes | str) -> list[dict[str, Any]]:
+def named_events(reported: bytes | str) -> list[dict[str, Any]]:
     """Every event's JSON, after checking that each has an `event:` line that says its `type`, and one line of data."""
-    text = told if isinstance(told, str) else told.decode()
+    text = reported if isinstance(reported, str) else reported.decode()
     blocks = text.split("\n\n")
     assert blocks[-1] == "", "the last event is not complete"
     found: list[dict[str, Any]] = []

@@ -36,8 +36,8 @@ def test_secrets_are_set_or_unset() -> None:
     )
     found = shown_settings(settings, {}, FILE)
     assert secret not in repr(found)
-    told = {one.path: (one.value, one.origin) for one in found if one.origin is not Origin.DEFAULT}
-    assert told == {
+    reported = {one.path: (one.value, one.origin) for one in found if one.origin is not Origin.DEFAULT}
+    assert reported == {
         "server.api_key": ("set", Origin.CODE),
         "cache.salt": ("set", Origin.CODE),
         'models."m".salt': ("set", Origin.FILE),

@@ -75,7 +75,7 @@ def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path
         assert store.get(keys_of(records)) == [None, None]
         assert store.erase().problem
     first.close()
-    assert store.usage().quota_bytes == 0  # not each time that somebody asks
+    assert store.usage().quota_bytes == 0  # not at every call
     clock.advance(MAX_RETRY_S)
     assert store.usage().quota_bytes == 8 << 20
     assert store.prepare(records)() is PutOutcome.STORED

@@ -1,4 +1,4 @@
-"""docs/http-api.md tells of every field of the admin's API."""
+"""docs/http-api.md names every field of the admin's API."""
 
 import re
 from pathlib import Path
@@ -37,5 +37,5 @@ SECTION = PAGE.partition("## The server at work")[2].partition("\n## ")[0]
     ],
 )
 def test_every_field_is_reported(body: type[Struct]) -> None:
-    told = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"`([^`]+)`", SECTION))))
-    assert [name for name in body.__struct_fields__ if name not in told] == []
+    reported = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"`([^`]+)`", SECTION))))
+    assert [name for name in body.__struct_fields__ if name not in reported] == []

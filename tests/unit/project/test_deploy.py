@@ -1,4 +1,4 @@
-"""What lies in deploy/, and what docs/deploy.md says of it: read by what reads it, where that is here."""
+"""The files of deploy/ and docs/deploy.md agree with the code; systemd reads the units, where it is installed."""
 
 import os
 import re
@@ -51,14 +51,14 @@ def test_systemd_takes_the_unit(text: str, manager: str, tmp_path: Path) -> None
     file, runtime = tmp_path / "cairn.service", tmp_path / "run"
     file.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
     runtime.mkdir(mode=0o700)
-    told = subprocess.run(
+    reported = subprocess.run(
         ["systemd-analyze", manager, "--man=no", "verify", str(file)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (told.returncode, [line for line in told.stderr.splitlines() if "cairn" in line]) == (0, [])
+    assert (reported.returncode, [line for line in reported.stderr.splitlines() if "cairn" in line]) == (0, [])
 
 
 def instructions(image: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What lies in deploy/fleet: three servers, a proxy, a shared server and what watches them, by the same names.
+"""The files of deploy/fleet: three servers, a proxy, a shared server and their monitoring use the same names.
 
 The configurations of the proxies run in tests/integration/http/test_fleet_routing.py.
 """
@@ -103,6 +103,6 @@ def test_what_compose_mounts_exists() -> None:
 def test_the_manifests_match_their_schemas() -> None:
     assert VALIDATE is not None
     command = [VALIDATE, "--strict", str(FLEET / "kubernetes.yaml")]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert (told.stdout + told.stderr).count(" passed ") == len(OBJECTS)
+    reported = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+    assert (reported.stdout + reported.stderr).count(" passed ") == len(OBJECTS)

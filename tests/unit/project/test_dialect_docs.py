@@ -41,9 +41,9 @@ def test_the_tables_are_made_of_the_declarations(name: str) -> None:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_every_field_is_declared(body: type[Struct]) -> None:
-    told = parameters(body)
-    assert [one.attribute for one in told] == list(body.__struct_fields__)
-    assert all(one.note for one in told)
+    reported = parameters(body)
+    assert [one.attribute for one in reported] == list(body.__struct_fields__)
+    assert all(one.note for one in reported)
 
 
 class _Body(Struct):

@@ -1,4 +1,4 @@
-"""What every page of the documentation promises exists: commands and their flags, settings, links and headings."""
+"""Everything that the pages of the documentation name exists: commands, flags, settings, links and headings."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What the README promises exists: settings load, snippets compile, targets are there. The rest: test_docs.py."""
+"""The promises of the README: settings load, snippets compile, targets are there. The rest: test_docs.py."""
 
 import re
 import subprocess
@@ -37,6 +37,8 @@ def test_the_code_compiles():
 
 def test_targets_exist():
     named = set(re.findall(r"make ([a-z-]+)", README)) - {"them"}
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    reported = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert {"serve", "test", "check"} <= named
-    assert [target for target in named if f"  make {target} " not in told.stdout] == []
+    assert [target for target in named if f"  make {target} " not in reported.stdout] == []

@@ -27,7 +27,7 @@ CHAT = ChatPrompt(
 )
 
 
-def told(prompt: Prompt, *deltas: ContentDelta, max_chars: int = 100) -> dict[str, Any]:
+def attributes_of(prompt: Prompt, *deltas: ContentDelta, max_chars: int = 100) -> dict[str, Any]:
     content = MessageContent(max_chars)
     content.asked(ID, prompt)
     for delta in deltas:
@@ -38,7 +38,7 @@ def told(prompt: Prompt, *deltas: ContentDelta, max_chars: int = 100) -> dict[st
 
 
 def test_a_conversation_has_roles_and_parts() -> None:
-    assert told(CHAT) == {
+    assert attributes_of(CHAT) == {
         "gen_ai.system_instructions": [{"type": "text", "content": "Be kind."}],
         "gen_ai.tool.definitions": [{"type": "function", "name": "time", "description": "Tells the time"}],
         "gen_ai.input.messages": [
@@ -69,7 +69,7 @@ def test_deltas_of_one_kind_are_joined() -> None:
         ToolCallDelta(0, arguments=": 1}"),
         ToolCallDelta(1, "b", "sub", "{}"),
     )
-    (answer,) = told(TextPrompt("?"), *deltas)["gen_ai.output.messages"]
+    (answer,) = attributes_of(TextPrompt("?"), *deltas)["gen_ai.output.messages"]
     assert answer["parts"] == [
         {"type": "reasoning", "content": "Hmm."},
         {"type": "text", "content": "Two calls."},
@@ -80,14 +80,14 @@ def test_deltas_of_one_kind_are_joined() -> None:
 
 def test_the_last_messages_of_a_long_conversation_are_kept() -> None:
     messages = tuple(ChatMessage(Role.USER, letter * 10) for letter in "abcd")
-    found = told(ChatPrompt(messages), max_chars=25)
+    found = attributes_of(ChatPrompt(messages), max_chars=25)
     texts = [message["parts"][0]["content"] for message in found["gen_ai.input.messages"]]
     assert texts == ["b" * 5, "c" * 10, "d" * 10]
     assert found["cairn.content.omitted"] == 15
 
 
 def test_the_beginning_of_a_long_answer_is_kept() -> None:
-    found = told(TextPrompt("x" * 12), *(TextDelta("y") for _ in range(100)), max_chars=10)
+    found = attributes_of(TextPrompt("x" * 12), *(TextDelta("y") for _ in range(100)), max_chars=10)
     assert found["gen_ai.output.messages"][0]["parts"] == [{"type": "text", "content": "y" * 10}]
     assert found["cairn.content.omitted"] == 2 + 90
 
@@ -104,13 +104,13 @@ MANY = MAX_PLACES + 100
     ],
 )
 def test_empty_messages_take_a_place(messages: list[ChatMessage], name: str) -> None:
-    found = told(ChatPrompt(tuple(messages)), max_chars=10**6)
+    found = attributes_of(ChatPrompt(tuple(messages)), max_chars=10**6)
     assert len(json.dumps(found[name])) < 100 * MAX_PLACES
     assert max(len(found[name]), len(found[name][0].get("parts", ()))) in {MAX_PLACES - 1, MAX_PLACES}
 
 
 def test_the_first_of_many_calls_are_kept() -> None:
-    found = told(TextPrompt("?"), *(ToolCallDelta(at, "", "", "{}") for at in range(MANY)), max_chars=10**6)
+    found = attributes_of(TextPrompt("?"), *(ToolCallDelta(at, "", "", "{}") for at in range(MANY)), max_chars=10**6)
     assert len(found["gen_ai.output.messages"][0]["parts"]) == MAX_PLACES
     assert found["cairn.content.omitted"] == 2 * (MANY - MAX_PLACES)
 
@@ -122,7 +122,7 @@ ODD = ChatPrompt((ChatMessage(Role.USER, "?"),), tools=(ToolSpec("\ud800" * 200,
     "prompt", [TextPrompt("\ud800"), TokenPrompt(IdRow((1, 2))), ODD], ids=["text", "tokens", "tool"]
 )
 def test_attributes_are_encodable(prompt: Prompt) -> None:
-    for value in told(prompt, TextDelta("\ud800")).values():
+    for value in attributes_of(prompt, TextDelta("\ud800")).values():
         json.dumps(value, ensure_ascii=False).encode()
 
 

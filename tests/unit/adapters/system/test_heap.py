@@ -1,4 +1,4 @@
-"""What a thread freed, others can use: in a process of its own, because an allocator keeps to what it began with."""
+"""Memory that a thread freed is used by others: in a process of its own, for an allocator keeps its first settings."""
 
 import os
 import platform
@@ -41,7 +41,7 @@ def num_arenas(how: str, **variables: str) -> int:
 def test_threads_share_what_they_freed() -> None:
     assert num_arenas("unbounded") > MAX_ARENAS
     assert num_arenas("bounded") == MAX_ARENAS
-    assert num_arenas("bounded", MALLOC_ARENA_MAX="3") == 3, "somebody has set otherwise"
+    assert num_arenas("bounded", MALLOC_ARENA_MAX="3") == 3, "the environment wins"
 
 
 _KEEP = """
@@ -85,7 +85,7 @@ def test_what_a_transaction_freed_the_next_one_touches_without_a_fault() -> None
     for first, second, third, trimmed in (found[:4], found[4:]):
         assert second + third < first // 10
         assert trimmed > first // 10, "given back when it was asked for"
-    assert min(num_faults(MALLOC_TOP_PAD_="131072")) > found[0] // 10, "somebody has set otherwise"
+    assert min(num_faults(MALLOC_TOP_PAD_="131072")) > found[0] // 10, "the environment wins"
 
 
 _TRIM = """

@@ -50,7 +50,7 @@ def test_container_limit_counts(
 
 
 def test_pages_of_files_are_neither_held_nor_used(machine: SystemMemory, tmp_path: Path):
-    """A store's map stays resident and recently used as long as nobody else wants the memory."""
+    """A store's map stays resident and recently used as long as no other process needs the memory."""
     status = f"VmRSS: {5 * 2**20} kB\nRssAnon:\t{2**20} kB\nRssFile: {3 * 2**20} kB\nRssShmem: {2**20} kB\n"
     write(tmp_path / "proc/self/status", status)
     write(tmp_path / "proc/self/cgroup", "0::/pod\n")
