@@ -8,7 +8,6 @@ from opentelemetry.trace import StatusCode
 
 from adapters.otel.request_spans import MAX_LEFT
 from application.events import (
-    Event,
     RecordsDropped,
     RecordsPersisted,
     RequestRefused,
@@ -48,26 +47,11 @@ def step(size: int, seconds: float) -> StepCompleted:
     )
 
 
-STORIES: dict[str, tuple[list[Event], str, list[str]]] = {
-    "success": (
-        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.ended())],
-        "chat demo",
-        ["queue", "prefill", "parse", "decode"],
-    ),
-    "error of the parser": (
-        [*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.failed(4.0), has_failed=True)],
-        "chat demo!",
-        ["queue", "prefill", "parse!", "decode!"],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", STORIES)
-def test_every_end_leaves_a_whole_tree(recorder: SpanRecorder, kind: str) -> None:
-    events, root, below = STORIES[kind]
-    sink = recorder.play(events)
+def test_an_error_of_the_parser_marks_its_span_and_the_phase(recorder: SpanRecorder) -> None:
+    failed = SCRIPT.parsed(SCRIPT.failed(4.0), has_failed=True)
+    sink = recorder.play([*SCRIPT.prefilled(), SCRIPT.first_token(), failed])
     assert sink.num_open() == 0
-    assert story(recorder) == (root, below)
+    assert story(recorder) == ("chat demo!", ["queue", "prefill", "parse!", "decode!"])
 
 
 def test_a_refusal_belongs_to_its_http_request_and_names_its_reason_and_no_more(recorder: SpanRecorder) -> None:
@@ -142,7 +126,7 @@ def test_images_are_in_the_request_s_span_and_passes_of_the_tower_in_its_prefill
 
 
 def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder) -> None:
-    recorder.play(STORIES["success"][0])
+    recorder.play([*SCRIPT.prefilled(), SCRIPT.first_token(), SCRIPT.parsed(SCRIPT.ended())])
     span = recorder.named("parse")
     assert dict(span.attributes or {}) == {
         "cairn.parser": "json",
