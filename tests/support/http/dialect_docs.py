@@ -50,7 +50,7 @@ def page(name: str) -> str:
         rows = [(f"`{one.name}`", one.support, one.note) for one in _refused_last(body)]
         text = _filled(text, mark, ("parameter", "", "what it does"), rows)
     told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
-    return _filled(text, "kinds", ("type", "what becomes of it"), told) if told else text
+    return _filled(text, "kinds", ("type", "handling"), told) if told else text
 
 
 def _refused_last(body: type[Struct]) -> list[Parameter]:
