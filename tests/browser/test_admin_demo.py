@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -63,28 +62,6 @@ def test_tiers_of_a_real_store_are_the_apis(demo: Any, client: httpx.Client, wat
     page = open_admin(watch(demo.base_url))
     shows_tiers(page, client)
     assert tiers_of(client)["store"]["stored_bytes"] > 0
-
-
-def test_a_request_in_its_prefill_is_seen_over_a_reload_and_cancelled(
-    demo: Any, client: httpx.Client, watch: Any
-) -> None:
-    with ThreadPoolExecutor() as clients:
-        demo.gate.close_at(0)
-        answer = clients.submit(ask, client, "Something else. " * 50)
-        demo.gate.wait_until_reached()
-        (told,) = requests(client)["open"]
-        page = open_admin(watch(demo.base_url))
-        page.reload()
-        row = row_of(page, "open-table", told["id"])
-        expect(row).to_contain_text("prefill")
-        row.get_by_role("button", name="Cancel").click()
-        page.get_by_role("button", name="Cancel the request").click()
-        expect(row).to_contain_text("Cancelling")
-        demo.gate.open()
-        expect(row_of(page, "recent-table", told["id"])).to_contain_text("cancelled")
-        expect(page.locator("#open-none")).to_be_visible()
-        answer.result()
-    assert requests(client)["ended"][0]["end"]["reason"] == "cancelled"
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])

@@ -72,19 +72,6 @@ def test_a_message_and_its_stream_say_the_same(claude: anthropic.Anthropic, mode
     assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
 
 
-def test_a_conversation_with_tools_goes_on(claude: anthropic.Anthropic, model: str) -> None:
-    call = {"type": "tool_use", "id": "call_1", "name": "read", "input": {"path": "a.txt"}}
-    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "no such file", "is_error": True}
-    messages: Any = [
-        {"role": "user", "content": "Read a.txt"},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "x"}, call]},
-        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
-        {"role": "system", "content": "Stay polite."},
-    ]
-    answer = claude.messages.create(model=model, max_tokens=8, messages=messages)
-    assert answer.stop_reason in ("end_turn", "max_tokens")
-
-
 def test_anthropics_errors_become_the_clients_own_exceptions(claude: anthropic.Anthropic, live: LiveService) -> None:
     hello: Any = [{"role": "user", "content": "x"}]
     with pytest.raises(anthropic.BadRequestError, match="tool_choice"):

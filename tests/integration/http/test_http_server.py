@@ -14,15 +14,6 @@ from tests.support.http.servers.fake_service import fake_service
 from tests.support.processes.gate import Gate
 
 
-def test_port_zero_becomes_a_real_port() -> None:
-    server = HttpServer(ServerSettings(port=0))
-    try:
-        assert server.port > 0
-        assert server.base_url == f"http://127.0.0.1:{server.port}"
-    finally:
-        server.close()
-
-
 def test_small_answers_are_not_held_back_by_nagles_algorithm() -> None:
     """asyncio turns it off only for sockets that name their protocol; each answer took 40 ms longer without."""
     server = HttpServer(ServerSettings(port=0))

@@ -1,6 +1,5 @@
 """Requests by the admin's API: what is told of them while they wait, run and after, and cancelling them."""
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -97,16 +96,6 @@ class TestRequests:
             assert read(service, "requests")["preparing"] == []
             loads.set_result(None)
             client.leave()
-
-    def test_what_is_open_is_listed_in_few_bytes(self, service: FakeService, gate: Gate) -> None:
-        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 9})
-        gate.wait_until_reached()
-        one = only_open(service, lambda told: told["stage"] != "queue")
-        assert one["explanation"] is None
-        assert read(service, f"requests/{one['id']}")["explanation"]["prompt_tokens"] == len(LONG)
-        assert len(json.dumps(one)) < 800
-        gate.open()
-        client.leave()
 
     def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
         body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}

@@ -1,8 +1,7 @@
 """What an admin does with models over HTTP, what lists of models tell of it, and how a load that cannot fit is told."""
 
+from itertools import product
 from typing import Any
-
-import pytest
 
 from adapters.fake.options import FakeOptions
 from application.ports.model_repository import ModelPreview
@@ -90,18 +89,17 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_load_that_cannot_fit_says_by_how_much_in_every_dialect(path: str, stream: bool) -> None:
+def test_a_load_that_cannot_fit_says_by_how_much_in_every_dialect() -> None:
     def check(source: Any, options: Any) -> Any:
         return ModelPreview(9 << 30 if source.id == OTHER else 1 << 20)
 
     with fake_service(check=check, room=lambda: LoadRoom(limit_bytes=4 << 30)) as service:
         post(service, "load", DEFAULT_MODEL)
-        answer = service.client.post(path, json={**BODIES[path], "model": OTHER, "stream": stream})
-        assert answer.status_code == 503
-        assert all(words in answer.text for words in ("need 9 GiB", "4 GiB are available", "5 GiB too much"))
-        assert "Retry-After" not in answer.headers
-        assert standing(service, DEFAULT_MODEL)["state"] == "loaded", "nothing is evicted in vain"
-        if path.startswith("/v1/c"):
-            assert answer.json()["error"]["code"] == "model_exceeds_memory"
+        for path, stream in product(BODIES, (False, True)):
+            answer = service.client.post(path, json={**BODIES[path], "model": OTHER, "stream": stream})
+            assert answer.status_code == 503
+            assert all(words in answer.text for words in ("need 9 GiB", "4 GiB are available", "5 GiB too much"))
+            assert "Retry-After" not in answer.headers
+            assert standing(service, DEFAULT_MODEL)["state"] == "loaded", "nothing is evicted in vain"
+            if path.startswith("/v1/c"):
+                assert answer.json()["error"]["code"] == "model_exceeds_memory"

@@ -5,7 +5,6 @@ import pytest
 from adapters.fake.options import UNSUPPORTED, FakeOptions, reply_with
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
-from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.scheduling.step_values import StepLimits
 from interfaces.http.answering.documented import CACHE_HEADER
@@ -65,18 +64,6 @@ class TestHeader:
             if not stream:  # a stream begins when its first choice has something to say
                 assert entries[1] == entries[3] == entries[0]
                 assert entries[2] == "reused=0; live=0; hot=0; store=0; computed=300; reason=never-seen"
-
-    def test_a_restore_that_fails_is_counted_and_the_next_one_finds_the_prefix(self) -> None:
-        def out_of_memory(operation: str, _: SequenceId | None, __: int) -> None:
-            if operation == "restore" and not service.events.of("FaultObserved"):
-                raise ComputeFailed("out of memory")
-
-        with fake_service(FakeOptions(hook=out_of_memory), reuses=True) as service:
-            headers = [complete(service, "x" * 300) for _ in range(3)]
-            faults = [fault for fault in service.events.of("FaultObserved") if fault.where == "cache.restore"]
-        assert headers[1] == "reused=0; live=0; hot=0; store=0; computed=300; reason=restore-failed"
-        assert headers[2] == "reused=299; live=0; hot=299; store=0; computed=1; reason=last-token"
-        assert [fault.message for fault in faults] == ["out of memory"]
 
     def test_stays_short(self) -> None:
         with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
@@ -159,15 +146,6 @@ class TestWarm:
             assert response.json()["error"]["message"] == (
                 "prompts of fake-attention cannot be kept: its cache cannot be captured (FakeOddCache)"
             )
-
-    def test_a_failing_prompt_is_an_error(self) -> None:
-        def fail(operation: str, _sequence: SequenceId | None, _count: int) -> None:
-            if operation == "prefill":
-                raise ComputeFailed("out of luck")
-
-        with fake_service(FakeOptions(hook=fail), reuses=True) as service:
-            response = service.client.post(WARM, json={"prompt": PROMPT})
-            assert (response.status_code, response.json()["error"]["message"]) == (500, "out of luck")
 
 
 class TestStats:

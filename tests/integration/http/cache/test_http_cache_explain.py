@@ -23,10 +23,6 @@ from tests.support.processes.gate import Gate
 class TestReasons:
     """In the words of the API; every reason and its sentence: test_prefix_cache, test_explanation."""
 
-    def test_nothing_like_it(self) -> None:
-        with fake_service(reuses=True) as service:
-            assert explain(service) == golden("never-seen", "Nothing that begins like this prompt is stored.")
-
     def test_all_of_it(self) -> None:
         with fake_service(reuses=True) as service:
             complete(service)

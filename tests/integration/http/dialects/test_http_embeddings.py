@@ -265,7 +265,7 @@ def test_requests_are_reported_as_embeddings_with_all_their_tokens(service: Fake
 
 
 def test_many_long_texts_are_computed_a_few_at_a_time(service: FakeService) -> None:
-    texts = [f"{number:02}" * 300 for number in range(70)]  # more than the queue has places
+    texts = [f"{number:02}" * 130 for number in range(70)]  # more than the queue has places
     assert [one["embedding"] for one in post(service, "/v1/embeddings", input=texts)["data"]] == values(texts)
 
 

@@ -80,7 +80,7 @@ def test_choices_that_do_not_all_fit_the_queue_leave_nothing_behind() -> None:
 
 def test_a_slow_consumer_stalls_nobody_and_misses_nothing() -> None:
     """The model runs on while the client does not read; what waited arrives merged, in fewer chunks than tokens."""
-    num_tokens = 2_500
+    num_tokens = 1_200
     with fake_service(FakeOptions(eos_every=0)) as service:
         body = {"prompt": "x", "temperature": 0, "max_tokens": num_tokens}
         expected = service.client.post(PATH, json=body).json()["choices"][0]["text"]

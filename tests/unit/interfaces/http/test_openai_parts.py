@@ -12,7 +12,6 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answers.answer import Progress
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
@@ -30,7 +29,7 @@ from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.chat import CHAT_COMPLETIONS
 from interfaces.http.openai.completions import COMPLETIONS
-from tests.support.http.sse import comments, events
+from tests.support.http.sse import events
 
 CALLS: list[ContentDelta] = [
     ReasoningDelta("I should ", (1,)),
@@ -140,28 +139,6 @@ class TestChat:
         ]
         assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 8 + ["tool_calls"]
 
-    def test_whole(self) -> None:
-        choice = whole(CALLS, FinishReason.TOOL_CALLS)["choices"][0]
-        assert choice["finish_reason"] == "tool_calls"
-        assert choice["message"] == {
-            "role": "assistant",
-            "content": "Looking",
-            "refusal": None,
-            "reasoning_content": "I should look.",
-            "tool_calls": [
-                {
-                    "id": "call_a",
-                    "type": "function",
-                    "function": {"name": "weather", "arguments": '{"city": "Oslo"}'},
-                },
-                {"id": "call_b", "type": "function", "function": {"name": "time", "arguments": "{}"}},
-            ],
-        }
-
-    def test_content_is_null_where_there_are_only_calls(self) -> None:
-        message = whole([CALLS[0], *CALLS[4:]], FinishReason.TOOL_CALLS)["choices"][0]["message"]
-        assert message["content"] is None
-
     def test_without_calls_content_is_text_and_nothing_else_is_there(self) -> None:
         for deltas, content in (([TextDelta("hi")], "hi"), ([], "")):
             choice = whole(deltas, FinishReason.STOP)["choices"][0]
@@ -185,11 +162,6 @@ class TestChat:
         assert [entry for choice in told for entry in (choice["logprobs"] or {"content": []})["content"]] == choice[
             "logprobs"
         ]["content"]
-
-    def test_a_sign_of_life_is_a_comment(self) -> None:
-        operation, body = chat()
-        told = operation.framing(body, CHAT).keep_alive(Progress("prefill 512/2000", 512, 2000))
-        assert comments(told.decode()) == ["prefill 512/2000"]
 
 
 class TestCompletions:
