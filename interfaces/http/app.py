@@ -23,7 +23,6 @@ from domain.client import KeyRing
 from domain.errors import DomainError
 from domain.printable import printable
 from interfaces.http.answering.answering import operation_route
-from interfaces.http.answering.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
@@ -70,32 +69,30 @@ def create_app(
     keys: KeyRing,
     version: str = "0",
     middleware: Sequence[Middleware] = (),
-    dialects: Dialects = DIALECTS,
     lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
     """Returns the application. `middleware` goes around authentication (telemetry does).
     `lifespan`: contexts that last as long as the application."""
-    refusals = refusals_to(dialects, services.events, services.clock)
+    refusals = refusals_to(DIALECTS, services.events, services.clock)
     pages = assets()
     max_body_bytes = settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES
     bodies = BodyBudget(max_body_bytes)
-    prompts = PromptBodies([operation for dialect in dialects for operation in dialect.operations])
-    error_type = dialects.of("/").error_type
+    prompts = PromptBodies([operation for dialect in DIALECTS for operation in dialect.operations])
     app = Litestar(
         route_handlers=[
-            *_dialect_routes(dialects, services, settings.keepalive_s),
-            *cache_routes(services, prompts, error_type),
-            *tokenize_routes(services, prompts, error_type),
-            *managed_model_routes(services, error_type),
-            *admin_routes(services, version, error_type),
-            *request_routes(services, error_type),
+            *_dialect_routes(services, settings.keepalive_s),
+            *cache_routes(services, prompts),
+            *tokenize_routes(services, prompts),
+            *managed_model_routes(services),
+            *admin_routes(services, version),
+            *request_routes(services),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
         middleware=[*middleware, Authentication(services, keys, bodies, page_paths(pages))],
-        exception_handlers={Exception: _error_handler(services, dialects, refusals)},
+        exception_handlers={Exception: _error_handler(services, refusals)},
         before_send=[add_headers(services.ids)],
         request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
@@ -112,8 +109,8 @@ def create_app(
     return app
 
 
-def _dialect_routes(dialects: Dialects, services: Services, keepalive_s: float) -> Iterator[HTTPRouteHandler]:
-    for dialect in dialects:
+def _dialect_routes(services: Services, keepalive_s: float) -> Iterator[HTTPRouteHandler]:
+    for dialect in DIALECTS:
         for operation in dialect.operations:
             yield operation_route(operation, dialect.error_type, keepalive_s)
         yield from dialect.routes(services)
@@ -135,7 +132,7 @@ async def _refuse_unknown(response: Response[Any]) -> Response[Any]:
 
 
 def _error_handler(
-    services: Services, dialects: Dialects, refusals: Refusals
+    services: Services, refusals: Refusals
 ) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
     def handle(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         problem = problem_of(error)
@@ -147,7 +144,7 @@ def _error_handler(
             where = f"http {request.method} {printable(request.url.path)}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)
             services.events.emit(FaultObserved("http", f"{where}: {type(error).__name__}", services.clock.now_ns()))
-        body = dialects.of(request.scope["path"]).error_body(problem)
+        body = DIALECTS.of(request.scope["path"]).error_body(problem)
         headers = dict(problem.headers)
         return Response(body, status_code=problem.status, headers=headers, media_type="application/json")
 

@@ -24,7 +24,7 @@ from interfaces.http.answering.collected import collect
 from interfaces.http.answering.dialect import BodyT, Operation, Started
 from interfaces.http.answering.documented import cache_headers, documented, errors
 from interfaces.http.answering.event_stream import open_stream
-from interfaces.http.errors import ClientLeft, renamed
+from interfaces.http.errors import ClientLeft, ErrorBody, renamed
 from interfaces.http.incoming.json_body import body_decoder, body_dto, check_nodes
 from interfaces.http.incoming.request_context import GENERATES, RequestContext, context_of
 
@@ -34,10 +34,10 @@ T = TypeVar("T")
 def json_route(
     path: str,
     operation_id: str,
-    error_type: type[Struct],
     body: Any,
     decode: Callable[[bytes], object] | None = None,
     *,
+    error_type: type[Struct] = ErrorBody,
     statuses: Sequence[int] = (400, 401, 404, 413, 415, 500, 503),
     guards: Sequence[Any] = (),
     opt: Mapping[str, Any] | None = None,
@@ -76,7 +76,7 @@ def json_route(
             operation_class=document,
             operation_id=operation_id,
             summary=operation_id[0].upper() + operation_id[1:],
-            responses=errors(error_type, *statuses),
+            responses=errors(*statuses, error_type=error_type),
         )(respond)
 
     return decorate
@@ -93,9 +93,9 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
     return json_route(
         operation.path,
         operation.operation_id,
-        error_type,
         operation.body_type,
         operation.decode,
+        error_type=error_type,
         opt=GENERATES,
         document=documented(operation.links, operation.stream_type),
     )(answer)

@@ -11,6 +11,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from msgspec import Struct
 
 from domain.prefix.explanation import Explanation
+from interfaces.http.errors import ErrorBody
 
 Links = Mapping[str, Link]
 """Operations that take a part of an answer, by name of the link."""
@@ -51,7 +52,7 @@ def _cache_header() -> OpenAPIHeader:
     )
 
 
-def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
+def errors(*statuses: int, error_type: type[Struct] = ErrorBody) -> dict[int, ResponseSpec]:
     """The error answers of a route, all of `error_type`, with those that every route has."""
     reasons = {
         400: "The request is malformed or can never succeed; `param` names the field.",

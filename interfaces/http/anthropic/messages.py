@@ -235,7 +235,7 @@ class TokenCountBody(Struct):
 def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handler of /v1/messages/count_tokens."""
 
-    @json_route("/v1/messages/count_tokens", "countMessageTokens", MessageErrorBody, CountTokensRequest)
+    @json_route("/v1/messages/count_tokens", "countMessageTokens", CountTokensRequest, error_type=MessageErrorBody)
     async def count_tokens(body: CountTokensRequest, context: RequestContext) -> TokenCountBody:
         model = ModelId(services.default_model if body.model is None else body.model)
         prompt = await context.run(chat_prompt, body)

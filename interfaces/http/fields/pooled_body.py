@@ -70,4 +70,4 @@ def _route(path: str, operation_id: str, body_type: type[PooledBody], error_type
         return Response(data, media_type="application/json")
 
     answer.__annotations__["return"] = GenericAlias(Response, get_type_hints(body_type.answer)["return"])
-    return json_route(path, operation_id, error_type, body_type, opt=GENERATES)(answer)
+    return json_route(path, operation_id, body_type, error_type=error_type, opt=GENERATES)(answer)

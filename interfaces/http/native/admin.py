@@ -133,12 +133,12 @@ class SettingsBody(Struct, tag_field="object", tag="cairn.settings"):
     data: list[ShownSetting]
 
 
-def admin_routes(services: Services, version: str, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+def admin_routes(services: Services, version: str) -> list[HTTPRouteHandler]:
     """The handlers. `uptime_s` counts from this call."""
     clock = services.clock
     started_ns = clock.now_ns()
 
-    @admin_get("/overview", "readOverview", error_type)
+    @admin_get("/overview", "readOverview")
     async def read_overview() -> OverviewBody:
         reading = await services.readings.latest()
         health, now_ns = services.check_health(), clock.now_ns()
@@ -162,7 +162,7 @@ def admin_routes(services: Services, version: str, error_type: type[Struct]) -> 
             tiers_age_s=(now_ns - reading.at_ns) / 1e9 if reading is not None else None,
         )
 
-    @admin_get("/settings", "readSettings", error_type)
+    @admin_get("/settings", "readSettings")
     async def read_settings() -> SettingsBody:
         return SettingsBody(list(services.settings()))
 

@@ -84,18 +84,18 @@ class CacheStatsBody(TiersBody, tag_field="object", tag="cairn.cache_stats"):
     memory: MemoryBody | None = None
 
 
-def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHandler]:
     """The handlers. Clearing and the totals over all tenants are for admins only."""
     prompt_body = bodies.annotation
 
-    @json_route("/v1/cache/explain", "explainCache", error_type, prompt_body, bodies.decode)
+    @json_route("/v1/cache/explain", "explainCache", prompt_body, bodies.decode)
     async def explain(body: PromptBody, context: RequestContext) -> ExplanationBody:
         with renamed(body.wire_names):
             requests = _labelled(await body.requests(context, num_at_once=0), "explainCache")
             explained = [await services.cached_prompts.explain(request) for request in requests]
         return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
-    @json_route("/v1/cache/warm", "warmCache", error_type, prompt_body, bodies.decode, opt=GENERATES)
+    @json_route("/v1/cache/warm", "warmCache", prompt_body, bodies.decode, opt=GENERATES)
     async def warm(body: PromptBody, context: RequestContext) -> WarmedBody:
         with renamed(body.wire_names):
             requests = _labelled(await body.requests(context, num_at_once=1), "warmCache")
@@ -109,7 +109,6 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
     @json_route(
         "/v1/cache/clear",
         "clearCache",
-        error_type,
         ClearRequest,
         statuses=(400, 401, 413, 503),
         guards=[admins_only],
@@ -123,7 +122,7 @@ def cache_routes(services: Services, bodies: PromptBodies, error_type: type[Stru
         numbers = (cleared.num_hot, cleared.num_stored, cleared.stored_bytes, erased.num_documents, erased.num_bytes)
         return ClearedBody(*numbers, problem)
 
-    @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
+    @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(401))
     async def read_stats() -> CacheStatsBody:
         tiers = tiers_body(await services.engine.cache.stats(), await _usage(services.documents))
         return CacheStatsBody(**asdict(tiers), memory=memory_body(services.engine.status()))

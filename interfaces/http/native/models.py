@@ -90,11 +90,11 @@ class ManagedListBody(Struct):
     room: RoomBody
 
 
-def managed_model_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+def managed_model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
     models = services.models
 
-    @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(error_type, 401, 403))
+    @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(401, 403))
     async def list_models() -> ManagedListBody:
         room = models.room
         entries = await models.all()
@@ -104,7 +104,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
         )
 
     def action(name: str, work: Callable[[ModelId], ModelStatus | Awaitable[ModelStatus]]) -> HTTPRouteHandler:
-        @json_route(f"/models/{name}", f"{name}Model", error_type, ModelNamed, guards=[admins_only])
+        @json_route(f"/models/{name}", f"{name}Model", ModelNamed, guards=[admins_only])
         async def act(body: ModelNamed, context: RequestContext) -> StandingBody:
             context.client.check_model(body.model)
             id = ModelId(body.model)

@@ -32,14 +32,14 @@ from interfaces.http.services import Services
 PREFIX = "/admin/api"
 
 
-def admin_get(path: str, operation_id: str, error_type: type[Struct], *statuses: int) -> get:
+def admin_get(path: str, operation_id: str, *statuses: int) -> get:
     """A decorator of handlers. `path`: below PREFIX. `statuses`: of the errors that it has of its own."""
     return get(
         PREFIX + path,
         guards=[admins_only],
         cache_control=CacheControlHeader(no_store=True),
         operation_id=operation_id,
-        responses=errors(error_type, 401, *statuses),
+        responses=errors(401, *statuses),
     )
 
 
@@ -224,11 +224,11 @@ class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
     id: str
 
 
-def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+def request_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
     clock = services.clock
 
-    @admin_get("/requests", "listRequests", error_type, 400)
+    @admin_get("/requests", "listRequests", 400)
     async def list_requests(
         ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
     ) -> RequestListBody:
@@ -249,7 +249,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
 
         return await asyncio.to_thread(body)  # many take milliseconds
 
-    @admin_get("/requests/{request_id:str}", "readRequest", error_type, 404)
+    @admin_get("/requests/{request_id:str}", "readRequest", 404)
     async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
         context = context_of(request.scope)
         viewer = Owner.of("", context.client.tenant(context.salt()), context.client.name)
@@ -266,7 +266,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
         guards=[admins_only],
         status_code=200,
         operation_id="cancelRequest",
-        responses=errors(error_type, 401, 404, 415),
+        responses=errors(401, 404, 415),
     )
     async def cancel_request(request_id: str) -> CancelledBody:
         services.requests.cancel(RequestId(request_id))

@@ -63,7 +63,7 @@ class TokenizeBody:
 _fields = msgspec.json.Decoder(TokenizeFields)
 
 
-def tokenize_routes(services: Services, bodies: PromptBodies, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHandler]:
     """The handlers."""
 
     def decode(raw: bytes) -> TokenizeBody:
@@ -74,7 +74,7 @@ def tokenize_routes(services: Services, bodies: PromptBodies, error_type: type[S
             raw = msgspec.json.encode(body)
         return TokenizeBody(bodies.decode(raw), fields)
 
-    @json_route("/tokenize", "tokenize", error_type, bodies.annotation, decode, document=documented(_FROM_TOKENS))
+    @json_route("/tokenize", "tokenize", bodies.annotation, decode, document=documented(_FROM_TOKENS))
     async def tokenize(body: TokenizeBody, context: RequestContext) -> TokenizedBody:
         fields = body.fields
         with renamed(body.prompt.wire_names):
@@ -88,14 +88,14 @@ def tokenize_routes(services: Services, bodies: PromptBodies, error_type: type[S
         texts = None if found.texts is None else list(found.texts)
         return TokenizedBody(len(found.token_ids), found.context_length, list(found.token_ids), texts)
 
-    @json_route("/detokenize", "detokenize", error_type, DetokenizeRequest)
+    @json_route("/detokenize", "detokenize", DetokenizeRequest)
     async def detokenize(body: DetokenizeRequest, context: RequestContext) -> PromptTextBody:
         model = ModelId(services.default_model if body.model is None else body.model)
         named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(IdRow()))
         (request,) = await context.admit([named], num_at_once=0)
         return PromptTextBody(await services.tokenize.text(request.model, body.tokens))
 
-    @json_route("/apply-template", "applyTemplate", error_type, bodies.annotation, bodies.decode)
+    @json_route("/apply-template", "applyTemplate", bodies.annotation, bodies.decode)
     async def apply_template(body: PromptBody, context: RequestContext) -> PromptTextBody:
         with renamed(body.wire_names):
             return PromptTextBody(await services.tokenize.prompt_text(await _one_request(body, context)))

@@ -108,20 +108,25 @@ class VersionBody(Struct):
 def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
 
-    @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))
+    @get("/api/tags", operation_id="ollamaTags", responses=errors(401, error_type=OllamaError))
     async def tags(request: Request[Any, Any, Any]) -> TagsBody:
         return TagsBody([_tagged(entry) for entry in await models_for(context_of(request.scope))])
 
-    @get("/api/ps", operation_id="ollamaPs", responses=errors(OllamaError, 401))
+    @get("/api/ps", operation_id="ollamaPs", responses=errors(401, error_type=OllamaError))
     async def ps(request: Request[Any, Any, Any]) -> RunningBody:
         entries = await models_for(context_of(request.scope))
         return RunningBody([body for entry in entries if (body := _running(entry))])
 
-    @get("/api/version", operation_id="ollamaVersion", sync_to_thread=False, responses=errors(OllamaError, 401))
+    @get(
+        "/api/version",
+        operation_id="ollamaVersion",
+        sync_to_thread=False,
+        responses=errors(401, error_type=OllamaError),
+    )
     def version() -> VersionBody:
         return VersionBody(SPOKEN_VERSION)
 
-    @json_route("/api/show", "ollamaShow", OllamaError, ShowRequest, statuses=(400, 401, 404, 413, 415))
+    @json_route("/api/show", "ollamaShow", ShowRequest, error_type=OllamaError, statuses=(400, 401, 404, 413, 415))
     async def show(body: ShowRequest, context: RequestContext) -> ShowBody:
         id = model_id(body.model or body.name, services.default_model)
         context.client.check_model(id)

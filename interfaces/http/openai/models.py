@@ -16,7 +16,6 @@ from domain.models.model_card import ModelDescription
 from domain.printable import printable
 from interfaces.http.answering.answering import listing_models, models_for
 from interfaces.http.answering.documented import errors
-from interfaces.http.errors import ErrorBody
 from interfaces.http.incoming.request_context import context_of
 from interfaces.http.services import Services
 
@@ -77,11 +76,11 @@ class ModelListBody(Struct, tag_field="object", tag="list"):
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
 
-    @get("/v1/models", operation_id="listModels", responses=errors(ErrorBody, 401))
+    @get("/v1/models", operation_id="listModels", responses=errors(401))
     async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:
         return ModelListBody([_body(entry) for entry in await models_for(context_of(request.scope))])
 
-    @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(ErrorBody, 401, 404))
+    @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(401, 404))
     async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody:
         id, context = ModelId(model_id.removeprefix("/")), context_of(request.scope)
         context.client.check_model(id)

@@ -18,7 +18,6 @@ from msgspec import Raw, Struct
 
 from domain.errors import DocumentNotFound, InvalidRequest
 from interfaces.http.answering.documented import errors
-from interfaces.http.errors import ErrorBody
 from interfaces.http.incoming.request_context import context_of
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
@@ -71,7 +70,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers."""
     documents = services.documents
 
-    @get(PATH, operation_id="getResponse", responses=errors(ErrorBody, 400, 401, 404, 503))
+    @get(PATH, operation_id="getResponse", responses=errors(400, 401, 404, 503))
     async def get_response(
         response_id: str, request: Request[Any, Any, Any], stream: bool | None = None
     ) -> Response[ResponseBody]:
@@ -82,7 +81,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
             raise _not_found(response_id)
         return _sent(found, request)
 
-    @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(ErrorBody, 401, 404, 503))
+    @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(401, 404, 503))
     async def delete_response(response_id: str, request: Request[Any, Any, Any]) -> DeletedBody:
         if not await stored.delete(documents, context_of(request.scope).document_owner(), response_id):
             raise _not_found(response_id)
@@ -91,7 +90,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
     @get(
         f"{PATH}/input_items",
         operation_id="listInputItems",
-        responses=errors(ErrorBody, 400, 401, 404, 503),
+        responses=errors(400, 401, 404, 503),
     )
     async def list_input_items(
         response_id: str,
@@ -113,7 +112,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         f"{PATH}/cancel",
         status_code=200,
         operation_id="cancelResponse",
-        responses=errors(ErrorBody, 400, 401),
+        responses=errors(400, 401),
     )
     async def cancel_response(response_id: str) -> Response[ResponseBody]:
         raise InvalidRequest(

@@ -10,12 +10,9 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.client import Client, KeyRing
-from interfaces.http.answering.dialect import Dialects
-from interfaces.http.dialects import OPENAI
 from interfaces.http.incoming.request_context import LARGE_BYTES
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.http.servers.keyed_service import KEY, SETTINGS, headers, keyed_service
-from tests.support.http.servers.telegraph import PATH, TELEGRAPH
 
 OPTIONS = FakeOptions(reply=reply_with("ok"))
 CLIENTS = (
@@ -30,8 +27,7 @@ PROMPT = {"prompt": "x"}
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
-    dialects = Dialects([OPENAI, TELEGRAPH])
-    with keyed_service(*CLIENTS, options=OPTIONS, dialects=dialects) as running:
+    with keyed_service(*CLIENTS, options=OPTIONS) as running:
         yield running
 
 
@@ -99,12 +95,6 @@ class TestWhoAsks:
     def test_no_key_is_taken_from_a_query(self, service: FakeService, name: str) -> None:
         for value in (f"root{KEY}", f"Bearer root{KEY}"):
             assert service.client.get("/v1/models", params={name: value}).status_code == 401
-
-    def test_a_dialect_shapes_its_own_refusals(self, service: FakeService) -> None:
-        response = service.client.post(PATH, json={"telegram": "x"})
-        assert (response.status_code, response.json()["wrong"]) == (401, "invalid_api_key")
-        response = service.client.post(PATH, json={"telegram": "x"}, headers=headers("bob"))
-        assert (response.status_code, response.json()["wrong"]) == (403, "not_allowed")
 
 
 class TestModels:

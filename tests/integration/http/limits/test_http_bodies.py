@@ -1,19 +1,18 @@
 """Bodies that are small on the wire and large in memory."""
 
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from domain.request.request import ChatPrompt, GenerationRequest
-from interfaces.http.answering.dialect import Dialects
-from interfaces.http.incoming.request_context import LARGE_BYTES, RequestContext
+from domain.request.request import ChatPrompt, TextPrompt
+from interfaces.http.incoming.request_context import LARGE_BYTES
+from interfaces.http.openai import completions
 from interfaces.http.responses import request
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.servers.fake_service import fake_service
-from tests.support.http.servers.telegraph import PATH, SEND, TELEGRAPH, Telegram
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/cache/explain", "/tokenize"])
@@ -36,23 +35,23 @@ def test_arguments_of_tool_calls_count_too() -> None:
     assert error["param"] == "messages"
 
 
-def test_large_bodies_are_decoded_and_converted_beside_the_event_loop() -> None:
+def test_large_bodies_are_decoded_and_converted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """500,000 keys of `logit_bias` took a second to convert."""
     threads: list[tuple[str, threading.Thread]] = []
 
-    def decode(raw: bytes) -> Telegram:
-        threads.append(("decode", threading.current_thread()))
-        return SEND.decode(raw)
+    def recorded(what: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(given: Any) -> Any:
+            threads.append((what, threading.current_thread()))
+            return work(given)
 
-    def convert(body: Telegram, context: RequestContext) -> Sequence[GenerationRequest]:
-        threads.append(("convert", threading.current_thread()))
-        return SEND.convert(body, context)
+        return run
 
-    recording = replace(TELEGRAPH, operations=(replace(SEND, decode=decode, convert=convert),))
-    with fake_service(FakeOptions(reply=reply_with("ok")), dialects=Dialects([recording])) as service:
+    monkeypatch.setattr(completions, "IdRow", recorded("decode", completions.IdRow))
+    monkeypatch.setattr(completions, "plain_prompts", recorded("convert", lambda _body: [TextPrompt("x")]))
+    with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
         for padding, in_loop in (("", True), (" " * LARGE_BYTES, False)):
-            body = '{"telegram": "x"}' + padding
-            for path in (PATH, "/v1/cache/explain"):
+            body = '{"prompt": [65]}' + padding
+            for path in ("/v1/completions", "/v1/cache/explain"):
                 answer = service.client.post(path, content=body, headers={"content-type": "application/json"})
                 assert answer.status_code == 200
             assert [what for what, _ in threads] == ["decode", "convert"] * 2

@@ -49,8 +49,6 @@ from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.answering import event_stream
-from interfaces.http.answering.dialect import Dialects
-from interfaces.http.dialects import DIALECTS
 from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.front.server import HttpServer
 from interfaces.http.services import Services
@@ -133,7 +131,6 @@ def fake_service(
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
-    dialects: Dialects = DIALECTS,
     documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
     tables: Mapping[str, ModelTable] | None = None,
@@ -240,7 +237,7 @@ def fake_service(
     if keys is None:
         keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)
     server = HttpServer(settings, connections)
-    with lent_app(services, settings, dialects, keys) as app:
+    with lent_app(services, settings, keys) as app:
 
         async def serve(started: Callable[[str], None]) -> None:
             loop.start(requests.receive)

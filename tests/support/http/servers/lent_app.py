@@ -15,9 +15,7 @@ from litestar import Litestar
 from adapters.fake.environment import FakeClock
 from application.settings import ServerSettings
 from domain.client import KeyRing
-from interfaces.http.answering.dialect import Dialects
 from interfaces.http.app import create_app
-from interfaces.http.dialects import DIALECTS
 from interfaces.http.services import Services
 
 _VERSION = "9.9"
@@ -62,11 +60,8 @@ _idle: dict[tuple[ServerSettings, str, frozenset[str]], list[_LentApp]] = {}
 
 
 @contextmanager
-def lent_app(services: Services, settings: ServerSettings, dialects: Dialects, keys: KeyRing) -> Iterator[Litestar]:
-    """The application for a server of these parts until the block ends; one of its own where it speaks otherwise."""
-    if dialects is not DIALECTS:
-        yield create_app(services, settings, version=_VERSION, dialects=dialects, keys=keys)
-        return
+def lent_app(services: Services, settings: ServerSettings, keys: KeyRing) -> Iterator[Litestar]:
+    """The application for a server of these parts until the block ends."""
     parts = {"keys": keys, **_parts(services)}
     kind = settings, services.default_model, frozenset(parts)
     idle = _idle.pop(kind, [])
