@@ -40,7 +40,7 @@ from bench.store.support import INFO, Facts, open_store, put, record, timed
 from domain.ids import GroupIndex
 from domain.prefix.record import HostPayload, Record, TensorSpec
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
-from tests.support.http.replay.replay_servers import cairn_server
+from tests.support.http.replay.replay import cairn_server
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.processes.redis_server import RedisServer, redis_server

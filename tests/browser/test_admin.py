@@ -18,8 +18,7 @@ from tests.support.browser.admin_page import (
     tiers_of,
 )
 from tests.support.browser.browser import expect, hold_timers
-from tests.support.http.servers.fake_service import FakeService, Serving, fake_service
-from tests.support.http.servers.keyed_service import KEY, headers, keyed_service
+from tests.support.http.servers.fake_service import KEY, FakeService, Serving, fake_service, headers, keyed_service
 from tests.support.processes.gate import Gate
 
 PROMPT = "Some prompt that is asked twice, and then reused. " * 20

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.browser.browser import expect
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.replay.scripted_chat import ELSE, ScriptedChat
+from tests.support.browser.scripted_chat import ELSE, ScriptedChat
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 THOUGHT = "<think>Stones, *surely*.</think>They mark **paths**."

@@ -13,9 +13,9 @@ from adapters.pillow.decoder import decode
 from tests.support.browser.accessibility import grave_findings
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.browser.chat_page import ChatPage
+from tests.support.browser.scripted_chat import ScriptedChat
 from tests.support.http.hostile_images import picture
 from tests.support.http.images import PictureImages, Processors
-from tests.support.http.replay.scripted_chat import ScriptedChat
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 BLIND = "fake-hybrid"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.browser.accessibility import grave_findings
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.replay.scripted_chat import ELSE, ScriptedChat
+from tests.support.browser.scripted_chat import ELSE, ScriptedChat
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 LONG = "\n\n".join(f"Stone {number} of the cairn." for number in range(60))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.browser.browser import expect, hold_timers
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.replay.scripted_chat import ScriptedChat
+from tests.support.browser.scripted_chat import ScriptedChat
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 MARKDOWN = """# Paths

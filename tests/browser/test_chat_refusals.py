@@ -6,8 +6,7 @@ from typing import Any
 from domain.client import Client
 from tests.support.browser.browser import expect
 from tests.support.browser.chat_page import ChatPage
-from tests.support.http.servers.fake_service import FakeService, Serving
-from tests.support.http.servers.keyed_service import KEY, keyed_service
+from tests.support.http.servers.fake_service import KEY, FakeService, Serving, keyed_service
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(serving: Serving, watch: Callable[..., Any]) -> None:

@@ -18,8 +18,7 @@ from domain.ids import RequestId
 from domain.request.request import FinishReason
 from tests.support.effort import scaled
 from tests.support.engines.engine_client import DRAFTING, EngineClient, hosted_toy, source
-from tests.support.engines.sync_engine import usage_of
-from tests.support.http.replay.all_streams import (
+from tests.support.engines.process.all_streams import (
     NUM_CHOICES,
     STREAMS,
     check_same,
@@ -29,6 +28,7 @@ from tests.support.http.replay.all_streams import (
     scores,
     tokens,
 )
+from tests.support.engines.sync_engine import usage_of
 from tests.support.processes.dying_channel import Fuse
 from tests.support.processes.hosted_child import HostedChild
 

@@ -41,8 +41,6 @@ class VersionBody(Struct):
 
 
 def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHandler]:
-    """The handlers."""
-
     @get(["/health", "/health/live"], sync_to_thread=False)
     def live() -> LiveBody:
         return LiveBody()

@@ -91,7 +91,6 @@ class ManagedListBody(Struct):
 
 
 def managed_model_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers."""
     models = services.models
 
     @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(401, 403))

@@ -225,7 +225,6 @@ class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
 
 
 def request_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers."""
     clock = services.clock
 
     @admin_get("/requests", "listRequests", 400)

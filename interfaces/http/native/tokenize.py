@@ -64,8 +64,6 @@ _fields = msgspec.json.Decoder(TokenizeFields)
 
 
 def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHandler]:
-    """The handlers."""
-
     def decode(raw: bytes) -> TokenizeBody:
         fields = decode_json(raw, _fields)
         if fields.add_special_tokens is False:  # a completion refuses it, because it would change the answer

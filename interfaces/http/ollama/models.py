@@ -106,13 +106,13 @@ class VersionBody(Struct):
 
 
 def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers."""
+    unauthorized = errors(401, error_type=OllamaError)
 
-    @get("/api/tags", operation_id="ollamaTags", responses=errors(401, error_type=OllamaError))
+    @get("/api/tags", operation_id="ollamaTags", responses=unauthorized)
     async def tags(request: Request[Any, Any, Any]) -> TagsBody:
         return TagsBody([_tagged(entry) for entry in await models_for(context_of(request.scope))])
 
-    @get("/api/ps", operation_id="ollamaPs", responses=errors(401, error_type=OllamaError))
+    @get("/api/ps", operation_id="ollamaPs", responses=unauthorized)
     async def ps(request: Request[Any, Any, Any]) -> RunningBody:
         entries = await models_for(context_of(request.scope))
         return RunningBody([body for entry in entries if (body := _running(entry))])
@@ -121,7 +121,7 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
         "/api/version",
         operation_id="ollamaVersion",
         sync_to_thread=False,
-        responses=errors(401, error_type=OllamaError),
+        responses=unauthorized,
     )
     def version() -> VersionBody:
         return VersionBody(SPOKEN_VERSION)

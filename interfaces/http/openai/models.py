@@ -74,8 +74,6 @@ class ModelListBody(Struct, tag_field="object", tag="list"):
 
 
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers."""
-
     @get("/v1/models", operation_id="listModels", responses=errors(401))
     async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:
         return ModelListBody([_body(entry) for entry in await models_for(context_of(request.scope))])

@@ -67,7 +67,6 @@ class DeletedBody(Struct, tag_field="object", tag="response"):
 
 
 def stored_routes(services: Services) -> list[HTTPRouteHandler]:
-    """The handlers."""
     documents = services.documents
 
     @get(PATH, operation_id="getResponse", responses=errors(400, 401, 404, 503))

@@ -16,7 +16,7 @@ from domain.models.model_card import ModelSource
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled, PrefillProgress
 from tests.support.engines.engine_client import ENGINES, MODEL, EngineClient, with_engine
-from tests.support.http.replay.all_streams import EMBED, values
+from tests.support.engines.process.all_streams import EMBED, values
 
 Run: TypeAlias = Callable[..., None]
 PROMPT = "the question that all documents are to answer, "

@@ -11,8 +11,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from application.settings import ServerSettings
-from tests.support.http.asking import settings_of
-from tests.support.http.servers.live_service import live_service
+from tests.support.http.servers.live_service import live_service, settings_of
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from domain.client import Client
-from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.http.servers.keyed_service import headers, keyed_service
+from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service, headers, keyed_service
 from tests.support.patience import PATIENCE_S
 
 SALT = "x-cairn-cache-salt"

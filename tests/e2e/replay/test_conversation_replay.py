@@ -24,9 +24,20 @@ import pytest
 
 from application.settings import EngineSettings
 from domain.prefix.snapshot_policy import lattice
-from tests.support.http.replay.replay import Answer, Replay
-from tests.support.http.replay.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
-from tests.support.http.replay.replay_servers import CACHELESS, CachingServer, caching_server, cairn_server
+from tests.support.http.replay.replay import (
+    CACHELESS,
+    TOOLS,
+    Answer,
+    CachingServer,
+    Message,
+    Replay,
+    caching_server,
+    cairn_server,
+    long_chat,
+    opening,
+    question,
+    tool_call,
+)
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMOS, SMALL_HYBRID
 

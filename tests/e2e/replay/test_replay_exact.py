@@ -8,8 +8,16 @@ import httpx
 import pytest
 
 from domain.prefix.explanation import common_length
-from tests.support.http.replay.replay_chats import TOOLS, Message, opening, question, tool_call
-from tests.support.http.replay.replay_servers import CACHELESS, cairn_server, wait_until_written
+from tests.support.http.replay.replay import (
+    CACHELESS,
+    TOOLS,
+    Message,
+    cairn_server,
+    opening,
+    question,
+    tool_call,
+    wait_until_written,
+)
 from tests.support.mlx.small_demos import SMALL_DEMOS
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,7 @@ import pytest
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.events import ModelLoaded
 from application.settings import EngineSettings
-from tests.support.http.replay.replay import Answer, Replay
-from tests.support.http.replay.replay_servers import cacheless_server, caching_server
+from tests.support.http.replay.replay import Answer, Replay, cacheless_server, caching_server
 from tests.support.mlx.tiny_models import write_folder
 
 pytestmark = pytest.mark.slow

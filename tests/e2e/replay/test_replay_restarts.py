@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.http.replay.replay import Answer, Replay
-from tests.support.http.replay.replay_chats import TOOLS, Message, opening, question, tool_call
-from tests.support.http.replay.replay_servers import cacheless_server, cairn_server, wait_until_written
+from tests.support.http.replay.replay import (
+    TOOLS,
+    Answer,
+    Message,
+    Replay,
+    cacheless_server,
+    cairn_server,
+    opening,
+    question,
+    tool_call,
+    wait_until_written,
+)
 from tests.support.mlx.small_demos import SMALL_DEMOS
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.http.replay.replay import Answer, Replay
-from tests.support.http.replay.replay_servers import cacheless_server, cairn_server
+from tests.support.http.replay.replay import Answer, Replay, cacheless_server, cairn_server
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
 from tests.support.mlx.tiny_models import write_folder

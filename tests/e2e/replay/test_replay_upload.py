@@ -9,9 +9,7 @@ from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import DevicePayload, upload
 from application.events import FaultObserved
 from domain.prefix.record import StatePayload
-from tests.support.http.replay.replay import Replay
-from tests.support.http.replay.replay_chats import Message, opening, question
-from tests.support.http.replay.replay_servers import caching_server
+from tests.support.http.replay.replay import Message, Replay, caching_server, opening, question
 from tests.support.mlx.small_demos import SMALL_DEMOS
 
 

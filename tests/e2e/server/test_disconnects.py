@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from domain.scheduling.step_values import StepLimits
 from tests.support.effort import scaled
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.processes.resources import resources
 

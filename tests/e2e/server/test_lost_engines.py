@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from tests.support.effort import EFFORT
+from tests.support.engines.process.answer_streams import STREAMS, WORDS, Answer
 from tests.support.engines.process.killed_engine import KilledServer, killed_server
-from tests.support.http.answer_streams import STREAMS, WORDS, Answer
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
 from tests.support.processes.cli_process import PATIENCE_S, ROOT, CairnProcess, cairn_process, environment

@@ -11,7 +11,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
-from tests.support.http.key_argument import key_argument
+from tests.support.http.clients import key_argument
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.processes.cli_process import run_here
 

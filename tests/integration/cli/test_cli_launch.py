@@ -18,7 +18,7 @@ from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
 from domain.setup.agents import NO_KEY
 from interfaces.cli.commands.launch import PLACEHOLDER
-from tests.support.http.key_argument import key_argument
+from tests.support.http.clients import key_argument
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service, wait_until
 from tests.support.processes.cli_process import run_cairn, run_here
 from tests.support.processes.fake_commands import Call, FakeCommands

@@ -18,7 +18,7 @@ from interfaces.cli.main import app
 from interfaces.http.native.admin import OverviewBody
 from interfaces.http.native.bodies import body_of, data_of
 from interfaces.http.native.requests import RequestListBody
-from tests.support.http.key_argument import key_argument
+from tests.support.http.clients import key_argument
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 URL = "http://127.0.0.1:8000"

@@ -17,7 +17,7 @@ from domain.request.grammar import choice_grammar, json_object_grammar
 from domain.request.request import FinishReason
 from domain.request.stream import Finished, StreamItem
 from interfaces.composition.service import Service, build_service
-from tests.support.http.asking import answers, asking, settings_of
+from tests.support.http.servers.live_service import answers, asking, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.held_workers import HeldWorkers
 

@@ -36,7 +36,7 @@ from domain.request.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.request.request import FinishReason
 from domain.request.sampling import SamplingParams, StopRules
 from tests.support.engines.finish_load import finish_load
-from tests.support.http.asking import FAKE, answers, asking
+from tests.support.http.servers.live_service import FAKE, answers, asking
 
 WEATHER: dict[str, Any] = {
     "type": "object",

@@ -15,8 +15,7 @@ from domain.call_grammar.text_grammar import text_regex
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.output.families import FAMILIES
 from domain.request.chat import TextGrammar, ToolSpec
-from tests.support.http.asking import settings_of
-from tests.support.http.servers.live_service import live_service
+from tests.support.http.servers.live_service import live_service, settings_of
 from tests.support.mlx.writing_models import WritingModel, writing_models
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.named_events import named_events

@@ -15,9 +15,8 @@ from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient, chat_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.sse import chat_text, events
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hi"}]

@@ -7,8 +7,8 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.use_cases import generate
+from tests.support.http.clients import completion_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.sse import completion_text, events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TEXT = "an evaluation's prompt, long enough for several chunks of any grid " * 40

@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
 from interfaces.http.front.server import AddressUnavailable, HttpServer
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import fake_service
 from tests.support.processes.gate import Gate
 

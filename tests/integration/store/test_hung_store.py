@@ -14,7 +14,7 @@ import pytest
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.prefix.store_tier import NUM_READERS
 from interfaces.http.answering.documented import CACHE_HEADER
-from tests.support.http.cache_requests import COMPLETIONS, PROMPT, WARM, complete, explain, warm
+from tests.support.http.clients import COMPLETIONS, PROMPT, WARM, complete, explain, warm
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.stores.hanging_store import PATIENCE_S, READS, HangingStore
 

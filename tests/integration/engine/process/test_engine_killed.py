@@ -26,7 +26,7 @@ from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side
 from tests.support.effort import scaled
 from tests.support.engines.engine_client import DEADLY, EngineClient, hosted_toy, source
-from tests.support.http.replay.all_streams import NUM_CHOICES, check_same, play
+from tests.support.engines.process.all_streams import NUM_CHOICES, check_same, play
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.tiny_models import write_folder
 from tests.support.processes.hosted_child import HostedChild

@@ -9,7 +9,7 @@ from adapters.fake.options import FakeOptions
 from domain.ids import SequenceId
 from domain.scheduling.step_values import StepLimits
 from tests.support.browser.admin_api import LONG, cancel, complete, only_open, read
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.gate import Gate
 

@@ -8,8 +8,7 @@ import pytest
 
 from domain.client import Client
 from interfaces.http.pages.routes import FOLDER, assets
-from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.servers.keyed_service import headers, keyed_service
+from tests.support.http.servers.fake_service import FakeService, fake_service, headers, keyed_service
 from tests.support.patience import PATIENCE_S
 
 

@@ -8,17 +8,17 @@ from application.settings import CacheSettings, ServerSettings
 from domain.ids import SequenceId
 from domain.scheduling.step_values import StepLimits
 from interfaces.http.answering.documented import CACHE_HEADER
-from tests.support.http.cache_requests import (
+from tests.support.http.clients import (
     CHAT,
     COMPLETIONS,
     EDITED,
     PROMPT,
     WARM,
+    RawClient,
     complete,
     explain,
     warm,
 )
-from tests.support.http.raw_client import RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, fake_service
 from tests.support.processes.gate import Gate
 

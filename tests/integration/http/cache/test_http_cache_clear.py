@@ -10,7 +10,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.settings import CacheSettings
-from tests.support.http.cache_requests import CHAT, COMPLETIONS, PROMPT, WARM, complete
+from tests.support.http.clients import CHAT, COMPLETIONS, PROMPT, WARM, complete
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.cli_process import run_cairn
 from tests.support.telemetry.recording import RecordingEvents

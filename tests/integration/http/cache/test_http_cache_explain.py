@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import HYBRID, FakeOptions
-from tests.support.http.cache_requests import (
+from tests.support.http.clients import (
     CHAT,
     EDITED,
     EXPLAIN,

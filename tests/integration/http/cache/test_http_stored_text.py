@@ -8,8 +8,7 @@ import pytest
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings, Settings
-from tests.support.http.cache_requests import EXPLAIN, explain, warm
-from tests.support.http.key_argument import key_argument
+from tests.support.http.clients import EXPLAIN, explain, key_argument, warm
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.processes.cli_process import run_here
 

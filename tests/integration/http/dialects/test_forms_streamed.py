@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from application.settings import ServerSettings
-from tests.support.http.asking import FAKE, settings_of
-from tests.support.http.servers.live_service import live_service
+from tests.support.http.servers.live_service import FAKE, live_service, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.named_events import named_events
 

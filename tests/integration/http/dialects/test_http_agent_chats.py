@@ -13,8 +13,8 @@ from application.events import Parsing, RequestEnded
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
 from domain.request.request import Usage
+from tests.support.http.clients import events
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.sse import events
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]

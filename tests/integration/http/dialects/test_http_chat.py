@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
+from tests.support.http.clients import chat_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.sse import chat_text, events
 
 HELLO = [{"role": "user", "content": "hi"}]
 PATH = "/v1/chat/completions"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions
+from tests.support.http.clients import completion_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.http.sse import completion_text, events
 
 PATH = "/v1/completions"
 

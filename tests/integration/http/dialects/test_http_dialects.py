@@ -11,7 +11,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from interfaces.http.front.connection_limits import ConnectionLimits
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate

@@ -21,7 +21,7 @@ from domain.ids import ModelId, SequenceId
 from domain.models.capability import Capability, ModelUse, Pooling
 from domain.models.model_card import ModelSource
 from domain.models.rerank import query_text
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.processes.gate import Gate
 

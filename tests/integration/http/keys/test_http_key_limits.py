@@ -12,8 +12,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from domain.client import Client
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from tests.support.http.servers.fake_service import FakeService
-from tests.support.http.servers.keyed_service import headers, keyed_service
+from tests.support.http.servers.fake_service import FakeService, headers, keyed_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 

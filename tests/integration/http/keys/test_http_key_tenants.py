@@ -10,9 +10,8 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings
 from domain.client import Client
 from interfaces.http.answering.documented import CACHE_HEADER
-from tests.support.http.cache_requests import CHAT, COMPLETIONS, EDITED, EXPLAIN, PROMPT, WARM
-from tests.support.http.servers.fake_service import FakeService
-from tests.support.http.servers.keyed_service import headers, keyed_service
+from tests.support.http.clients import CHAT, COMPLETIONS, EDITED, EXPLAIN, PROMPT, WARM
+from tests.support.http.servers.fake_service import FakeService, headers, keyed_service
 
 CLIENTS = (
     Client("alice", salt="a"),

@@ -11,8 +11,15 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.client import Client, KeyRing
 from interfaces.http.incoming.request_context import LARGE_BYTES
-from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.http.servers.keyed_service import KEY, SETTINGS, headers, keyed_service
+from tests.support.http.servers.fake_service import (
+    DEFAULT_MODEL,
+    KEY,
+    SETTINGS,
+    FakeService,
+    fake_service,
+    headers,
+    keyed_service,
+)
 
 OPTIONS = FakeOptions(reply=reply_with("ok"))
 CLIENTS = (

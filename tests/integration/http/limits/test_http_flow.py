@@ -3,9 +3,8 @@
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.scheduling.step_values import StepLimits
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient, completion_text, events
 from tests.support.http.servers.fake_service import fake_service
-from tests.support.http.sse import completion_text, events
 from tests.support.processes.gate import Gate
 
 PATH = "/v1/completions"

@@ -10,7 +10,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.scheduling.queue_waits import QueueWaits
 from tests.support.engines.guards import ClosedGuard
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}

@@ -11,8 +11,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from domain.ids import BlockHash, ModelId
 from domain.models.model_card import ModelSource
 from domain.prefix.record import Namespace
-from tests.support.http.cache_requests import EXPLAIN, PROMPT, WARM
-from tests.support.http.raw_client import RawClient
+from tests.support.http.clients import EXPLAIN, PROMPT, WARM, RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
 from tests.support.processes.gate import Gate
 from tests.support.stores.gated_store import GatedStore

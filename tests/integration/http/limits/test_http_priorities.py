@@ -9,8 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from domain.client import Client
 from domain.priority import Priority
-from tests.support.http.servers.fake_service import FakeService
-from tests.support.http.servers.keyed_service import headers, keyed_service
+from tests.support.http.servers.fake_service import FakeService, headers, keyed_service
 
 MESSAGES = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
 CHAT, COMPLETIONS, RESPONSES, ANTHROPIC = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"

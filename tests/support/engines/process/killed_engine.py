@@ -14,7 +14,7 @@ from random import Random
 
 import httpx
 
-from tests.support.http.answer_streams import Answer, read_all
+from tests.support.engines.process.answer_streams import Answer, read_all
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.cli_process import CairnProcess, cairn_process
 

@@ -1,9 +1,10 @@
-"""A whole server on the toy engine, listening on a real socket, with every part within a test's reach."""
+"""A whole server on the toy engine, listening on a real socket, with every part within reach of a test."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 import httpx
 from litestar import Litestar
@@ -42,22 +43,90 @@ from application.use_cases.generate import Generate
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from domain.byte_size import ByteSize
-from domain.client import KeyRing, own_clients
+from domain.client import Client, KeyRing, key_digest, own_clients
 from domain.ids import ModelId
 from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.answering import event_stream
+from interfaces.http.app import create_app
 from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.front.server import HttpServer
 from interfaces.http.services import Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
-from tests.support.http.servers.lent_app import lent_app
 from tests.support.http.servers.live_service import running
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
+
+_VERSION = "9.9"
+_MAX_KINDS = 8
+
+
+class _StandIn:
+    """For one part of a server: its attributes, and calls of it. At first for nothing, so routes keep neither."""
+
+    def __init__(self) -> None:
+        self._part: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._part(*arguments)
+
+    def stands_for(self, part: object) -> None:
+        self._part = part
+
+
+class _LentApp:
+    """An application that serves one test after another: building one takes ten times as long as the rest of a server.
+
+    It is built from stand-ins, each of which passes on to the part of the server that has the application now, and to
+    nothing between two servers, so nothing of a test is left in it. One whose server failed is not lent again.
+    """
+
+    def __init__(self, settings: ServerSettings, default_model: str, names: frozenset[str]) -> None:
+        self._parts = {name: _StandIn() for name in names}
+        given = {field.name: self._parts.get(field.name) for field in fields(Services)}
+        self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
+        self.app = create_app(
+            Services(**{**given, "default_model": default_model}),
+            settings,
+            version=_VERSION,
+            keys=cast(KeyRing, self._parts["keys"]),
+        )
+
+    def serves(self, parts: Mapping[str, object]) -> None:
+        for name, stand_in in self._parts.items():
+            stand_in.stands_for(parts.get(name))
+
+
+_idle: dict[tuple[ServerSettings, str, frozenset[str]], list[_LentApp]] = {}
+"""By all that they are made of: settings, default model, and which parts there are. The last few kinds."""
+
+
+@contextmanager
+def lent_app(services: Services, settings: ServerSettings, keys: KeyRing) -> Iterator[Litestar]:
+    """The application for a server of these parts until the block ends."""
+    parts = {"keys": keys, **_parts(services)}
+    kind = settings, services.default_model, frozenset(parts)
+    idle = _idle.pop(kind, [])
+    _idle[kind] = idle
+    if len(_idle) > _MAX_KINDS:
+        del _idle[next(iter(_idle))]
+    lent = idle.pop() if idle else _LentApp(*kind)
+    lent.serves(parts)
+    yield lent.app
+    lent.serves({})
+    idle.append(lent)
+
+
+def _parts(whole: Services) -> dict[str, object]:
+    named = {field.name: getattr(whole, field.name) for field in fields(whole)}
+    return {name: part for name, part in named.items() if not isinstance(part, str | None)}
+
 
 DEFAULT_MODEL = "fake-attention"
 
@@ -260,3 +329,22 @@ def fake_service(
             kept.close(PATIENCE_S)
             pool.close()
         assert not loop.status().is_alive, "the compute thread did not end"
+
+
+KEY = "-s3cret-key"
+SETTINGS = ServerSettings(port=0, api_key="default" + KEY, key_file="never read here")
+
+
+def headers(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}{KEY}"}
+
+
+def ring(*clients: Client) -> KeyRing:
+    keyed = [replace(client, sha256=key_digest(f"{client.name}{KEY}".encode())) for client in clients]
+    return KeyRing([*own_clients(SETTINGS.api_key), *keyed])
+
+
+@contextmanager
+def keyed_service(*clients: Client, settings: ServerSettings = SETTINGS, **options: Any) -> Iterator[FakeService]:
+    with fake_service(options.pop("options", None), settings=settings, keys=ring(*clients), **options) as service:
+        yield service

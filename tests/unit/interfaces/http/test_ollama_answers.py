@@ -11,8 +11,7 @@ from domain.request.chat import Role
 from domain.request.request import ChatPrompt
 from interfaces.http.ollama.answer import Shape, chat_answer, generate_answer
 from interfaces.http.ollama.chat import ChatRequest, chat_prompt
-from tests.support.http.golden import framings, ollama_answer
-from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
+from tests.support.http.golden import SCENARIOS, collected, framings, ollama_answer, transcript
 
 WHOLE = [name for name, steps in SCENARIOS.items() if collected(steps) is not None]
 

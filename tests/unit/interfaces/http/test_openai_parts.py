@@ -29,7 +29,7 @@ from interfaces.http.answering.dialect import Framing, Operation, Started
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.chat import CHAT_COMPLETIONS
 from interfaces.http.openai.completions import COMPLETIONS
-from tests.support.http.sse import events
+from tests.support.http.clients import events
 
 CALLS: list[ContentDelta] = [
     ReasoningDelta("I should ", (1,)),

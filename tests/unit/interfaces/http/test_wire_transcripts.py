@@ -17,8 +17,17 @@ from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.openai.shared import usage_body
 from interfaces.http.responses.answer import response_body
 from interfaces.http.responses.request import ResponsesRequest
-from tests.support.http.golden import RESPONSES_REQUEST, SUMMARISED_REQUEST, framings, golden_file, recorded, started
-from tests.support.http.wire_scenarios import SCENARIOS, collected, transcript
+from tests.support.http.golden import (
+    RESPONSES_REQUEST,
+    SCENARIOS,
+    SUMMARISED_REQUEST,
+    collected,
+    framings,
+    golden_file,
+    recorded,
+    started,
+    transcript,
+)
 from tests.support.telemetry.named_events import assert_nothing_unknown, named_events
 
 ANTHROPIC = TypeAdapter[Any](RawMessageStreamEvent)
