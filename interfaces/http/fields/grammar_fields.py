@@ -16,9 +16,11 @@ Null is absent. A schema may be given as JSON text. Grammars are Lark's.
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from domain.errors import InvalidRequest
+from msgspec import Struct
+
+from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.request.grammar import (
     MAX_GRAMMAR_BYTES,
@@ -29,80 +31,94 @@ from domain.request.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from interfaces.http.fields.parameters import supported
+from interfaces.http.fields.sampling_fields import SamplingFields
+from interfaces.http.incoming.json_body import converted
 
-GRAMMAR_FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-)
+Schema: TypeAlias = str | bool | dict[str, Any]
 
 
-class FieldGrammar(NamedTuple):
-    """A grammar and the field that it is from: the client's name for the domain's `grammar` in later errors."""
-
-    grammar: Grammar
-    field: str
+class SchemaFormat(Struct):
+    schema: Schema | None = None
 
 
-def grammar_of(fields: Mapping[str, object]) -> FieldGrammar | None:
-    """The grammar that these of `GRAMMAR_FIELDS`, decoded from JSON, request; None without one.
-
-    Raises InvalidRequest, naming the field."""
-    found: list[FieldGrammar] = []
-    for name in GRAMMAR_FIELDS:
-        value = fields.get(name)
-        if value is None:
-            continue
-        if name == "response_format":
-            found += response_format_grammar(value, name)
-        elif name == "structured_outputs":
-            found.append(_structured_outputs(value, name))
-        else:
-            found.append(FieldGrammar(_KINDS[name.removeprefix("guided_")](value, name), name))
-    if len(found) > 1:
-        raise InvalidRequest(f"{found[1].field} and {found[0].field} exclude each other", param=found[1].field)
-    return found[0] if found else None
+class ResponseFormat(SchemaFormat, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
 
 
-def response_format_grammar(value: object, field: str) -> list[FieldGrammar]:
-    """The grammar of `response_format`, or of a field like it; none for plain text. Raises InvalidRequest."""
-    format = _object(value, field)
-    match format.get("type"):
-        case "text":
-            return []
-        case "json_object":
-            return [FieldGrammar(json_object_grammar(), field)]
-        case "json_schema":
-            pass
-        case _:
-            raise InvalidRequest(f"{field}.type must be text, json_object or json_schema", param=field)
-    inner, path = format, field
-    if "schema" not in format:
-        path = f"{field}.json_schema"
-        inner = _object(format.get("json_schema"), path)
-    if inner.get("schema") is None:
-        raise InvalidRequest(f"{path}.schema is missing", param=f"{path}.schema")
-    return [FieldGrammar(_json(inner["schema"], f"{path}.schema"), f"{path}.schema")]
+class StructuredOutputs(Struct):
+    json: Schema | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
 
 
-def form_grammar(value: object, field: str) -> Grammar | None:
-    """The grammar of a field like `response_format`; None for plain text or null. Raises InvalidRequest."""
-    found = [] if value is None else response_format_grammar(value, field)
-    return found[0].grammar if found else None
+class GrammarFields(SamplingFields, kw_only=True):
+    """The fields of a body that constrain its answer, after those for sampling."""
+
+    response_format: Annotated[
+        ResponseFormat | None, supported("`text`, `json_object`, `json_schema`, enforced whether `strict` or not")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")
+    ] = None
+    guided_json: Annotated[Schema | None, supported("as `structured_outputs.json`; a schema, or its JSON text")] = None
+    guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
+    guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
+    guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """Raises InvalidRequest, naming the field."""
+        found = {name: grammar for name in self._present() if (grammar := self._grammar(name)) is not None}
+        if len(found) > 1:
+            first, second, *_ = found
+            raise InvalidRequest(f"{second} and {first} exclude each other", param=second)
+        return next(iter(found.values()), None)
+
+    @property
+    def grammar_names(self) -> dict[str, str]:
+        """The client's name for the domain's `grammar`, for `renamed`; without a field for one, tools are it."""
+        return {"grammar": next(iter(self._present()), "tools")}
+
+    def _present(self) -> list[str]:
+        """The fields with a value; some clients send empty ones for none."""
+        return [name for name in _FIELDS if getattr(self, name) not in (None, "", [])]
+
+    def _grammar(self, name: str) -> Grammar | None:
+        match getattr(self, name):
+            case ResponseFormat() as format:
+                return _format_grammar(format, name)
+            case StructuredOutputs() as outputs:
+                wanted = [kind for kind in _KINDS if getattr(outputs, kind) is not None]
+                require(len(wanted) == 1, name, f"must have exactly one of {', '.join(_KINDS)}")
+                return _KINDS[wanted[0]](getattr(outputs, wanted[0]), f"{name}.{wanted[0]}")
+            case value:
+                return _KINDS[name.removeprefix("guided_")](value, name)
 
 
-def _structured_outputs(value: object, field: str) -> FieldGrammar:
-    wanted = {name: one for name, one in _object(value, field).items() if one is not None and name in _KINDS}
-    if len(wanted) != 1:
-        raise InvalidRequest(f"{field} must have exactly one of {', '.join(_KINDS)}", param=field)
-    ((name, one),) = wanted.items()
-    return FieldGrammar(_KINDS[name](one, f"{field}.{name}"), f"{field}.{name}")
+def form_grammar(value: Mapping[str, Any] | None, field: str) -> Grammar | None:
+    """Returns the grammar of a field like `response_format`; None for plain text or null. Raises InvalidRequest."""
+    return None if value is None else _format_grammar(converted(value, ResponseFormat, field), field)
 
 
-def _json(value: object, field: str) -> Grammar:
+def _format_grammar(format: ResponseFormat, field: str) -> Grammar | None:
+    if format.type == "text":
+        return None
+    if format.type == "json_object":
+        return json_object_grammar()
+    schema, path = format.schema, f"{field}.schema"
+    if schema is None:
+        path = f"{field}.json_schema.schema"
+        schema = None if format.json_schema is None else format.json_schema.schema
+    if schema is None:
+        raise InvalidRequest(f"{path} is missing", param=path)
+    return _json(schema, path)
+
+
+def _json(value: Schema, field: str) -> Grammar:
     if isinstance(value, str):
         try:
             value = json.loads(value) if len(value) <= MAX_GRAMMAR_BYTES else value
@@ -113,42 +129,24 @@ def _json(value: object, field: str) -> Grammar:
     return json_schema_grammar(cast("dict[str, Any] | bool", value), field)
 
 
-def _json_object(value: object, field: str) -> Grammar:
-    if value is not True:
-        raise InvalidRequest(f"{field} must be true", param=field)
+def _json_object(value: bool, field: str) -> Grammar:
+    require(value, field, "must be true")
     return json_object_grammar()
 
 
-def _choice(value: object, field: str) -> Grammar:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in cast("list[object]", value)):
-        raise InvalidRequest(f"{field} must be a list of strings", param=field)
-    return choice_grammar(cast("list[str]", value), field)
-
-
-def _regex(value: object, field: str) -> Grammar:
-    return regex_grammar(_text(value, field), field)
-
-
-def _lark(value: object, field: str) -> Grammar:
-    return lark_grammar(_text(value, field), field)
-
-
-_KINDS: Mapping[str, Callable[[object, str], Grammar]] = {
+_KINDS: Mapping[str, Callable[[Any, str], Grammar]] = {
     "json": _json,
     "json_object": _json_object,
-    "regex": _regex,
-    "choice": _choice,
-    "grammar": _lark,
+    "regex": regex_grammar,
+    "choice": choice_grammar,
+    "grammar": lark_grammar,
 }
 
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{field} must be a string", param=field)
-    return value
-
-
-def _object(value: object, field: str) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{field} must be an object", param=field)
-    return cast("dict[str, object]", value)
+_FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)

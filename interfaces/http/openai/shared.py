@@ -13,10 +13,10 @@ from domain.request.request import GenerationRequest, Prompt, Usage
 from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
 from interfaces.http.answering.dialect import SSE_DONE, Framing, Started, sse_comment, sse_event
 from interfaces.http.errors import openai_error, problem_of
-from interfaces.http.fields.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
+from interfaces.http.fields.grammar_fields import GrammarFields
 from interfaces.http.fields.parameters import mapped, refused, supported
 from interfaces.http.fields.prediction_tokens import PredictionTokens, prediction_counts
-from interfaces.http.fields.sampling_fields import SamplingFields, new_request, tier_priority
+from interfaces.http.fields.sampling_fields import new_request, tier_priority
 from interfaces.http.incoming.request_context import RequestContext
 
 _NO_SAMPLER = "this sampler is not implemented"
@@ -31,7 +31,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class CompletionFields(SamplingFields, kw_only=True):
+class CompletionFields(GrammarFields, kw_only=True):
     """The fields of chat and text completions. Null and absent mean the same for every field."""
 
     stream_options: Annotated[StreamOptions | None, mapped("`include_usage`: a last chunk with the token counts")] = (
@@ -54,18 +54,6 @@ class CompletionFields(SamplingFields, kw_only=True):
     store: Annotated[
         bool | None, supported("false keeps what is computed for this request out of the prefix cache's store")
     ] = None
-    response_format: Annotated[
-        dict[str, Any] | None, supported("`text`, `json_object`, `json_schema`, enforced whether `strict` or not")
-    ] = None
-    structured_outputs: Annotated[
-        dict[str, Any] | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")
-    ] = None
-    guided_json: Annotated[
-        str | bool | dict[str, Any] | None, supported("as `structured_outputs.json`; a schema, or its JSON text")
-    ] = None
-    guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
-    guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
-    guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
     allowed_token_ids: Annotated[Any, refused("constrain the answer by a grammar", [])] = None
     bad_words: Annotated[Any, refused("use `logit_bias`", [])] = None
     chat_template: Annotated[Any, refused("the model's own template is used", "")] = None
@@ -90,21 +78,6 @@ class CompletionFields(SamplingFields, kw_only=True):
     def includes_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    @property
-    def grammar(self) -> FieldGrammar | None:
-        """Raises InvalidRequest."""
-        names = self._grammar_fields()
-        return grammar_of({name: getattr(self, name) for name in names}) if names else None
-
-    @property
-    def grammar_names(self) -> dict[str, str]:
-        """The client's name for the domain's `grammar`, for `renamed`; without a field for one, tools are it."""
-        return {"grammar": next(iter(self._grammar_fields()), "tools")}
-
-    def _grammar_fields(self) -> list[str]:
-        """Those with a value; some clients send empty ones for none."""
-        return [name for name in GRAMMAR_FIELDS if getattr(self, name) not in (None, "", [])]
-
 
 def completion_request(
     body: CompletionFields,
@@ -118,7 +91,6 @@ def completion_request(
     **fields: Any,
 ) -> GenerationRequest:
     """Returns the request of a body: see `new_request`. Raises InvalidRequest."""
-    found = body.grammar
     return new_request(
         body,
         context,
@@ -129,7 +101,7 @@ def completion_request(
         num_prompt_logprobs=num_prompt_logprobs,
         num_choices=body.n or 1,
         persist=body.store is not False,
-        grammar=None if found is None else found.grammar,
+        grammar=body.grammar,
         priority=tier_priority(body.service_tier),
         **fields,
     )
