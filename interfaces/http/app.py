@@ -17,7 +17,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 from litestar.types import Middleware
 
-from application.events import FaultObserved
+from application.events import FaultObserved, HttpRefused
 from application.settings import ServerSettings
 from domain.client import KeyRing
 from domain.errors import DomainError
@@ -26,7 +26,7 @@ from interfaces.http.answering.answering import operation_route
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
-from interfaces.http.front.guard import Refusals, RequestGuard, refusals_to
+from interfaces.http.front.guard import Refusals, RequestGuard
 from interfaces.http.incoming.request_context import (
     Authentication,
     BodiesFull,
@@ -73,7 +73,9 @@ def create_app(
 ) -> Litestar:
     """Returns the application. `middleware` goes around authentication (telemetry does).
     `lifespan`: contexts that last as long as the application."""
-    refusals = refusals_to(DIALECTS, services.events, services.clock)
+    refusals = Refusals(
+        DIALECTS, lambda code, detail: services.events.emit(HttpRefused(code, detail, services.clock.now_ns()))
+    )
     pages = assets()
     max_body_bytes = settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES
     bodies = BodyBudget(max_body_bytes)

@@ -20,11 +20,6 @@ from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 
 
-def no_trace_context() -> Mapping[str, str]:
-    """Returns no headers, for a server without tracing."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `settings` reads the
@@ -49,5 +44,5 @@ class Services:
     requests: OpenRequests
     readings: CacheReadings
     settings: Callable[[], Sequence[ShownSetting]]
-    trace_context: Callable[[], Mapping[str, str]] = no_trace_context
+    trace_context: Callable[[], Mapping[str, str]] = dict
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None

@@ -7,7 +7,6 @@ with the folder: while playwright runs, the tests' thread can run no event loop.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,15 +14,7 @@ import pytest
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from tests.support.http.servers.fake_service import FakeService, Serving, fake_service
-from tests.support.http.servers.live_service import live_service
-
-
-@dataclass(frozen=True)
-class Demo:
-    """`gate`: holds the model's prefill where a test says."""
-
-    base_url: str
-    gate: Any
+from tests.support.http.servers.live_service import LiveService, live_service
 
 
 @pytest.fixture(scope="package")
@@ -63,17 +54,12 @@ def service(serving: Serving) -> FakeService:
 
 
 @pytest.fixture(scope="package")
-def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A server with the embedded model, as it ships, and a store of its own. Tests share it."""
-    from interfaces.composition.backends import choose_backend
-    from tests.support.engines.steered_engine import PrefillGate, SteeredEngine
-
     settings = Settings(
         server=ServerSettings(port=0),
         model=ModelSettings(default="cairn-demo", download=False),
         store=StoreSettings(dir=str(tmp_path_factory.mktemp("store")), quota=ByteSize(num_bytes=256 << 20)),
     )
-    gate = PrefillGate()
-    backend = replace(choose_backend(settings), engine_factory=lambda: SteeredEngine(gate))
-    with live_service(settings, backend=backend) as running:
-        yield Demo(running.base_url, gate)
+    with live_service(settings) as running:
+        yield running

@@ -8,8 +8,11 @@ neither open a part nor end one, so that both ways of answering find the same pa
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+
 from application.ports.clock import Clock
 from application.services.text_side.answers.answer import Answer, failure
+from domain.request.request import Usage
 from domain.request.stream import (
     ContentDelta,
     Finished,
@@ -102,3 +105,21 @@ def opening(delta: ContentDelta) -> ContentDelta:
 
 def num_reasoning_tokens(choice: Collected) -> int:
     return sum(len(delta.token_ids) for delta in choice.deltas if isinstance(delta, ReasoningDelta))
+
+
+class PredictionTokens(Struct, kw_only=True):
+    """The draft tokens of speculative decoding, by OpenAI's names: accepted ones are part of the answer, rejected ones
+    were computed and dropped. OpenAI's completions have zeros where nothing was drafted; the other dialects, whose
+    schemas do not have these fields, leave them out then."""
+
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
+
+
+def prediction_counts(*usages: Usage, has_zeros: bool = False) -> dict[str, int]:
+    """Returns the sums over all choices by field; empty if nothing was drafted, unless `has_zeros`."""
+    if not has_zeros and not any(usage.proposed for usage in usages):
+        return {}
+    accepted = sum(usage.num_accepted for usage in usages)
+    rejected = sum(usage.num_proposed for usage in usages) - accepted
+    return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}

@@ -21,12 +21,18 @@ from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, R
 from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
+from interfaces.http.answering.collected import (
+    Collected,
+    PredictionTokens,
+    is_blank,
+    num_reasoning_tokens,
+    opening,
+    prediction_counts,
+    visible_parts,
+)
 from interfaces.http.answering.dialect import Started, sse_comment, sse_event
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
-from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
-from interfaces.http.fields.sampling_fields import anthropic_tier
 
 _TYPES = {
     401: "authentication_error",
@@ -171,13 +177,16 @@ def stop_reason(finished: Finished) -> StopReason:
 def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None) -> MessageUsageBody:
     """The token counts of an answer. `num_thinking`: tokens of the completion that are reasoning. `priority`: None for
     the end of a stream, whose beginning has reported it."""
+    tier: str | UnsetType = UNSET
+    if priority is not None:
+        tier = "batch" if priority is Priority.BATCH else "standard"
     return MessageUsageBody(
         usage.computed_tokens,
         0,
         usage.reused_tokens,
         usage.completion_tokens,
-        ThinkingTokens(num_thinking, **own_prediction_counts(usage)),
-        UNSET if priority is None else anthropic_tier(priority),
+        ThinkingTokens(num_thinking, **prediction_counts(usage)),
+        tier,
     )
 
 

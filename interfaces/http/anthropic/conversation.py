@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import require
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
 from domain.request.media import Image
 from interfaces.http.fields.image_fields import base64_image, url_image
@@ -210,8 +210,7 @@ def conversation(system: Content | None, messages: Sequence[MessageParam]) -> tu
     found = list(_system(system))
     for index, message in enumerate(messages):
         found += _message(message, f"messages[{index}].content", refuses_media)
-    if not messages:
-        raise InvalidRequest("messages must not be empty", param="messages")
+    require(len(messages) > 0, "messages", "must not be empty")
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.ids import ModelId
 from domain.printable import printable
 from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
@@ -52,9 +52,8 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
     if choice is None:
         return ToolChoice()
     if choice.type == "tool":
-        if choice.name is None:
-            raise InvalidRequest("tool_choice.name is missing", param="tool_choice.name")
-        return named_tool(choice.name)
+        require(choice.name is not None, "tool_choice.name", "is missing")
+        return named_tool(choice.name or "")
     mode = _MODES.get(choice.type)
     if mode is None:
         raise InvalidRequest(
@@ -65,16 +64,13 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
 
 def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
     """Returns the tools for the prompt. Raises InvalidRequest, naming `tools[i].field`."""
-    own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]
-    return tuple(_spec(converted(tool, Tool, f"tools[{index}]")) for index, tool in own)
-
-
-def _is_hosted(tool: Mapping[str, Any]) -> bool:
-    return "input_schema" not in tool and tool.get("type") not in (None, "custom")
-
-
-def _spec(tool: Tool) -> ToolSpec:
-    return ToolSpec(tool.name, tool.description or "", cast("dict[str, Json]", tool.input_schema), tool.strict is True)
+    found: list[ToolSpec] = []
+    for index, raw in enumerate(tools):
+        if "input_schema" in raw or raw.get("type") in (None, "custom"):  # others are run by a server
+            tool = converted(raw, Tool, f"tools[{index}]")
+            schema = cast("dict[str, Json]", tool.input_schema)
+            found.append(ToolSpec(tool.name, tool.description or "", schema, tool.strict is True))
+    return tuple(found)
 
 
 class Thinking(Struct):

@@ -28,14 +28,17 @@ class PromptBody:
         """The client's names for the domain's fields, for `renamed`."""
         return self.operation.wire_names(self.body)
 
-    async def requests(self, context: RequestContext, *, num_at_once: int) -> Sequence[GenerationRequest]:
+    async def requests(
+        self, context: RequestContext, *, num_at_once: int, operation: str = ""
+    ) -> Sequence[GenerationRequest]:
         """One a prompt, however many choices the body requests, as the client's own. `num_at_once`: see
-        RequestContext.admit. Raises any DomainError."""
-        operation, body = self.operation, self.body
-        if operation.resolved is not None:
-            body = await operation.resolved(body, context)
-        requests = await context.run(operation.convert, body, context)
-        return await context.admit([replace(request, num_choices=1) for request in requests], num_at_once)
+        RequestContext.admit. `operation`: the operation id of their route. Raises any DomainError."""
+        body = self.body
+        if self.operation.resolved is not None:
+            body = await self.operation.resolved(body, context)
+        requests = await context.run(self.operation.convert, body, context)
+        own = [replace(request, num_choices=1, operation=operation) for request in requests]
+        return await context.admit(own, num_at_once)
 
 
 class PromptBodies:

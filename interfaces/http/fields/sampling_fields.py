@@ -128,11 +128,6 @@ def openai_tier(priority: Priority) -> str:
     return "flex" if priority is Priority.BATCH else "default"
 
 
-def anthropic_tier(priority: Priority) -> str:
-    """See `openai_tier`."""
-    return "batch" if priority is Priority.BATCH else "standard"
-
-
 def media_note(what: str, path: str, *, is_refused: bool) -> str:
     """The text that the model reads instead of media. `what`: singular, as "audio". Raises InvalidRequest if
     `is_refused`."""

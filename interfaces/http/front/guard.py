@@ -17,9 +17,6 @@ import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from application.events import HttpRefused
-from application.ports.clock import Clock
-from application.ports.event_sink import EventSink
 from application.settings import ANY, ServerSettings, is_loopback
 from domain.host_name import address_of, bare_host, host_of
 from domain.printable import printable
@@ -76,11 +73,6 @@ class HealthOnly:
             await self._app(scope, receive, send)
         else:
             await self._refusals.send(scope["path"], send, self._problem, closes=True)
-
-
-def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals:
-    """Returns Refusals that emit an event each."""
-    return Refusals(dialects, lambda code, detail: events.emit(HttpRefused(code, detail, clock.now_ns())))
 
 
 _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})

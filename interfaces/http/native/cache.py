@@ -3,9 +3,6 @@
 The first two take the body of a chat, a response or a completion.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
@@ -13,9 +10,7 @@ from msgspec.structs import asdict
 
 from application.ports.document_store import DocumentUsage
 from application.services.documents import Documents
-from application.use_cases.cached_prompts import WarmedPrompt
 from domain.errors import InvalidRequest, StoreUnresponsive
-from domain.request.request import GenerationRequest
 from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
 from interfaces.http.errors import renamed
@@ -91,20 +86,23 @@ def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHand
     @json_route("/v1/cache/explain", "explainCache", prompt_body, bodies.decode)
     async def explain(body: PromptBody, context: RequestContext) -> ExplanationBody:
         with renamed(body.wire_names):
-            requests = _labelled(await body.requests(context, num_at_once=0), "explainCache")
+            requests = await body.requests(context, num_at_once=0, operation="explainCache")
             explained = [await services.cached_prompts.explain(request) for request in requests]
         return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
     @json_route("/v1/cache/warm", "warmCache", prompt_body, bodies.decode, opt=GENERATES)
     async def warm(body: PromptBody, context: RequestContext) -> WarmedBody:
         with renamed(body.wire_names):
-            requests = _labelled(await body.requests(context, num_at_once=1), "warmCache")
+            requests = await body.requests(context, num_at_once=1, operation="warmCache")
             if not all(request.persist for request in requests):
                 raise InvalidRequest("store is false: nothing of this request may be stored", param="store")
             # in turn, so that later prompts reuse prefixes that they share with earlier ones
             warmed = [await services.cached_prompts.warm(request) for request in requests]
-        prompts = [_prompt_warmed(one) for one in warmed]
-        return WarmedBody(warmed[0].model, prompts)
+        usages = [(one.usage, one.num_stored) for one in warmed]
+        return WarmedBody(
+            warmed[0].model,
+            [PromptWarmed(use.prompt_tokens, use.reused_tokens, use.computed_tokens, kept) for use, kept in usages],
+        )
 
     @json_route(
         "/v1/cache/clear",
@@ -130,17 +128,8 @@ def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHand
     return [explain, warm, clear, read_stats]
 
 
-def _labelled(requests: Sequence[GenerationRequest], operation: str) -> list[GenerationRequest]:
-    return [replace(request, operation=operation) for request in requests]
-
-
 async def _usage(documents: Documents) -> DocumentUsage | None:
     try:
         return await documents.usage()
     except StoreUnresponsive:
         return None
-
-
-def _prompt_warmed(warmed: WarmedPrompt) -> PromptWarmed:
-    usage = warmed.usage
-    return PromptWarmed(usage.prompt_tokens, usage.reused_tokens, usage.computed_tokens, warmed.num_stored)

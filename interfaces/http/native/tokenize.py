@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from msgspec import Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import require
 from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest, TokenPrompt
@@ -77,7 +77,7 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
         fields = body.fields
         with renamed(body.prompt.wire_names):
             request = await _one_request(body.prompt, context)
-            _refuse(isinstance(request.prompt, TokenPrompt), "token ids here")
+            require(not isinstance(request.prompt, TokenPrompt), "prompt", "cannot be token ids here")
             found = await services.tokenize.tokens(
                 request,
                 with_specials=fields.add_special_tokens is not False,
@@ -104,10 +104,5 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
 async def _one_request(body: PromptBody, context: RequestContext) -> GenerationRequest:
     """The request of a body with one prompt. Raises any DomainError."""
     requests = await body.requests(context, num_at_once=0)
-    _refuse(len(requests) > 1, "several prompts here")
+    require(len(requests) == 1, "prompt", "cannot be several prompts here")
     return requests[0]
-
-
-def _refuse(is_refused: bool, what: str) -> None:
-    if is_refused:
-        raise InvalidRequest(f"prompt cannot be {what}", param="prompt")

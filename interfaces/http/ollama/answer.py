@@ -19,10 +19,9 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.request.request import FinishReason
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http.answering.collected import Collected
+from interfaces.http.answering.collected import Collected, PredictionTokens, prediction_counts
 from interfaces.http.answering.dialect import Started
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
-from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
 
 
 class OllamaError(Struct):
@@ -207,7 +206,7 @@ class OllamaAnswer:
             prompt_eval_duration=first_ns - self._submitted_ns,
             eval_count=usage.completion_tokens,
             eval_duration=now_ns - first_ns,
-            **own_prediction_counts(usage),
+            **prediction_counts(usage),
         )
         return self._shape(piece, fields)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
@@ -228,15 +228,15 @@ def chat_prompt(body: ChatRequest) -> ChatPrompt:
 
 def generate_prompt(body: GenerateRequest) -> Prompt:
     """Raises InvalidRequest."""
-    if not body.prompt:
-        raise InvalidRequest("prompt must not be empty", param="prompt")
+    prompt = body.prompt or ""
+    require(bool(prompt), "prompt", "must not be empty")
     if body.raw:
         for name, value in (("system", body.system), ("images", body.images)):
             if value:
                 raise InvalidRequest(f"{name}: a raw prompt has no messages", param=name)
-        return TextPrompt(body.prompt)
+        return TextPrompt(prompt)
     system = [ChatMessage(Role.SYSTEM, body.system)] if body.system else []
-    asked = ChatMessage(Role.USER, body.prompt, images=_images(body.images, "images"))
+    asked = ChatMessage(Role.USER, prompt, images=_images(body.images, "images"))
     return ChatPrompt((*system, asked), (), _template_kwargs(body.think))
 
 
@@ -292,15 +292,12 @@ def _grammar(format: str | dict[str, object] | None) -> Grammar | None:
         return None
     if isinstance(format, dict):
         return json_schema_grammar(cast("dict[str, Json]", format), "format")
-    if format != "json":
-        raise InvalidRequest("format must be json or a JSON schema", param="format")
+    require(format == "json", "format", "must be json or a JSON schema")
     return json_object_grammar()
 
 
 def _template_kwargs(think: bool | str | None) -> dict[str, Json]:
-    if think is None:
-        return {}
-    return thinking_kwargs(bool(think), think if isinstance(think, str) and think else None)
+    return thinking_kwargs(None if think is None else bool(think), think if isinstance(think, str) and think else None)
 
 
 AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)

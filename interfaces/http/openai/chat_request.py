@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, content_of
 from domain.request.media import Image, PlacedImage
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
@@ -106,8 +106,7 @@ def _message(message: Message, path: str) -> ChatMessage:
     role, (content, images) = Role(message.role), content_of(_pieces(message.content, f"{path}.content"))
     if role is Role.ASSISTANT:
         return _assistant(message, content, images)
-    if message.content is None:
-        raise InvalidRequest(f"{path}.content is missing", param=f"{path}.content")
+    require(message.content is not None, f"{path}.content", "is missing")
     call_id = message.tool_call_id if role is Role.TOOL else None
     return ChatMessage(role, content, message.name, tool_call_id=call_id, images=images)
 
@@ -219,7 +218,7 @@ def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[G
         context,
         "chatcmpl",
         chat_prompt(body),
-        max_tokens=max_tokens(body),
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         num_logprobs=num_logprobs(body),
         num_prompt_logprobs=body.prompt_logprobs,
         prediction="" if body.prediction is None else _predicted(body.prediction.content),
@@ -249,13 +248,8 @@ def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
     """The number of alternatives to report a token; None for no log probabilities. Raises InvalidRequest."""
-    if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    require(body.top_logprobs is None or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def max_tokens(body: ChatCompletionRequest) -> int | None:
-    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
 
 def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
@@ -273,15 +267,10 @@ def _continues(body: ChatCompletionRequest) -> bool:
     message."""
     last = body.messages[-1] if body.messages else None
     is_marked = last is not None and last.role == "assistant" and bool(last.prefix or last.partial)
-    if body.add_generation_prompt is False and not body.continue_final_message:
-        raise InvalidRequest(
-            "add_generation_prompt can only be false with continue_final_message", param="add_generation_prompt"
-        )
-    if body.continue_final_message and body.add_generation_prompt:
-        raise InvalidRequest(
-            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
-        )
-    return is_marked or bool(body.continue_final_message)
+    prompt, continues = body.add_generation_prompt, bool(body.continue_final_message)
+    require(prompt is not False or continues, "add_generation_prompt", "can only be false with continue_final_message")
+    require(not (continues and prompt), "continue_final_message", "and add_generation_prompt exclude each other")
+    return is_marked or continues
 
 
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.request.request import FinishReason, GenerationRequest, TextPrompt, TokenPrompt, choice_id
 from domain.request.stream import ContentDelta, Finished
@@ -74,8 +74,7 @@ def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     if not isinstance(prompt, str | IdRow) and prompt and all(isinstance(item, int) for item in prompt):
         raise _no_token_id("prompt")
     num_prompts = 1 if isinstance(prompt, str | IdRow) else len(prompt)
-    if not num_prompts:
-        raise InvalidRequest("prompt must not be empty", param="prompt")
+    require(num_prompts > 0, "prompt", "must not be empty")
     if num_prompts * (body.n or 1) > MAX_CHOICES:
         raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if num_prompts == 1 else "prompt")
     return _prompts(prompt)
@@ -243,8 +242,7 @@ def _finish_reason(finished: Finished) -> str:
 def _convert(body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
     refuse_unsupported(body)
     prompts = plain_prompts(body)
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
+    require(body.best_of in (None, body.n or 1), "best_of", "is only supported when it equals n")
     first = completion_request(
         body,
         context,

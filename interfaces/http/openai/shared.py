@@ -11,11 +11,11 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError
 from domain.request.request import GenerationRequest, Prompt, Usage
 from domain.request.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
+from interfaces.http.answering.collected import PredictionTokens, prediction_counts
 from interfaces.http.answering.dialect import SSE_DONE, Framing, Started, sse_comment, sse_event
 from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GrammarFields
 from interfaces.http.fields.parameters import mapped, refused, supported
-from interfaces.http.fields.prediction_tokens import PredictionTokens, prediction_counts
 from interfaces.http.fields.sampling_fields import new_request, tier_priority
 from interfaces.http.incoming.request_context import RequestContext
 
@@ -130,7 +130,7 @@ def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
     completion_tokens = sum(usage.completion_tokens for usage in usages)
     num_image_tokens = sum(usage.image_tokens for usage in of_prompts)
     cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts), num_image_tokens or UNSET)
-    drafted = PredictionTokens(**prediction_counts(*usages))
+    drafted = PredictionTokens(**prediction_counts(*usages, has_zeros=True))
     return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached, drafted)
 
 

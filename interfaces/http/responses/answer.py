@@ -22,10 +22,17 @@ from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFul
 from domain.request.document import DocumentKey
 from domain.request.request import FinishReason, Usage
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
-from interfaces.http.answering.collected import Collected, is_blank, num_reasoning_tokens, opening, visible_parts
+from interfaces.http.answering.collected import (
+    Collected,
+    PredictionTokens,
+    is_blank,
+    num_reasoning_tokens,
+    opening,
+    prediction_counts,
+    visible_parts,
+)
 from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
-from interfaces.http.fields.prediction_tokens import PredictionTokens, own_prediction_counts
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.output_items import (
@@ -231,7 +238,7 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
         usage.prompt_tokens,
         CachedTokens(usage.reused_tokens, image_tokens=usage.image_tokens or UNSET),
         usage.completion_tokens,
-        ReasoningTokens(num_reasoning, **own_prediction_counts(usage)),
+        ReasoningTokens(num_reasoning, **prediction_counts(usage)),
         usage.prompt_tokens + usage.completion_tokens,
     )
 

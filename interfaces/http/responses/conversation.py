@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
 from domain.request.media import Image
@@ -162,9 +162,8 @@ def kind_of(raw: Raw, path: str) -> type[Item] | None:
     """The type of an item; None for one that is left out. Raises InvalidRequest, naming `path` and its field."""
     head = decoded(raw, _Head, path)
     name = head.type or ("message" if head.role is not None else None)
-    if name is None:
-        raise InvalidRequest(f"{path}.type is missing", param=f"{path}.type")
-    if name in LEFT_OUT:
+    require(name is not None, f"{path}.type", "is missing")
+    if name is None or name in LEFT_OUT:
         return None
     if name not in ITEMS:
         message = f"{path}.type: items of type '{printable(name, 100)}' are not known here; leave the item out"
@@ -234,8 +233,7 @@ class _Conversation:
             found.append(("input", MessageItem("user", items)))
         else:
             found += [(path, item_of(raw, path)) for path, raw in _with_paths("input", items)]
-        if not found:
-            raise InvalidRequest("input must not be empty", param="input")
+        require(len(found) > 0, "input", "must not be empty")
         self._refuses_media = not any(_is_answer(item) for _, item in found)
         for path, item in found:
             if item is not None:

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
-from domain.request.chat import ChatMessage, Json, Role
-from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
+from domain.request.chat import ChatMessage, Role
+from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.fields.grammar_fields import form_grammar
@@ -190,7 +190,7 @@ def response_request(body: ResponsesRequest, context: RequestContext) -> list[Ge
         cache_salt=context.salt(body.cache_salt),
         keeps_text=body.store is not False,
         grammar=form_grammar(body.format, FORMAT),
-        reasoning=reasoning_limit(body),
+        reasoning=NO_REASONING if body.effort == "none" else None,  # for templates that have no switch
         priority=tier_priority(body.service_tier),
     )
     return [request]
@@ -201,22 +201,13 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     refuse_unsupported(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
     messages, tools = (*instructions, *conversation(body.input, body.earlier_items)), body.tool_table
+    is_on = None if body.effort is None else body.effort != "none"
+    kwargs = thinking_kwargs(is_on, body.effort if is_on else None)
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
-    return ChatPrompt(messages, tools.specs, _template_kwargs(body.effort), choice)
+    return ChatPrompt(messages, tools.specs, kwargs, choice)
 
 
 def wire_names(body: ResponsesRequest) -> dict[str, str]:
     """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
     return {**_NAMES, "grammar": FORMAT if body.format is not None else "tools"}
-
-
-def reasoning_limit(body: ResponsesRequest) -> ReasoningLimit | None:
-    """The effort `none` is a budget of no tokens, for templates that have no switch."""
-    return NO_REASONING if body.effort == "none" else None
-
-
-def _template_kwargs(effort: str | None) -> dict[str, Json]:
-    if effort is None:
-        return {}
-    return thinking_kwargs(effort != "none", None if effort == "none" else effort)
