@@ -60,7 +60,7 @@ def test_messages_are_text_and_raw_prompts_are_not(service: FakeService, tokeniz
 
 def test_any_template_arguments_and_strings_are_answered(service: FakeService) -> None:
     draw, seen = Random(22), set[int]()
-    for _ in range(150):
+    for _ in range(80):
         body = json.dumps(templated_chat(draw)).encode()
         answered = service.client.post(CHAT, content=body, headers={"content-type": "application/json"})
         seen.add(answered.status_code)

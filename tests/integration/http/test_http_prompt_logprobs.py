@@ -11,7 +11,7 @@ from tests.support.http.clients import completion_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-TEXT = "an evaluation's prompt, long enough for several chunks of any grid " * 40
+TEXT = "an evaluation's prompt, long enough for several chunks of any grid " * 20
 
 
 @pytest.fixture(scope="module")

@@ -36,18 +36,12 @@ def asked(service: FakeService, path: str, name: str = "alice", **fields: Any) -
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-@pytest.mark.parametrize("tier", [None, "priority", "one of next year"])
-def test_whatever_is_not_flex_goes_first(service: FakeService, path: str, tier: str | None) -> None:
+@pytest.mark.parametrize("tier", [None, "priority", "one of next year", "flex"])
+def test_flex_waits_and_whatever_else_goes_first(service: FakeService, path: str, tier: str | None) -> None:
     priority, answer = asked(service, path, service_tier=tier)
-    assert priority is Priority.INTERACTIVE
-    assert answer.get("service_tier") in ("default", None)
-
-
-@pytest.mark.parametrize(("path", "tier"), [(CHAT, "flex"), (COMPLETIONS, "flex"), (RESPONSES, "flex")])
-def test_flex_waits_for_others(service: FakeService, path: str, tier: str) -> None:
-    priority, answer = asked(service, path, service_tier=tier)
-    assert priority is Priority.BATCH
-    assert path == COMPLETIONS or answer["service_tier"] == "flex"
+    assert priority is (Priority.BATCH if tier == "flex" else Priority.INTERACTIVE)
+    shown = answer.get("service_tier")
+    assert shown in ("default", None) if tier != "flex" else shown == (None if path == COMPLETIONS else "flex")
 
 
 def test_anthropics_tiers(service: FakeService) -> None:
