@@ -38,7 +38,6 @@ def json_route(
     decode: Callable[[bytes], object] | None = None,
     *,
     error_type: type[Struct] = ErrorBody,
-    statuses: Sequence[int] = (400, 401, 404, 413, 415, 500, 503),
     guards: Sequence[Any] = (),
     opt: Mapping[str, Any] | None = None,
     document: type[OperationDocument] = OperationDocument,
@@ -76,7 +75,7 @@ def json_route(
             operation_class=document,
             operation_id=operation_id,
             summary=operation_id[0].upper() + operation_id[1:],
-            responses=errors(*statuses, error_type=error_type),
+            responses=errors(400, 401, 404, 413, 415, 500, 503, error_type=error_type),
         )(respond)
 
     return decorate

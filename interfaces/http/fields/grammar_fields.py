@@ -16,7 +16,7 @@ Null is absent. A schema may be given as JSON text. Grammars are Lark's.
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -126,7 +126,7 @@ def _json(value: Schema, field: str) -> Grammar:
             raise InvalidRequest(f"{field} is no JSON: {printable(str(error))}", param=field) from error
     if not isinstance(value, dict | bool):
         raise InvalidRequest(f"{field} must be a JSON schema: an object or a boolean", param=field)
-    return json_schema_grammar(cast("dict[str, Any] | bool", value), field)
+    return json_schema_grammar(value, field)
 
 
 def _json_object(value: bool, field: str) -> Grammar:

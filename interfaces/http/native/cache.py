@@ -108,7 +108,6 @@ def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHand
         "/v1/cache/clear",
         "clearCache",
         ClearRequest,
-        statuses=(400, 401, 413, 503),
         guards=[admins_only],
         is_cancelled=False,
     )

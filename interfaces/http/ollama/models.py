@@ -126,7 +126,7 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
     def version() -> VersionBody:
         return VersionBody(SPOKEN_VERSION)
 
-    @json_route("/api/show", "ollamaShow", ShowRequest, error_type=OllamaError, statuses=(400, 401, 404, 413, 415))
+    @json_route("/api/show", "ollamaShow", ShowRequest, error_type=OllamaError)
     async def show(body: ShowRequest, context: RequestContext) -> ShowBody:
         id = model_id(body.model or body.name, services.default_model)
         context.client.check_model(id)

@@ -1,12 +1,14 @@
-"""Answers in a form, whole and streamed alike, over a socket with the toy engine: forced calls, Ollama's `format`."""
+"""Answers in a form and forced calls, whole and streamed alike, in every dialect, over a socket with the toy engine."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
+from openai import OpenAI
+from pydantic import BaseModel
 
 from application.settings import ServerSettings
 from tests.support.http.servers.live_service import FAKE, live_service, settings_of
@@ -66,6 +68,45 @@ def test_ollama_format_json_is_an_object(client: httpx.Client) -> None:
     assert answer["message"]["content"].startswith("{")
     if answer["done_reason"] == "stop":
         assert isinstance(json.loads(answer["message"]["content"]), dict)
+
+
+FORMAT = {"type": "json_schema", "name": "weather", "schema": SCHEMA}
+FORMED: list[tuple[str, dict[str, Any], Callable[[Any], str]]] = [
+    (
+        "/v1/messages",
+        {**ASK, "max_tokens": 300, "output_config": {"format": FORMAT}},
+        lambda answer: answer["content"][-1]["text"],
+    ),
+    (
+        "/v1/responses",
+        {"model": FAKE, "input": "hi", "reasoning": {"effort": "none"}, "text": {"format": FORMAT}},
+        lambda answer: answer["output"][-1]["content"][0]["text"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "text"), FORMED, ids=[path for path, _, _ in FORMED])
+def test_an_answer_has_its_form(
+    client: httpx.Client, path: str, body: dict[str, Any], text: Callable[[Any], str]
+) -> None:
+    assert fits(text(post(client, path, {**body, "temperature": 0}).json()))
+
+
+class Weather(BaseModel):
+    kind: Literal["sun", "rain"]
+    dry: bool
+
+
+def test_a_pydantic_model_comes_back_parsed_by_openais_client(client: httpx.Client) -> None:
+    with OpenAI(base_url=f"{client.base_url}/v1", api_key="none", timeout=PATIENCE_S) as openai:
+        answer = openai.chat.completions.parse(
+            model=FAKE,
+            messages=[{"role": "user", "content": "hi"}],
+            response_format=Weather,
+            temperature=0,
+            reasoning_effort="none",
+        )
+    assert isinstance(answer.choices[0].message.parsed, Weather)
 
 
 FUNCTION = {"name": "report", "description": "", "parameters": SCHEMA}
