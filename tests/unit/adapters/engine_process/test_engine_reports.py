@@ -23,16 +23,25 @@ UNWRITTEN = StepBatch(3, events=(FaultObserved("store", "a name of \udc80", 3),)
 
 
 class Written:
-    """What a channel was given."""
+    """The messages that a channel was given. `num_looks`: at its unsent bytes since `add` changed them."""
 
     def __init__(self) -> None:
         self.messages: list[ToParent] = []
-        self.num_unsent_bytes = 0
+        self.num_looks = self._num_unsent = 0
         self._lock = threading.Lock()
 
-    def add(self, num_bytes: int) -> None:
+    @property
+    def num_unsent_bytes(self) -> int:
         with self._lock:
-            self.num_unsent_bytes += num_bytes
+            self.num_looks += 1
+            return self._num_unsent
+
+    def add(self, num_bytes: int) -> int:
+        """Returns the unsent bytes."""
+        with self._lock:
+            self.num_looks = 0
+            self._num_unsent += num_bytes
+            return self._num_unsent
 
     def send(self, payload: bytes) -> None:
         self.messages.append(decoded(payload, ToParent))
@@ -104,7 +113,7 @@ def test_no_status_comes_behind_a_later_one() -> None:
 
 def test_who_reads_slowly_gets_answers_and_no_heartbeats() -> None:
     bench = Bench()
-    bench.written.num_unsent_bytes = 1
+    bench.written.add(1)
     assert bench.reports.beat() == CALM
     bench.reports.say(Answer(1, raw(True)))
     bench.reports.status()
@@ -143,19 +152,22 @@ def test_a_reader_that_stops_bounds_what_is_unsent_and_gets_all_when_it_goes_on(
     def compute() -> None:
         for _ in range(100):
             bench.reports.hold()
-            bench.written.add(300)
-            turns.append(bench.written.num_unsent_bytes)
+            turns.append(bench.written.add(300))
 
     thread = threading.Thread(target=compute, daemon=True)
     thread.start()
-    wait_until(lambda: len(turns) == 4, "the compute thread to be held")
+    # It looks twice: the second time under the lock with which it waits, so that the next `moved` wakes it.
+    wait_until(lambda: len(turns) == 4 and bench.written.num_looks == 2, "the compute thread to be held")
     bench.written.add(-300)
     bench.reports.moved()  # more than half is left: it stays held
-    assert (len(turns), bench.written.num_unsent_bytes) == (4, 900)
+    wait_until(lambda: bench.written.num_looks == 1, "the held thread to look again")
+    assert turns == [300, 600, 900, 1_200]
     while thread.is_alive():
-        bench.written.add(-min(100, bench.written.num_unsent_bytes))
+        if bench.written.num_unsent_bytes:
+            bench.written.add(-100)
         bench.reports.moved()
-    assert (len(turns), max(turns)) == (100, 1_200)
+    assert len(turns) == 100
+    assert max(turns) <= 1_300, "the bound, and one turn"
 
 
 def test_at_the_end_nothing_waits_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
