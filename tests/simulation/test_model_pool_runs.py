@@ -25,8 +25,8 @@ from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import LoadRoom
+from tests.simulation.virtual_time import run_in_virtual_time
 from tests.support.effort import scaled
-from tests.support.engines.virtual_time import run_in_virtual_time
 from tests.support.processes.lanes import InlineLane
 
 ROOM_WAIT_S = 30.0

@@ -12,11 +12,11 @@ from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from interfaces.cli.commands import cache
-from tests.support.engines.two_models import ONE, TWO
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
 from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, empty, keys_of, same, snapshot
+from tests.support.stores.two_models import ONE, TWO
 
 
 def content() -> list[Record]:

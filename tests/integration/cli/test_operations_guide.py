@@ -16,10 +16,10 @@ from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import ServerSettings, Settings, StoreSettings
 from interfaces.cli.main import app
 from interfaces.composition.backends import Backend
-from tests.support.engines.two_models import content
 from tests.support.http.servers.live_service import live_service
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.cache_cli import isolate, make_store
+from tests.support.stores.two_models import content
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/operations.md").read_text()

@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Sequence
 
-import pytest
-
 from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock
@@ -23,7 +21,7 @@ from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Record, RecordKey
 from domain.request.request import FinishReason
 from domain.scheduling.step_values import StepLimits
-from tests.support.engines.drafters import CHEAP, KnowingDrafter, greedy_drafter
+from tests.support.engines.drafters import CHEAP, KnowingDrafter
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
@@ -45,22 +43,6 @@ def test_no_token_that_would_end_the_answer_comes_before_min_tokens() -> None:
     tokens = engine.tokens("a")
     assert not ends & set(tokens[:4])
     assert tokens[4:] == [END]
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 7, 30])
-def test_several_tokens_a_step_make_the_same_answer(max_tokens: int) -> None:
-    """And no more: no draft is longer than the answer has room for."""
-    one, several = SteppedEngine(FakeOptions()), SteppedEngine(greedy_drafter(FakeOptions()))
-    for engine in (one, several):
-        engine.submit("a", PROMPT, max_tokens)
-        engine.run()
-    assert several.tokens("a") == one.tokens("a")
-    end = several.end("a")
-    assert (end.reason, end.usage.completion_tokens) == (FinishReason.LENGTH, max_tokens)
-    decoded = [event.num_decode_tokens for event in several.events(StepCompleted)]
-    assert sum(decoded) == max_tokens
-    if max_tokens == 30:
-        assert sum(number > 0 for number in decoded) < 20
 
 
 def test_an_answer_ends_inside_a_draft() -> None:

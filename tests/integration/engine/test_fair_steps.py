@@ -39,18 +39,6 @@ def busy_engine(limits: StepLimits | None = None) -> tuple[SteppedEngine, Calls]
     return engine, calls
 
 
-def test_a_short_prompt_waits_for_one_chunk_of_a_long_one() -> None:
-    engine, calls = busy_engine()
-    engine.submit("long", LONG)
-    engine.step(6)
-    num_before = len(calls.seen)
-    engine.submit("short", SHORT, 2)
-    engine.run()
-    assert calls.of(1)[0] - num_before <= 1
-    assert len(engine.tokens("short")) == 2
-    assert calls.of(1)[-1] < calls.of(0)[-1]
-
-
 def test_decoded_tokens_are_delivered_before_the_next_chunk_begins() -> None:
     engine, calls = busy_engine()
     engine.submit("running", SHORT, 40)

@@ -77,8 +77,7 @@ class Server:
         assert all(not model.open_ids() for model in self.engine.loaded)
 
 
-@pytest.mark.parametrize("name", ["attention", "hybrid", "everything"])
-@pytest.mark.parametrize("hot_bytes", [30_000, 1 << 30])
+@pytest.mark.parametrize(("name", "hot_bytes"), [("attention", 1 << 30), ("hybrid", 30_000), ("everything", 30_000)])
 def test_clients_that_share_prefixes_get_their_own_answers(name: str, hot_bytes: int) -> None:
     random = Random(f"{name} {hot_bytes}")
     options = FakeOptions(layout=LAYOUTS[name], vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)

@@ -19,11 +19,11 @@ from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import build_store
-from tests.support.engines.two_models import ONE
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
 from tests.support.stores.lmdb_store import PAUSE_S, faults, open_store
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same
+from tests.support.stores.two_models import ONE
 from tests.support.stores.volumes import leave_free, small_volume
 from tests.support.telemetry.recording import RecordingEvents
 

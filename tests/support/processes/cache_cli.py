@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 from application.ports.block_store import PutOutcome
 from domain.prefix.record import Record
 from interfaces.cli.commands.cache import cache_app
-from tests.support.engines.two_models import ONE, TWO
 from tests.support.stores.lmdb_store import open_store
+from tests.support.stores.two_models import ONE, TWO
 
 
 def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,12 @@ def num_tokens(client: EngineClient) -> int:
     return sum(isinstance(item, Tokens) for batch in client.batches for *_, item in batch.items)
 
 
+@pytest.fixture(scope="module")
+def calm() -> EngineClient:
+    """The streams of an engine that is not lost."""
+    return play(here(hosted_toy))
+
+
 def restarts(client: EngineClient) -> list[EngineRestarted]:
     return [event for event in client.events if isinstance(event, EngineRestarted)]
 
@@ -81,11 +87,10 @@ def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
 
 
-def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
-    toy = NEW_CHILD
-    calm, num_before = play(here(hosted_toy)), num_descriptors()
+def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones(calm: EngineClient) -> None:
+    num_before = num_descriptors()
     for seed in range(scaled(1)):
-        processes = Processes(toy)
+        processes = Processes(NEW_CHILD)
         disturbed = play(processes.make, processes.killing(Random(seed), 100))
         check_same(disturbed, calm)
         (restarted,) = restarts(disturbed)
@@ -95,26 +100,8 @@ def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
     wait_until(lambda: num_descriptors() <= num_before, "all descriptors to be given back")
 
 
-def test_a_signal_for_the_server_that_reaches_the_engine_too_changes_nothing() -> None:
-    calm, processes = (
-        play(here(hosted_toy)),
-        Processes(NEW_CHILD),
-    )
-
-    async def ask(client: EngineClient) -> None:
-        await client.until(lambda: num_tokens(client) >= 3, "some tokens")
-        os.kill(processes.made[0].pid or 0, signal.SIGUSR1)
-
-    disturbed = play(processes.make, ask)
-    check_same(disturbed, calm)
-    assert restarts(disturbed) == []
-
-
-def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again() -> None:
-    calm, processes = (
-        play(here(hosted_toy)),
-        Processes(NEW_CHILD),
-    )
+def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again(calm: EngineClient) -> None:
+    processes = Processes(NEW_CHILD)
 
     async def load_twice(client: EngineClient) -> None:
         await client.until(lambda: num_tokens(client) >= 3, "some tokens")

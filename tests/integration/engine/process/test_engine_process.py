@@ -100,7 +100,7 @@ def test_it_has_one_end_of_a_socket_and_minds_no_signal_of_the_terminal() -> Non
         assert ours
         assert not theirs & ours
         assert os.getsid(engine.pid or 0) != os.getsid(0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             os.kill(engine.pid or 0, number)
         preview = await engine.check(source(MODEL), LoadOptions())
         assert preview.weight_bytes == 7

@@ -9,7 +9,7 @@ from application.ports.engine import EngineError
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
+from domain.prefix.prompt_content import EncodedPrompt
 from tests.support.engines.sync_engine import submission
 
 PAYLOADS = [b"", b"one", b"x" * 300, b"\x00" * 7]
@@ -33,12 +33,6 @@ def sent(prompt: EncodedPrompt) -> EncodedPrompt:
     message = decoded(encoded(Submit(submission("a", ModelId("toy"), prompt, 4))), ToChild)
     assert isinstance(message, Submit)
     return message.submission.prompt
-
-
-def test_text_crosses_once_and_is_one_row_again() -> None:
-    prompt = EncodedPrompt.of_text(range(1000), (ForkPoint(7, ForkKind.NEXT_TURN),))
-    found = sent(prompt)
-    assert found == prompt
 
 
 def test_a_row_that_is_no_whole_number_of_ids_is_no_message() -> None:

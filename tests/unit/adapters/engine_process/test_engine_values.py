@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from adapters.engine_process.messages import decoded, encoded
 from application.events import Event
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared
@@ -22,7 +23,6 @@ from domain.memory.ledger import MemoryLimits
 from domain.models.state_layout import LayerState, StateKind
 from domain.request.request import Usage
 from domain.request.sampling import SamplingDefaults, SamplingParams
-from tests.support.engines.process.engine_wire import wired, wired_batch
 
 OWN: Mapping[Any, Any] = {
     MemoryLimits: MemoryLimits.of(1 << 40),
@@ -69,6 +69,22 @@ KINDS = dict.fromkeys(
     (*typing.get_args(Event), *typing.get_args(EngineItem), *OF_THE_PORT, CacheStats, Cleared, ModelPreview)
 )
 del KINDS[StepBatch]
+
+
+def wired(value: Any) -> Any:
+    """Returns the value as the other process gets it; it must be equal and of the same type."""
+    found = decoded(encoded(value), type(value))
+    assert found == value
+    assert type(found) is type(value)
+    return found
+
+
+def wired_batch(batch: StepBatch) -> StepBatch:
+    return dataclasses.replace(
+        batch,
+        items=tuple((id, choice, wired(item)) for id, choice, item in batch.items),
+        events=tuple(wired(event) for event in batch.events),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -17,7 +17,7 @@ from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
-from tests.support.engines.call_counts import num_calls
+from tests.support.call_counts import num_calls
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import open_at, prompt_of
 

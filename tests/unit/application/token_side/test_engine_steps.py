@@ -2,7 +2,7 @@
 
 from domain.ids import RequestId
 from domain.scheduling.step_values import StepClock, StepLimits, StepPace
-from tests.support.engines.call_counts import num_calls
+from tests.support.call_counts import num_calls
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 
 LASTS, NEW = 8, 40

@@ -1,7 +1,7 @@
 """What the token side tells goes out once, in one batch, also when it could not be handed over at first."""
 
 from adapters.fake.environment import FakeClock
-from application.events import FaultObserved, RecordsEvicted
+from application.events import FaultObserved
 from application.ports.engine import StepBatch
 from application.services.token_side.event_batcher import EventBatcher
 from domain.ids import RequestId
@@ -28,19 +28,6 @@ def batcher_to(receiver: Receiver) -> EventBatcher:
     batcher = EventBatcher(FakeClock())
     batcher.connect(receiver.receive)
     return batcher
-
-
-def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
-    receiver = Receiver()
-    batcher = batcher_to(receiver)
-    batcher.emit(RecordsEvicted(1, 2))
-    batcher.send(ID, 1, PrefillProgress(1, 2))
-    batcher.left_queue()
-    batcher.deliver()
-    batcher.deliver()
-    (batch,) = receiver.batches
-    assert (batch.items, batch.events) == (((ID, 1, PrefillProgress(1, 2)),), (RecordsEvicted(1, 2),))
-    assert batch.num_left_queue == 1
 
 
 def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None:

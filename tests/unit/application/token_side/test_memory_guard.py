@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adapters.fake.environment import FakeClock, FakeMemory
-from application.events import MemoryMeasured, PressureRelieved
+from application.events import PressureRelieved
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
@@ -367,11 +367,3 @@ def test_a_model_has_what_the_others_leave():
     lease.end()
     bench.guard.models_changed(is_loaded=False)
     assert bench.ledger.free_bytes() == LIMITS.hard_bytes - 30_000
-
-
-def test_loads_are_reported():
-    bench = Bench()
-    bench.load(900)
-    told = bench.events.of(MemoryMeasured)
-    assert told[-1].ledger.weight_bytes == 900
-    assert told[-1].level == 0
