@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from adapters.fake.options import EOS_ID
-from adapters.fake.sampler import FakeConstraint
 from adapters.fake.tokenizer import fake_vocabulary
 from application.ports.compute import DecodeStart, Draft, LoadedModel
 from application.ports.token_constraint import AllowedTokens, ConstraintCompiler, TokenConstraint
@@ -20,6 +19,7 @@ from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, s
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.state_replay import open_at
 from tests.support.text.constraint_compilers import COMPILERS
+from tests.support.text.toy_constraints import FakeConstraint
 
 ANSWERS = frozenset({b"yes", b"yet another", b"no"})
 SAMPLINGS = {

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from adapters.fake.options import LAYOUTS, FakeOptions
-from adapters.fake.sampler import FakeCompiler
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from domain.ids import SequenceId
 from domain.priority import Priority
@@ -22,6 +21,7 @@ from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.stepped_engine import GRID, SteppedEngine
 from tests.support.processes.held_workers import HeldWorkers
+from tests.support.text.toy_constraints import FakeCompiler
 
 SHARED = tuple(range(500, 500 + 12 * GRID))
 QUESTION = tuple(range(32, 42))

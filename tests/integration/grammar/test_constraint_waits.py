@@ -7,7 +7,6 @@ import pytest
 
 import adapters.llguidance.compiler as constraint_module
 from adapters.fake.options import EOS_ID
-from adapters.fake.sampler import FakeCompiler
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from domain.errors import ComputeFailed
@@ -20,6 +19,7 @@ from interfaces.composition.service import Service, build_service
 from tests.support.http.servers.live_service import answers, asking, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.held_workers import HeldWorkers
+from tests.support.text.toy_constraints import FakeCompiler
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.fake.sampler import FakeConstraint
 from application.ports.token_constraint import AllowedTokens
 from application.services.token_side.constraints import AnswerConstraint
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.request.reasoning_budget import ReasoningBudget, ReasoningLimit, ReasoningMarks
+from tests.support.text.toy_constraints import FakeConstraint
 
 OPEN, END, EOS, VOCAB = (1, 2), (3, 1, 4), 5, 6
 """Marks that share a token, so that an end may be broken off and begin again."""

@@ -8,7 +8,6 @@ from typing import Any, cast
 from adapters.fake.engine import FakeEngine
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
-from adapters.fake.sampler import FakeCompiler
 from application.events import Event
 from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
 from application.ports.tokenizer import EncodedPrompt
@@ -31,6 +30,7 @@ from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.sync_engine import submission
 from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
 from tests.support.processes.lanes import InlineLane
+from tests.support.text.toy_constraints import FakeCompiler
 
 MODEL = ModelId("toy")
 BLOCK, GRID = 16, 32

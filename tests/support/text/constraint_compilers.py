@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from adapters.fake.sampler import FakeCompiler
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.token_constraint import ConstraintCompiler
+from tests.support.text.toy_constraints import FakeCompiler
 
 COMPILERS: dict[str, Callable[[Executor], ConstraintCompiler]] = {
     "fake": lambda workers: FakeCompiler(workers),

@@ -88,11 +88,10 @@ class EngineSupervisor:
         self._last = self._engine.status()  # of the lost engine
         self._reason = ""
         self._num_attempts, self._num_short_lived = 0, -1  # attempts to start one; short-lived engines
-        self._is_first_loss = True  # another engine is started at once
         self._is_overdue = self._has_given_up = False
         self._deadline: asyncio.Task[object] | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
-        self._work = OpenWork()
+        self._work = OpenWork(clock, lambda batch: self._receive(batch))
         self._loaded: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
         self._missing: set[ModelId] = set()  # wanted models that the present engine could not load
         self._loads = BlamedLoads(clock)  # checks of models included
@@ -118,7 +117,7 @@ class EngineSupervisor:
             if is_present:
                 self._in_time = await self._engine.stop(timeout_s)
             self._is_available.set()
-            self._fail_all(ServerUnavailable("the server is stopping"))
+            self._work.fail(ServerUnavailable("the server is stopping"))
         return self._in_time
 
     def status(self) -> EngineStatus:
@@ -241,6 +240,11 @@ class EngineSupervisor:
         if self._deadline is not None:
             self._deadline.cancel()
 
+    @property
+    def _is_first_loss(self) -> bool:
+        """Another engine is started at once."""
+        return self._num_short_lived <= 0
+
     def _unavailable(self) -> ServerUnavailable:
         return ServerUnavailable(f"the engine is being restarted: {self._reason}", retry_after_s=RETRY_AFTER_S)
 
@@ -297,13 +301,12 @@ class EngineSupervisor:
             self._deadline = self._run(self._give_up_after_timeout())
         self._state, self._reason = _State.RESTARTING, why
         is_explained = self._is_made and self._loads.blame(why)
-        self._report(self._work.lost(why, now_ns, is_explained=is_explained))
+        self._work.lost(why, is_explained=is_explained)
         if not self._was_ever_made:
-            self._fail_all(ServerUnavailable(why))
+            self._work.fail(ServerUnavailable(why))
         elif self._is_overdue:
             self._give_up()
         self._num_short_lived = 0 if lived_s >= CALM_S else self._num_short_lived + 1
-        self._is_first_loss = self._num_short_lived == 0
         self._run(self._restart(0.0 if self._is_first_loss else min(MAX_DELAY_S, 2.0 ** (self._num_short_lived - 1))))
 
     def _finish(self, why: str) -> None:
@@ -312,7 +315,7 @@ class EngineSupervisor:
         for task in tuple(self._tasks):
             task.cancel()
         self._is_available.set()
-        self._fail_all(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
+        self._work.fail(ServerUnavailable(why, retry_after_s=RETRY_AFTER_S))
         self._outdated(why)
 
     async def _give_up_after_timeout(self) -> None:
@@ -325,10 +328,7 @@ class EngineSupervisor:
     def _give_up(self) -> None:
         self._has_given_up = True
         self._is_available.set()
-        self._fail_all(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._reason}"))
-
-    def _fail_all(self, error: ServerUnavailable) -> None:
-        self._report(self._work.failed(error, self._work, self._clock.now_ns()))
+        self._work.fail(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._reason}"))
 
     async def _restart(self, delay_s: float) -> None:
         if delay_s:
@@ -359,8 +359,7 @@ class EngineSupervisor:
         except DomainError as error:
             if engine is self._engine and self._has_engine:
                 self._missing.add(id)
-                works = [work for work in self._work if work.submission.model == id]
-                self._report(self._work.failed(error, works, self._clock.now_ns()))
+                self._work.fail(error, id)
             return
         self._missing.discard(id)
         if id not in self._loaded:  # it was unloaded meanwhile
@@ -374,19 +373,15 @@ class EngineSupervisor:
 
     def _send_all(self) -> None:
         """Submits all work that the present engine may have now."""
-        self._report(self._work.send_all(self._engine, self._missing, self._clock.now_ns()))
+        self._work.send_all(self._engine, self._missing)
 
     def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
         if work.is_sent:  # it was sent in between
             self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
             return
-        self._report(self._work.cancelled(work, self._clock.now_ns()))
+        self._work.end_cancelled(work)
         if self._state is _State.RUNNING:
             self._send_all()
-
-    def _report(self, batch: StepBatch | None) -> None:
-        if batch is not None:
-            self._receive(batch)
 
     def _run(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
         task = asyncio.get_running_loop().create_task(work)

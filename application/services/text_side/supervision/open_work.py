@@ -9,13 +9,14 @@ that was never admitted waits behind it, so that new requests do not take the pl
 being loaded, the load is blamed and no work is suspect.
 
 Work that ends without an engine (cancelled, failed, lost too often) is reported as an engine would report it: in a
-batch, after which it is removed here. Event loop only.
+batch, before which it is removed here. Event loop only.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from application.events import Event, RequestAdmitted, RequestPreempted
+from application.ports.clock import Clock
 from application.ports.engine import (
     Ended,
     Engine,
@@ -128,7 +129,9 @@ class Work:
 class OpenWork:
     """The table of all work that has not ended, by request and by choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, report: Callable[[StepBatch], None]) -> None:
+        """`report`: called with the ends that no engine reports."""
+        self._clock, self._report = clock, report
         self._open: dict[RequestId, Work] = {}
         self._choices: dict[RequestId, tuple[Work, int]] = {}
         self._computing: tuple[RequestId, ...] = ()
@@ -174,8 +177,8 @@ class OpenWork:
         engine.submit(work.resumed())
         work.is_sent = True
 
-    def send_all(self, engine: Engine, missing: Collection[ModelId], at_ns: int) -> StepBatch | None:
-        """Submits all sendable work, except for models in `missing`. Returns the ends of refused work."""
+    def send_all(self, engine: Engine, missing: Collection[ModelId]) -> None:
+        """Submits all sendable work, except for models in `missing`. Refused work ends."""
         refused = list[tuple[Work, int, Ended]]()
         for work in self.sendable():
             if work.submission.model not in missing:
@@ -184,7 +187,7 @@ class OpenWork:
                 except Exception as error:  # work that cannot be sent fails alone, whatever the reason
                     failure = error if isinstance(error, DomainError) else ComputeFailed(described(error))
                     refused += [(work, number, work.failed(number, failure)) for number in work.choices]
-        return self._ended(refused, at_ns)
+        self._end(refused)
 
     def received(self, batch: StepBatch) -> None:
         """Notes a batch of the present engine."""
@@ -198,9 +201,9 @@ class OpenWork:
             if work is not None and number in work.choices:
                 self._note(work, number, item)
 
-    def lost(self, why: str, at_ns: int, *, is_explained: bool) -> StepBatch | None:
-        """Notes that the present engine was lost. Returns the ends of cancelled work and of work that was computed at
-        too many losses; the rest is reported as preempted. `is_explained`: a load is blamed, and no work is suspect."""
+    def lost(self, why: str, *, is_explained: bool) -> None:
+        """Notes that the present engine was lost. Cancelled work ends, and work that was computed at too many losses;
+        the rest is reported as preempted. `is_explained`: a load is blamed, and no work is suspect."""
         computed = [] if is_explained else [found[0] for id in self._computing if (found := self._choices.get(id))]
         condemned = [work for work in dict.fromkeys(computed) if work.is_sent and not work.suspected()]
         ended, events = list[tuple[Work, int, Ended]](), list[Event]()
@@ -213,32 +216,29 @@ class OpenWork:
                     ended.append((work, number, work.failed(number, error)))
                 elif choice.has_left_queue:
                     id = choice_id(work.submission.id, number)
-                    events.append(RequestPreempted(id, at_ns))
+                    events.append(RequestPreempted(id, self._clock.now_ns()))
             work.is_sent = False
         self._computing = ()
-        return self._ended(ended, at_ns, events)
+        self._end(ended, events)
 
-    def cancelled(self, work: Work, at_ns: int) -> StepBatch | None:
-        """Returns the ends of the cancelled choices of unsent work."""
+    def end_cancelled(self, work: Work) -> None:
+        """Ends the cancelled choices of unsent work."""
         found = [(work, number, work.cancelled(number)) for number in work.choices]
-        return self._ended([(work, number, end) for work, number, end in found if end is not None], at_ns)
+        self._end([(work, number, end) for work, number, end in found if end is not None])
 
-    def failed(self, error: DomainError, works: Iterable[Work], at_ns: int) -> StepBatch | None:
-        return self._ended(
-            [(work, number, work.failed(number, error)) for work in works for number in work.choices], at_ns
-        )
+    def fail(self, error: DomainError, model: ModelId | None = None) -> None:
+        """Ends all work, or that of one model, with `error`."""
+        works = [work for work in self if model in (None, work.submission.model)]
+        self._end([(work, number, work.failed(number, error)) for work in works for number in work.choices])
 
-    def _ended(
-        self, ended: Iterable[tuple[Work, int, Ended]], at_ns: int, events: Iterable[Event] = ()
-    ) -> StepBatch | None:
-        """Returns the ends and events as a batch; None if there are none."""
-        items, num_left = list[tuple[RequestId, int, Ended]](), 0
+    def _end(self, ended: Iterable[tuple[Work, int, Ended]], events: Iterable[Event] = ()) -> None:
+        items, found, num_left = list[tuple[RequestId, int, Ended]](), tuple(events), 0
         for work, number, end in ended:
             num_left += not work.choices[number].has_left_queue
             items.append((work.submission.id, number, end))
             self._note(work, number, end)
-        found = tuple(events)
-        return StepBatch(at_ns, tuple(items), found, num_left) if items or found else None
+        if items or found:
+            self._report(StepBatch(self._clock.now_ns(), tuple(items), found, num_left))
 
     def _note(self, work: Work, number: int, item: EngineItem) -> None:
         work.received(number, item)

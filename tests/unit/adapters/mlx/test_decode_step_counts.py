@@ -10,7 +10,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.fake.sampler import FakeConstraint
 from adapters.mlx.runtime.arrays import read_back
 from adapters.mlx.sampling import sampled as sampled_module
 from application.ports.compute import DecodeStart, LoadedModel
@@ -20,6 +19,7 @@ from domain.request.sampling import SamplingParams
 from tests.support.call_counts import num_calls
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import open_at, prompt_of
+from tests.support.text.toy_constraints import FakeConstraint
 
 GREEDY = SamplingParams(temperature=0)
 SETTINGS = {
