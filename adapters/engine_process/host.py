@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.messages import (
@@ -68,13 +68,9 @@ class Hosted:
     check: ModelCheck
 
 
-class MakeEngine(Protocol):
-    """The factory of a child's engine."""
-
-    def __call__(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
-        """Makes the engine, which may take long and raise. `hold`: called by the engine before each step; it waits for
-        a parent that reads slowly."""
-        ...
+MakeEngine: TypeAlias = Callable[[bytes, Callable[[], None]], Hosted]
+"""Makes the engine of a child from its settings, which may take long and raise. The engine calls the second argument
+before each step; it waits for a parent that reads slowly."""
 
 
 def serve_parent(
@@ -221,7 +217,7 @@ class EngineHost:
                 in_time = await self._hosted.engine.stop(timeout_s)
             for task in tuple(self._tasks.values()):
                 task.cancel()
-            self._reports.end(Stopped(in_time))
+            self._reports.say(Stopped(in_time))
         except Exception:
             _logger.exception("the engine's process could not stop its engine")
         self._finish(0 if in_time else 1)

@@ -38,9 +38,6 @@ from domain.request.request import FinishReason
 
 T = TypeVar("T")
 
-Named: TypeAlias = tuple[str, Any]
-"""A value with the name of its class before it; read as msgspec.Raw."""
-
 
 def _plain(value: object) -> bytes:
     if isinstance(value, IdRow):
@@ -69,10 +66,6 @@ def decoded(data: "bytes | msgspec.Raw", kind: Any) -> Any:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_read)
     return decoder.decode(data)
-
-
-def named(value: object) -> Named:
-    return type(value).__name__, value
 
 
 def from_named(name: str, raw: msgspec.Raw) -> Any:
@@ -212,8 +205,8 @@ def greeting() -> bytes:
 
 def batch_bytes(batch: StepBatch, status: EngineStatus | None) -> bytes:
     """Returns an encoded Batch, without copying its items."""
-    items = tuple((id, choice, *named(item)) for id, choice, item in batch.items)
-    events: tuple[Named, ...] = tuple(map(named, batch.events))
+    items = tuple((id, choice, type(item).__name__, item) for id, choice, item in batch.items)
+    events = tuple((type(event).__name__, event) for event in batch.events)
     whole: Any = Batch
     return encoded(whole(batch.at_ns, items, events, batch.num_left_queue, batch.computing, status))
 

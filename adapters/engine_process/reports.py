@@ -79,16 +79,11 @@ class Reports:
         return self._status() if self._channel.num_unsent_bytes else self.status()
 
     def say(self, message: ToParent) -> None:
-        """Sends any other message except the last one."""
+        """Sends any other message. Nothing follows Stopped."""
         data = encoded(message)  # outside the lock: it may be long, and a step must not wait for it
         with self._lock:
             self._send(data)
-
-    def end(self, message: Stopped) -> None:
-        """Sends the last message."""
-        with self._lock:
-            self._send(encoded(message))
-            self._has_ended = True
+            self._has_ended |= isinstance(message, Stopped)
 
     def _send(self, data: bytes) -> None:
         if not self._has_ended:

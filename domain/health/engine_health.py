@@ -68,9 +68,9 @@ class EngineHealth:
     for `request_ids`; empty and None when it is not stuck."""
 
     step_age_s: float
-    num_waiting: int
-    num_running: int
-    num_calls: int
+    num_waiting: int = 0
+    num_running: int = 0
+    num_calls: int = 0
     is_stuck: bool = False
     stuck_in: str = ""
     stuck_since_ns: int | None = None

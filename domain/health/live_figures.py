@@ -19,9 +19,6 @@ SHORTEST_S, LONGEST_S = 1e-5, 3600.0
 _LOG_WIDTH = math.log(1.04)
 _LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_WIDTH)
 
-MAX_ERROR = 1.04**0.5 - 1
-"""The relative error of a quantile, at most."""
-
 
 class LatencySketch:
     """Counts of durations in buckets. Not thread-safe. The last quantiles are cached until a value is added."""
@@ -43,11 +40,6 @@ class LatencySketch:
     @property
     def num(self) -> int:
         return self._counts.total()
-
-    @property
-    def num_buckets(self) -> int:
-        """The number of buckets in use; for leak checks."""
-        return len(self._counts)
 
     def add(self, seconds: float, times: int = 1) -> None:
         self._counts[_bucket(seconds)] += times

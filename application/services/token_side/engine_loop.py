@@ -122,7 +122,8 @@ class EngineLoop:
         num_prefilled = self._prefill(plan)
         num_looked_up = self._look_ahead()
         if not plan.is_empty:
-            self._report_step(started_ns, num_prefilled, num_decoded)
+            num = {"num_prefill_tokens": num_prefilled, "num_decode_tokens": num_decoded}
+            self.batcher.emit(StepCompleted(**num, started_ns=started_ns, at_ns=self.batcher.now_ns()))
         self.batcher.deliver()
         has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may continue
         return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
@@ -323,16 +324,6 @@ class EngineLoop:
                 self.batcher.emit(RequestWaits(run.request_id, reason.value, now))
         for run in self._open(waits.overdue):
             self._fail(run, self.waits.error())
-
-    def _report_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
-        self.batcher.emit(
-            StepCompleted(
-                num_prefill_tokens=num_prefilled,
-                num_decode_tokens=num_decoded,
-                started_ns=started_ns,
-                at_ns=self.batcher.now_ns(),
-            )
-        )
 
     # ---- sequences ----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.health.live_figures import LONGEST_S, MAX_ERROR, SHORTEST_S, LatencySketch
+from domain.health.live_figures import LONGEST_S, SHORTEST_S, LatencySketch
 
 seconds = st.floats(SHORTEST_S, LONGEST_S)
 SHARES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -25,7 +25,7 @@ def test_a_quantile_is_as_near_as_it_says(values: list[float]) -> None:
     for share, quantile in zip(SHARES, found, strict=True):
         exact = ordered[max(1, math.ceil(share * len(values))) - 1]
         assert quantile is not None
-        assert abs(quantile - exact) <= exact * (MAX_ERROR + 1e-9)
+        assert abs(quantile - exact) <= exact * (1.04**0.5 - 1 + 1e-9), "half a bucket"
 
 
 @given(st.lists(seconds, max_size=30), st.lists(seconds, max_size=30))
@@ -61,4 +61,4 @@ def test_what_is_out_of_range_counts_as_the_nearest() -> None:
 def test_the_buckets_are_bounded_whatever_comes() -> None:
     sketch = sketch_of([1e-7 * 1.0003**n for n in range(100_000)])
     assert sketch.num == 100_000
-    assert sketch.num_buckets <= 504
+    assert len(sketch._counts) <= 504

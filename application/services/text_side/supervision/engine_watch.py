@@ -221,9 +221,6 @@ class LoopLag:
         is_stuck = scheduled_ns is not None and now_ns - scheduled_ns >= LOOP_AFTER_S * 1e9
         return EngineHealth(
             step_age_s=self.lag_s,
-            num_waiting=0,
-            num_running=0,
-            num_calls=0,
             is_stuck=is_stuck,
             stuck_in=EVENT_LOOP if is_stuck else "",
             stuck_since_ns=scheduled_ns if is_stuck else None,
@@ -253,19 +250,16 @@ class StuckReport:
             events.append(EngineRecovered(stuck_in, now_ns - since_ns, now_ns))
             self._open = None
         if found is not None and (self._open is None or now_ns - self._reported_ns >= REPORT_AGAIN_S * 1e9):
-            events.append(_stuck(health, found[1], now_ns, is_first=self._open is None))
+            stuck = EngineStuck(
+                stuck_in=health.stuck_in,
+                since_ns=found[1],
+                num_waiting=health.num_waiting,
+                num_running=health.num_running,
+                num_calls=health.num_calls,
+                request_ids=health.request_ids,
+                is_first=self._open is None,
+                at_ns=now_ns,
+            )
+            events.append(stuck)
             self._open, self._reported_ns = found, now_ns
         return events
-
-
-def _stuck(health: EngineHealth, since_ns: int, now_ns: int, *, is_first: bool) -> EngineStuck:
-    return EngineStuck(
-        stuck_in=health.stuck_in,
-        since_ns=since_ns,
-        num_waiting=health.num_waiting,
-        num_running=health.num_running,
-        num_calls=health.num_calls,
-        request_ids=health.request_ids,
-        is_first=is_first,
-        at_ns=now_ns,
-    )

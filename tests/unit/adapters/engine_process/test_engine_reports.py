@@ -122,7 +122,7 @@ def test_who_reads_slowly_gets_answers_and_no_heartbeats() -> None:
 
 def test_nothing_comes_behind_the_last_message() -> None:
     bench = Bench()
-    bench.reports.end(Stopped(True))
+    bench.reports.say(Stopped(True))
     bench.reports.batch(tokens(1))
     bench.reports.status()
     bench.reports.say(Answer(1, raw(True)))
@@ -135,7 +135,7 @@ def test_behind_a_batch_that_cannot_be_written_no_other_is_reported(caplog: pyte
     bench.reports.batch(UNWRITTEN)
     bench.reports.batch(tokens(4))
     bench.reports.say(Broken("so"))
-    bench.reports.end(Stopped(True))
+    bench.reports.say(Stopped(True))
     assert bench.written.kinds == [Batch, Broken, Stopped]
     (why,) = bench.broken
     assert why.startswith("UnicodeEncodeError")
