@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from adapters.fake.environment import FakeClock
-from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission, Tokens
+from application.ports.engine import Ended, EngineError, EngineModel, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import GIVE_UP_S, EngineSupervisor
 from domain.health.engine_health import Activity
@@ -14,6 +14,8 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.engines.engine_client import MODEL, EngineClient, engine_on_a_thread, source
 from tests.support.patience import PATIENCE_S
+
+ENDLESS = 20_000
 
 
 class Mortal:
@@ -108,6 +110,22 @@ class World:
 
     async def living(self) -> None:
         await self.client.until(lambda: not self.engine.status().fault, "an engine")
+
+    async def failure(self, id: str) -> EngineError:
+        """Returns the error with which a request ends."""
+        error = (await self.client.end(id)).error
+        assert error is not None
+        return error
+
+    def is_open(self, *ids: str) -> bool:
+        """Returns whether none of these requests has ended."""
+        return not [item for id in ids for item in self.client.items(id) if isinstance(item, Ended)]
+
+    async def streaming(self, *ids: str, model: ModelId = MODEL) -> None:
+        """Submits endless requests, and returns once each has a token."""
+        for id in ids:
+            self.client.submit(id, num_tokens=ENDLESS, model=model)
+            await self.client.until_told(id, Tokens)
 
     def _make(self, lost: Callable[[str], None]) -> Any:
         self.lives.append(Mortal(lost, lambda: self.begins(), lambda id: self.loads(id)))

@@ -13,10 +13,9 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions
 from domain.request.request import FinishReason
 from tests.support.engines.engine_client import MODEL, source
-from tests.support.engines.process.mortal_world import Mortal, World, in_world
+from tests.support.engines.process.mortal_world import ENDLESS, Mortal, World, in_world
 from tests.support.patience import PATIENCE_S
 
-ENDLESS = 20_000
 OTHER = ModelId("other")
 
 
@@ -136,8 +135,7 @@ def test_while_no_engine_can_be_started_open_work_ends_after_a_while_and_new_wor
             hangs.put_nowait(None)
             await comes.wait()
 
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.begins = hang
         await world.lose()
         await hangs.get()
@@ -148,12 +146,11 @@ def test_while_no_engine_can_be_started_open_work_ends_after_a_while_and_new_wor
         with pytest.raises(ServerUnavailable) as refused:
             world.client.submit("late")
         assert refused.value.retry_after_s == RETRY_AFTER_S
-        assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
+        assert world.is_open("a")
         world.gives_up.set()
         for id in "ab":
-            end = await world.client.end(id)
-            assert end.error is not None
-            assert end.error.message == "no engine could be started for 60 s: planted"
+            error = await world.failure(id)
+            assert error.message == "no engine could be started for 60 s: planted"
         with pytest.raises(ServerUnavailable, match="planted"):
             await loading
         comes.set()
@@ -174,18 +171,16 @@ def test_an_engine_that_loads_its_models_has_the_time_that_takes_and_no_second_t
             await comes.wait()
 
         await world.engine.load(source(OTHER), LoadOptions())
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.loads = loads
         await world.lose()
         await loading.get()
         world.gives_up.set()
         await asyncio.sleep(0)
-        assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
+        assert world.is_open("a")
         await world.lose()
-        end = await world.client.end("a")
-        assert end.error is not None
-        assert end.error.message == "no engine could be started for 60 s: planted"
+        error = await world.failure("a")
+        assert error.message == "no engine could be started for 60 s: planted"
         comes.set()
         await world.living()
 
@@ -243,8 +238,7 @@ def test_a_stop_string_found_as_the_engine_is_lost_ends_with_the_tokens_that_cou
 
 def test_a_model_that_cannot_be_loaded_again_fails_its_requests_and_is_tried_with_the_next() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
 
         async def fail(_id: ModelId) -> None:
             raise ModelLoadFailed("its folder is gone")
@@ -254,9 +248,8 @@ def test_a_model_that_cannot_be_loaded_again_fails_its_requests_and_is_tried_wit
         for id in ("a", "b"):
             if id == "b":
                 world.client.submit("b")
-            end = await world.client.end(id)
-            assert end.error is not None
-            assert (end.error.code, end.error.message) == ("model_load_failed", "its folder is gone")
+            error = await world.failure(id)
+            assert (error.code, error.message) == ("model_load_failed", "its folder is gone")
             await world.living()
         world.loads = usual
         world.client.submit("c")
@@ -267,8 +260,7 @@ def test_a_model_that_cannot_be_loaded_again_fails_its_requests_and_is_tried_wit
 
 def test_stopped_while_there_is_no_engine_it_ends_everything() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         await world.lose()
         await world.living()
         world.may_sleep.clear()
@@ -332,12 +324,11 @@ def test_an_engine_that_is_never_made_has_not_taken_over() -> None:
 
 def test_after_an_upgrade_no_other_engine_is_started_and_all_work_ends() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.lives[-1].is_outdated = True
         await world.lose()
         (end,) = [item for batch in world.client.batches for *_, item in batch.items if isinstance(item, Ended)]
-        assert end.error is not None
+        assert end.error is not None, "before `lose` returns"
         assert (end.error.code, end.error.message) == ("server_unavailable", "planted")
         assert (world.outdated, len(world.lives)) == (["planted"], 1)
         with pytest.raises(ServerUnavailable, match="planted"):
@@ -365,8 +356,7 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
 
 def test_work_that_cannot_be_sent_to_the_next_engine_fails_alone() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         submit = Mortal.submit
 
         def refuse_a(life: Mortal, submission: Submission) -> None:
@@ -377,9 +367,8 @@ def test_work_that_cannot_be_sent_to_the_next_engine_fails_alone() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Mortal, "submit", refuse_a)
             await world.lose()
-            end = await world.client.end("a")
-            assert end.error is not None
-            assert "more than 64 bits" in end.error.message
+            error = await world.failure("a")
+            assert "more than 64 bits" in error.message
         world.client.submit("b", num_tokens=40)
         assert len(await world.client.tokens("b")) == 40
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from application.events import RequestPreempted
-from application.ports.engine import Ended, Tokens
 from application.services.text_side.models.load_failures import REMEMBERED_S
 from application.services.text_side.supervision.open_work import MAX_SUSPICIONS
 from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
@@ -14,24 +13,21 @@ from domain.models.model_card import LoadOptions
 from tests.support.engines.engine_client import source
 from tests.support.engines.process.mortal_world import World, in_world
 
-ENDLESS = 20_000
 OTHER = ModelId("other")
 
 
 def test_what_is_computed_again_without_getting_further_ends_at_the_second_loss() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.is_deaf = True
         await world.lose()
         assert [event.id for event in world.client.events if isinstance(event, RequestPreempted)] == ["a"]
         await world.living()
         world.lives[-1].computes("a")
         await world.lose()
-        end = await world.client.end("a")
-        assert end.error is not None
-        assert isinstance(end.error.to_error(), EngineLost)
-        assert end.error.message == "the engine was lost 2 times over this request: planted"
+        error = await world.failure("a")
+        assert isinstance(error.to_error(), EngineLost)
+        assert error.message == "the engine was lost 2 times over this request: planted"
         assert world.client.num_left_queue == 1
 
     in_world(work)
@@ -39,9 +35,7 @@ def test_what_is_computed_again_without_getting_further_ends_at_the_second_loss(
 
 def test_only_what_was_computed_is_suspect_and_suspects_come_back_one_by_one() -> None:
     async def work(world: World) -> None:
-        for id in "abc":
-            world.client.submit(id, num_tokens=ENDLESS)
-            await world.client.until_told(id, Tokens)
+        await world.streaming("a", "b", "c")
         world.client.submit("queued", num_tokens=4)
         await world.client.until(lambda: world.engine.status().num_waiting == 1, "a full batch")
         world.is_deaf = True
@@ -55,22 +49,19 @@ def test_only_what_was_computed_is_suspect_and_suspects_come_back_one_by_one() -
         assert life.submitted == ["a", "c", "b", "queued"]
         life.computes("b", "c")
         await world.lose()
-        end = await world.client.end("b")
-        assert end.error is not None
-        assert end.error.code == "engine_lost"
+        error = await world.failure("b")
+        assert error.code == "engine_lost"
         await world.living()
         life = world.lives[-1]
         assert life.submitted == ["c", "a", "queued"], "a got on and is no suspect any more; c is one now"
-        for id in "ac":
-            assert not [item for item in world.client.items(id) if isinstance(item, Ended)]
+        assert world.is_open("a", "c")
 
     in_world(work)
 
 
 def test_what_is_computed_at_loss_after_loss_ends_however_far_it_gets() -> None:
     async def work(world: World) -> None:
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.is_deaf = True
         world.lives[-1].computes("a")
         for number in range(MAX_SUSPICIONS - 1):
@@ -78,11 +69,10 @@ def test_what_is_computed_at_loss_after_loss_ends_however_far_it_gets() -> None:
             await world.living()
             world.lives[-1].gets_on("a", number)
             world.lives[-1].computes("a")
-            assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
+            assert world.is_open("a")
         await world.lose()
-        end = await world.client.end("a")
-        assert end.error is not None
-        assert end.error.code == "engine_lost"
+        error = await world.failure("a")
+        assert error.code == "engine_lost"
 
     in_world(work)
 
@@ -98,8 +88,7 @@ def test_a_load_that_ends_the_engine_is_that_models_failure_and_remembered() -> 
                 await world.lose()
                 raise ServerUnavailable("planted")
 
-        world.client.submit("a", num_tokens=ENDLESS)
-        await world.client.until_told("a", Tokens)
+        await world.streaming("a")
         world.loads = die
         for _ in range(3):
             with pytest.raises(ModelLoadFailed, match="loading other ended the engine: planted"):
@@ -113,7 +102,7 @@ def test_a_load_that_ends_the_engine_is_that_models_failure_and_remembered() -> 
             await world.engine.load(source(OTHER), LoadOptions())
         await world.living()
         assert (num_loads, len(world.lives)) == (2, 3)
-        assert not [item for item in world.client.items("a") if isinstance(item, Ended)], "no stream was suspect"
+        assert world.is_open("a"), "no stream was suspect"
 
     in_world(work)
 
@@ -126,17 +115,14 @@ def test_a_model_whose_second_load_ends_the_engine_ends_its_own_requests_alone()
                 raise ServerUnavailable("planted")
 
         await world.engine.load(source(OTHER), LoadOptions())
-        world.client.submit("a", num_tokens=ENDLESS)
-        world.client.submit("b", num_tokens=ENDLESS, model=OTHER)
-        for id in "ab":
-            await world.client.until_told(id, Tokens)
+        await world.streaming("a")
+        await world.streaming("b", model=OTHER)
         world.loads = die
         await world.lose()
-        end = await world.client.end("b")
-        assert end.error is not None
-        assert end.error.code == "model_load_failed"
+        error = await world.failure("b")
+        assert error.code == "model_load_failed"
         await world.living()
         assert len(world.lives) == 4, "it was served, and has two tries"
-        assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
+        assert world.is_open("a")
 
     in_world(work)

@@ -1,4 +1,4 @@
-"""The watch over the engine and the event loop: what it tells and when, on a scripted clock, without a thread."""
+"""The watch over the engine and the event loop: its events and their times, on a scripted clock, without a thread."""
 
 import dataclasses
 from collections.abc import Callable
@@ -116,6 +116,7 @@ def test_it_is_reported_again_once_a_period_and_that_it_is_over() -> None:
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S + 2 * REPORT_AGAIN_S + 5)
     assert [told.is_first for told in world.stuck()] == [True, False, False]
+    assert world.exits == [], "an engine is replaced, and the process stays"
     assert world.recovered() == []
     world.does("plan")
     world.looks(2)
@@ -163,21 +164,6 @@ def test_an_engine_that_has_ended_and_is_replaced_at_once_was_never_stuck() -> N
     assert world.events.events == []
 
 
-def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
-    world = World()
-    world.is_loop_blocked = True
-    world.looks(LOOP_AFTER_S + 1)
-    world.answer()
-    assert (len(world.stuck()), world.abandoned) == (1, [])
-
-
-def test_a_stuck_engine_does_not_end_the_process() -> None:
-    world = World()
-    world.does("load", num_calls=1)
-    world.looks(2 * EXIT_AFTER_S)
-    assert world.exits == []
-
-
 def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
     monkeypatch.setattr("application.services.text_side.supervision.engine_watch.FLUSH_S", 0.0)
@@ -200,6 +186,7 @@ def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
     assert world.exits == []
     world.looks(1)
     assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
+    assert world.abandoned == [], "the engine is not at fault"
 
 
 def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
@@ -247,12 +234,18 @@ def test_stuck_in_something_else_is_two_wedges() -> None:
     assert world.stuck()[-1].stuck_in == "ended"
 
 
-def test_a_time_as_short_as_a_look_is_kept_to() -> None:
-    """The time between two looks is no pause of the watch's own."""
-    world = World(stuck_after_s=1)
+@pytest.mark.parametrize(("set_s", "device_s", "is_stuck_after"), [(1.0, None, 1), (STUCK_AFTER_S, 5.0, 5)])
+def test_the_time_of_the_device_counts_before_the_one_that_is_set(
+    set_s: float, device_s: float | None, is_stuck_after: int
+) -> None:
+    """Also one as short as the time between two looks, which is no pause of the watch's own."""
+    world = World(stuck_after_s=set_s)
+    world.status = dataclasses.replace(world.status, stuck_after_s=device_s)
     world.does("decode", num_running=1)
+    world.looks(is_stuck_after - 1)
+    assert not world.stuck()
     world.looks(1)
-    assert [told.stuck_in for told in world.stuck()] == ["decode"]
+    assert [event.stuck_in for event in world.stuck()] == ["decode"]
 
 
 def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
@@ -274,16 +267,6 @@ def test_a_defect_of_what_it_asks_is_reported_and_ends_nothing(monkeypatch: pyte
     world.status = status
     wait_until(lambda: "moving" in world.told, "a look that went well")
     world.watch.stop()
-
-
-def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any() -> None:
-    world = World()
-    world.status = dataclasses.replace(world.status, stuck_after_s=5.0)
-    world.does("decode", num_running=1)
-    world.looks(4)
-    assert not world.stuck()
-    world.looks(1)
-    assert [event.stuck_in for event in world.stuck()] == ["decode"]
 
 
 def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_reported_by_its_end_alone() -> None:
