@@ -1,15 +1,31 @@
-"""The wired service: the telemetry of both sides arrives until it has stopped."""
+"""The wired service: settings reach what they are for, and the telemetry of both sides arrives until it has stopped."""
 
 import asyncio
 
-from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
+from application.settings import EngineSettings, ModelSettings, ModelTable, Settings, StoreSettings
 from domain.byte_size import ByteSize
+from domain.duration import Duration
 from domain.ids import ModelId, RequestId
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import StopRules
 from interfaces.composition.service import build_service
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
+
+MODEL, PINNED = ModelId("fake-attention"), ModelId("fake-hybrid")
+SETTINGS = Settings(
+    model=ModelSettings(default=MODEL, download=False, idle_ttl=Duration(1800)),
+    engine=EngineSettings(backend="fake", block_size=16),
+    store=StoreSettings(kind="off", hot_tier=ByteSize(num_bytes=1 << 20)),
+    models={PINNED: ModelTable(pin=True, idle_ttl=Duration(60))},
+)
+
+
+def test_models_have_the_times_and_pins_that_are_set() -> None:
+    service = build_service(SETTINGS)
+    told = [service.pool.status(id) for id in (MODEL, PINNED)]
+    assert [(one.idle_ttl_s, one.is_pinned) for one in told] == [(1800, False), (60, True)]
+    service.container.encoder().close()
 
 
 def test_stopping_a_service_hands_over_what_both_sides_and_the_workers_reported() -> None:

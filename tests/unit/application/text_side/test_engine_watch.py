@@ -186,6 +186,7 @@ def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
     assert world.exits == []
     world.looks(1)
     assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
+    world.answer()
     assert world.abandoned == [], "the engine is not at fault"
 
 

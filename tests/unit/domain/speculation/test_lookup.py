@@ -14,6 +14,26 @@ def proposed(lookup: NgramLookup, most: int = 4) -> tuple[int, ...]:
     return proposal.token_ids if proposal else ()
 
 
+def test_what_followed_the_most_recent_occurrence_is_proposed():
+    lookup = NgramLookup(IdRow([1, 2, 3, 10, 11, 12, 1, 2, 3, 20, 21, 22, 13, 1, 2]))
+    assert proposed(lookup) == ()
+    lookup.extend((3,))
+    assert lookup.propose(2) == ((20, 21), Drafter.NGRAM, pytest.approx(0.4))
+    lookup.extend((20, 21))
+    assert proposed(lookup) == (22, 13, 1, 2)
+
+
+def test_a_longer_match_goes_before_a_recent_one():
+    prompt = [9, 1, 2, 3, 10, 11, 12, 13, 0, 1, 2, 3, 20, 21, 22, 0]
+    lookup = NgramLookup(IdRow(prompt), output_ids=(9, 1, 2, 3))
+    assert proposed(lookup) == (10, 11, 12, 13)
+
+
+def test_a_match_may_begin_in_the_prompt_and_end_in_the_output():
+    lookup = NgramLookup(IdRow([1, 2]), output_ids=(3, 4, 5, 0, 0, 1, 2, 3))
+    assert proposed(lookup, 2) == (4, 5)
+
+
 def test_a_repeating_output_is_continued_beyond_its_end():
     lookup = NgramLookup(IdRow([50, 51, 52]), output_ids=(1, 2, 3, 1, 2, 3))
     assert proposed(lookup, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
@@ -35,6 +55,11 @@ def test_a_prediction_is_followed_across_an_edit():
     assert lookup.propose(3) == ((9,), Drafter.PREDICTION, pytest.approx(0.4375))
     lookup.extend((9,))
     assert proposed(lookup) == ()
+
+
+def test_the_text_that_matches_longer_goes_before_the_prediction():
+    lookup = NgramLookup(IdRow([7, 1, 2, 3, 30, 31]), output_ids=(7, 1, 2, 3), prediction=(8, 1, 2, 3, 40))
+    assert proposed(lookup, 2) == (30, 31)
 
 
 def test_right_and_wrong_tokens_move_the_estimate_without_being_drafted():
