@@ -1,11 +1,9 @@
-"""A clock, ids and memory readings that tests control."""
+"""A clock and ids that tests control."""
 
-from dataclasses import replace
 from itertools import count
 from threading import Lock
 
 from domain.ids import RequestId
-from domain.memory.ledger import MemoryReading
 
 
 class FakeClock:
@@ -52,26 +50,3 @@ class FakeIds:
 
     def seed(self) -> int:
         return next(self._seeds)
-
-
-class FakeMemory:
-    """A MemoryProbe that returns the readings of a test. Any thread may read. `peak_bytes`: the most that was ever
-    held."""
-
-    def __init__(
-        self, total_bytes: int | None = None, held_bytes: int | None = None, available_bytes: int | None = None
-    ) -> None:
-        self._reading = MemoryReading(total_bytes, available_bytes, held_bytes)
-        self.peak_bytes = held_bytes or 0
-
-    def read(self) -> MemoryReading:
-        return self._reading
-
-    def hold(self, held_bytes: int, cached_bytes: int = 0) -> None:
-        """Sets the bytes that are held, `cached_bytes` of which are freed buffers."""
-        self._reading = replace(self._reading, held_bytes=held_bytes, cached_bytes=cached_bytes)
-        self.peak_bytes = max(self.peak_bytes, held_bytes)
-
-    def leave(self, available_bytes: int | None) -> None:
-        """Sets the bytes that are available to any process."""
-        self._reading = replace(self._reading, available_bytes=available_bytes)

@@ -6,11 +6,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.fake.environment import FakeMemory
 from adapters.mlx.runtime.device import MlxMemory
 from adapters.system.machine import SystemMemory
 from application.ports.compute import MemoryProbe
 from domain.memory.ledger import MemoryReading
+from tests.support.engines.guards import FakeMemory
 
 GIB = 1 << 30
 

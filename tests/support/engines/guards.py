@@ -1,15 +1,40 @@
-"""Memory guards for tests: one that bounds nothing, and one that admits nothing until it is opened."""
+"""Memory for tests: a probe, a guard that bounds nothing, and one that admits nothing until it is opened."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from adapters.fake.environment import FakeClock, FakeMemory
+from adapters.fake.environment import FakeClock
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import MemoryGuard
 from domain.ids import SequenceId
+from domain.memory.ledger import MemoryReading
 from domain.memory.shape import MemoryShape
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.telemetry.recording import RecordingEvents
+
+
+class FakeMemory:
+    """A MemoryProbe that returns the readings of a test. Any thread may read. `peak_bytes`: the most that was ever
+    held."""
+
+    def __init__(
+        self, total_bytes: int | None = None, held_bytes: int | None = None, available_bytes: int | None = None
+    ) -> None:
+        self._reading = MemoryReading(total_bytes, available_bytes, held_bytes)
+        self.peak_bytes = held_bytes or 0
+
+    def read(self) -> MemoryReading:
+        return self._reading
+
+    def hold(self, held_bytes: int, cached_bytes: int = 0) -> None:
+        """Sets the bytes that are held, `cached_bytes` of which are freed buffers."""
+        self._reading = replace(self._reading, held_bytes=held_bytes, cached_bytes=cached_bytes)
+        self.peak_bytes = max(self.peak_bytes, held_bytes)
+
+    def leave(self, available_bytes: int | None) -> None:
+        """Sets the bytes that are available to any process."""
+        self._reading = replace(self._reading, available_bytes=available_bytes)
 
 
 class UnboundedGuard(MemoryGuard):

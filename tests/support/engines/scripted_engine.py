@@ -1,4 +1,4 @@
-"""A text side without an engine: tests tell by hand what an engine would, and see what it was asked."""
+"""A text side without an engine: tests report by hand as an engine would, and read the calls that it got."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""An engine that says what memory it may hold, and keeps what was submitted: the rest of it is another engine's."""
+"""An engine whose status states memory limits of the test, and that keeps submissions, around another engine."""
 
 from dataclasses import replace
 from typing import Any

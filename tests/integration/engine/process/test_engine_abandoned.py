@@ -1,4 +1,4 @@
-"""Who watches a server's engine is given what ends it, where that is a process of its own."""
+"""The watch over a server's engine ends an engine that is stuck, where it has a process of its own."""
 
 from collections.abc import Callable
 

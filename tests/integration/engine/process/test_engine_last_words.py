@@ -1,4 +1,4 @@
-"""What an engine's process owes to its end and to a question, whatever becomes of what it says."""
+"""The end of an engine's process and its answers to questions, where a message cannot be read or encoded."""
 
 import asyncio
 import logging

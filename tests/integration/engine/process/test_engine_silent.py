@@ -1,4 +1,4 @@
-"""A child process that no longer says anything: what is told of its engine, and how it is ended."""
+"""A child process that sends nothing any more: the status of its engine, and its end."""
 
 import asyncio
 import socket

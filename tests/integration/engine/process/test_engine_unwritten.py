@@ -1,4 +1,4 @@
-"""What an engine puts out and nobody can write ends the engine, with the reason: no answer has a hole, none hangs."""
+"""Output that cannot be encoded ends the engine with the reason: no answer has a gap, and none hangs."""
 
 import asyncio
 

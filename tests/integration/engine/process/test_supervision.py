@@ -1,4 +1,4 @@
-"""What a process is to its supervisor, over real sockets; and where its threads are."""
+"""The notifications of a process to its supervisor, over real sockets, and the stacks of its threads."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What a child tells: in which order, and what becomes of what cannot be written."""
+"""The reports of a child: their order, a batch that cannot be encoded, and the bound on unread ones."""
 
 import threading
 from dataclasses import replace

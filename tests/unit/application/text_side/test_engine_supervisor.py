@@ -1,4 +1,4 @@
-"""An engine that is lost: what goes on, what is suspect, how long is waited, and what is not tried for ever."""
+"""An engine that is lost: the work that continues, the pauses between attempts, and their bounds."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is to blame for the loss of an engine, what becomes of it, and who goes on."""
+"""The loss of an engine: the load or the requests that are blamed, their end, and the requests that continue."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the token side tells goes out once, in one batch, also when it could not be handed over at first."""
+"""The output of the token side is delivered once, also when its receiver failed at first."""
 
 from adapters.fake.environment import FakeClock
 from application.events import FaultObserved

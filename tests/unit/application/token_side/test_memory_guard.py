@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake.environment import FakeClock, FakeMemory
+from adapters.fake.environment import FakeClock
 from application.events import PressureRelieved
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
@@ -21,6 +21,7 @@ from domain.priority import Priority
 from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
+from tests.support.engines.guards import FakeMemory
 from tests.support.stores.sized_state import sized_record
 from tests.support.telemetry.recording import RecordingEvents
 
