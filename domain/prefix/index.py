@@ -127,19 +127,19 @@ class PrefixMatch:
 
 
 def find_prefix(
-    num_prompt: int,
     chain: BlockChain,
     present: Sequence[bool],
     snapshots: Mapping[int, SnapshotKey],
     rules: ReuseRules,
-    evicted: Collection[int] = (),
+    *,
+    is_evicted: bool = False,
 ) -> PrefixMatch:
-    """Returns the furthest position below `num_prompt` at which every group can be restored. `present[i]`: block i can
-    be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes` covers the prompt. `snapshots`:
-    the prompt's, by position. `evicted`: indices of absent blocks that were present before.
+    """Returns the furthest position before the prompt's last token at which every group can be restored. `present[i]`:
+    block i can be fetched (in exact mode: and was computed on the grid). `snapshots`: the prompt's, by position.
+    `is_evicted`: the first absent block was present before.
     """
     num_run = sum(1 for _ in takewhile(bool, present))
-    limit = num_prompt - 1
+    limit = chain.num_prompt - 1
     candidates = set(snapshots)
     if not rules.needs_snapshots:
         candidates |= {(index + 1) * rules.grid.block_size for index in range(len(present))}
@@ -158,7 +158,7 @@ def find_prefix(
         position,
         tuple(needs),
         num_run * size,
-        _stop_reason(position, limit, num_run, rules, evicted),
+        _stop_reason(position, limit, num_run, rules, is_evicted=is_evicted),
         snapshots,
     )
 
@@ -178,7 +178,7 @@ def _restorable(
     return all(present[index] or not rules.needed_groups(position, index) for index in range(num_run, num_blocks))
 
 
-def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evicted: Collection[int]) -> StopReason:
+def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, *, is_evicted: bool) -> StopReason:
     if position == limit:
         return StopReason.LAST_TOKEN
     reach = min(num_run * rules.grid.block_size, limit)
@@ -187,9 +187,7 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
         return StopReason.OFF_GRID
     if reach > position:
         return StopReason.NO_SNAPSHOT if rules.needs_snapshots else StopReason.PARTIAL_BLOCK
-    if num_run in evicted:
-        return StopReason.EVICTED
-    return StopReason.NEVER_SEEN
+    return StopReason.EVICTED if is_evicted else StopReason.NEVER_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +214,11 @@ MAX_FORGOTTEN = 65_536
 class PrefixIndex:
     """The records of one namespace by key, with their places. `num_in_memory`: those that are hot or queued."""
 
-    __slots__ = ("_blocks", "_forgotten", "_snapshots", "namespace", "num_in_memory", "num_records")
+    __slots__ = ("_blocks", "_forgotten", "_snapshots", "namespace", "num_in_memory")
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
-        self.num_in_memory = self.num_records = 0
+        self.num_in_memory = 0
         self._blocks: dict[bytes, int] = {}
         self._snapshots: dict[BlockHash, dict[int, dict[bytes, int]]] = {}
         # 8 bytes of each hash: a mix-up (about once in 10**14) would mislabel a reason.
@@ -302,9 +300,8 @@ class PrefixIndex:
             for at, key in _own_snapshots(chain, index, lengths, place)
             if key not in absent
         }
-        forgotten = self._forgotten
-        evicted = [num_run] if num_run < len(present) and hashes[num_run + 1][:8] in forgotten else ()
-        found = find_prefix(chain.num_prompt, chain, present, snapshots, rules, evicted)
+        is_evicted = num_run < len(present) and hashes[num_run + 1][:8] in self._forgotten
+        found = find_prefix(chain, present, snapshots, rules, is_evicted=is_evicted)
         if is_complete or found.position >= rules.grid.furthest(chain.num_prompt):
             return found
         return found.because(StopReason.SLOW_STORE)
@@ -330,7 +327,6 @@ class PrefixIndex:
             del self._snapshots[key.block_hash]
 
     def _count(self, before: int, after: int) -> None:
-        self.num_records += (after > 0) - (before > 0)
         in_memory = HOT | QUEUED
         self.num_in_memory += (after & in_memory > 0) - (before & in_memory > 0)
 

@@ -32,10 +32,6 @@ class BlockGrid:
     step: int
     is_exact: bool = False
 
-    def split(self, position: int) -> tuple[int, int]:
-        """Returns the number of full blocks before `position`, and of tokens after them."""
-        return divmod(position, self.block_size)
-
     def is_resumable(self, position: int) -> bool:
         return not self.is_exact or position % self.step == 0
 

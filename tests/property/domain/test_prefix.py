@@ -81,7 +81,7 @@ def look_up(case: Case) -> tuple[PrefixMatch, BlockChain]:
         if position < len(case.prompt):
             whole = position // BLOCK
             found[position] = snapshot_key(ROOT, chain.parent(whole), case.prompt[whole * BLOCK : position])
-    return find_prefix(len(case.prompt), chain, case.present, found, case.rules), chain
+    return find_prefix(chain, case.present, found, case.rules), chain
 
 
 @given(cases())
@@ -137,8 +137,8 @@ def test_an_absent_block_that_was_here_before_is_reported_as_evicted() -> None:
     chain = BlockChain(ROOT, BLOCK, IdRow(range(20)))
     rules = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, 8))
     present = [True, True, False, True, True]
-    assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN
-    match = find_prefix(20, chain, present, {}, rules, evicted={2})
+    assert find_prefix(chain, present, {}, rules).reason is StopReason.NEVER_SEEN
+    match = find_prefix(chain, present, {}, rules, is_evicted=True)
     assert (match.position, match.reason) == (8, StopReason.EVICTED)
 
 
