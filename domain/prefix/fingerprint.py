@@ -94,13 +94,17 @@ def tenant_salt(configured: str, requested: str) -> str:
     return sha256(b"cairn tenant\0" + json.dumps([configured, requested]).encode()).hexdigest()
 
 
-def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
-    """Returns whether a stored namespace belongs to this tenant; no tenant may learn what others have stored."""
+def tenant_of(fingerprint_json: str) -> object:
+    """Returns the digest of the salt in a stored fingerprint; None where that cannot be read."""
     try:
-        content = cast("dict[str, object]", json.loads(fingerprint_json))
-        return content.get("salt") == salt_digest
+        return cast("dict[str, object]", json.loads(fingerprint_json)).get("salt")
     except (ValueError, AttributeError):
-        return False
+        return None
+
+
+def shares_tenant(fingerprint_json: str, salt_digest: object) -> bool:
+    """Returns whether a stored namespace belongs to this tenant; no tenant may learn what others have stored."""
+    return salt_digest is not None and tenant_of(fingerprint_json) == salt_digest
 
 
 @dataclass(frozen=True, slots=True)

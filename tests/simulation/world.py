@@ -264,7 +264,7 @@ class World:
     def check_idle(self) -> None:
         """Nothing is left of requests that ended."""
         self.check()
-        assert self.cache.num_open() == 0
+        assert not self.cache.tiers.open
         assert self.hot.usage().num_pinned == 0
         assert self.tiers.memory.held_bytes(Purpose.IMAGES) == 0, "images are in use"
         assert self.loop.images.check_integrity() == []

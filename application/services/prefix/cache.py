@@ -8,13 +8,11 @@ compute thread; the rest may be called from any thread.
 from collections.abc import Callable
 from functools import reduce
 
-from application.ports.cache_stats import Cleared, HotUsage, LiveUsage
+from application.ports.cache_stats import Cleared
 from application.services.memory_ledger import MemoryLedger
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.prefix.shared.tier import SharedTier
-from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ModelNotFound
 from domain.ids import ModelId, RequestId, SequenceId
@@ -26,43 +24,39 @@ from domain.prefix.index import STORED, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
 from domain.prefix.record import NamespaceInfo
 
-MAX_NAMESPACES = 1_024
-"""Namespaces remembered by (model, salt); more are computed again."""
-
 
 class PrefixCache:
-    """The prefix cache as the engine uses it. See the module docstring for threads. `num_cleared`: calls of `clear`."""
+    """The prefix cache as the engine uses it. See the module docstring for threads. `tiers`: for readings of them.
+    `num_cleared`: calls of `clear`."""
 
     def __init__(self, tiers: PrefixTiers, grid: BlockGrid, *, is_enabled: bool = True, salt: str = "") -> None:
         """`salt`: the server's own; it enters every namespace together with the model's and the request's."""
-        self._tiers = tiers
+        self.tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
         self._salt = salt
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
-        self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self.num_cleared = 0
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop may be idle then."""
-        self._tiers.on_ready = on_ready
+        self.tiers.on_ready = on_ready
 
     def attach(self, model: ModelDescription, salt: str = "") -> str:
         """Register a loaded model. `salt`: its own. Returns the reason for which its prompts are never reused; empty
         when they are."""
         self._models[model.id] = model
         self._model_salts[model.id] = salt
-        self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
         note = self.note(model)
         if not note:  # read while the rest of the model is made ready, for requests without a salt
-            self._tiers.load(self._tiers.indexes.epoch(self._info(model, self._tenant(model.id, ""))))
+            self.tiers.load(self.tiers.indexes.epoch(self._info(model, self._tenant(model.id, ""))))
         return note
 
     def detach(self, id: ModelId) -> None:
         """Unregister a model that is about to be unloaded. What is stored of it stays."""
         self._models.pop(id, None)
-        self._tiers.live.drop_model(str(id))
+        self.tiers.live.drop_model(str(id))
 
     def note(self, model: ModelDescription) -> str:
         """The reason for which a model's prompts are never reused; empty when they are."""
@@ -93,7 +87,7 @@ class PrefixCache:
         if described is None or self.note(described):
             return SequenceCache(self._no_reuse(described, prompt))
         return CachedSequence(
-            self._tiers,
+            self.tiers,
             id,
             request_id,
             prompt,
@@ -115,11 +109,10 @@ class PrefixCache:
         info, rules = self._info(described, salt), self._rules(described)
         chain = BlockChain.of(info.namespace, self._grid.block_size, prompt)
         return explain(
-            self._tiers,
+            self.tiers,
             chain,
             prompt.fork_points,
             rules,
-            self._fingerprint(described, salt),
             info,
             asks_store=asks_store,
         )
@@ -128,10 +121,10 @@ class PrefixCache:
         """The position at which the prompt could be resumed after a restart, from what the store holds now. None when
         nothing is persisted. Reads the store and raises as `explain`."""
         described = self._described(model)
-        if self._tiers.store.writer is None or self.note(described):
+        if self.tiers.store.writer is None or self.note(described):
             return None
         info = self._info(described, self._tenant(model, salt))
-        indexes, rules = self._tiers.indexes, self._rules(described)
+        indexes, rules = self.tiers.indexes, self._rules(described)
         epoch, chain = indexes.epoch(info), BlockChain.of(info.namespace, self._grid.block_size, prompt)
         indexes.load(epoch)
         return indexes.match(epoch, chain, rules, place=STORED).position
@@ -145,34 +138,16 @@ class PrefixCache:
         own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
         self.num_cleared += 1
         choices = [NamespaceChoice.of(model, salt, own) for own in sorted(own_salts)]
-        return reduce(Cleared.plus, [self._tiers.clear(choice) for choice in choices])
-
-    @property
-    def shared(self) -> SharedTier | None:
-        return self._tiers.shared
-
-    @property
-    def store(self) -> StoreTier:
-        return self._tiers.store
+        return reduce(Cleared.plus, [self.tiers.clear(choice) for choice in choices])
 
     @property
     def memory(self) -> MemoryLedger:
         """The ledger in which everything that is about to hold memory reserves it; compute thread only."""
-        return self._tiers.memory
+        return self.tiers.memory
 
     def tidy(self) -> None:
         """Once a step, on the compute thread: free the live states of what was cleared."""
-        self._tiers.live.sweep()
-
-    def hot_usage(self) -> HotUsage:
-        return self._tiers.hot.usage()
-
-    def live_usage(self) -> LiveUsage:
-        return self._tiers.live.usage()
-
-    def num_open(self) -> int:
-        """Sequences in flight; for leak checks."""
-        return len(self._tiers.open)
+        self.tiers.live.sweep()
 
     def _tenant(self, model: ModelId, requested: str) -> str:
         return tenant_salt(self._server_salt(model), requested)
@@ -196,15 +171,6 @@ class PrefixCache:
         reason = StopReason.UNSUPPORTED_LAYOUT if unsupported else StopReason.DISABLED
         return Explanation(len(prompt.token_ids), reason, note=self.note(model) if model is not None else "")
 
-    def _fingerprint(self, model: ModelDescription, salt: str) -> Fingerprint:
-        return Fingerprint.of(model, self._grid, salt)
-
     def _info(self, model: ModelDescription, salt: str) -> NamespaceInfo:
-        info = self._infos.get((model.id, salt))
-        if info is None:
-            fingerprint = self._fingerprint(model, salt)
-            info = NamespaceInfo(fingerprint.namespace(), str(model.id), fingerprint.canonical_json())
-            if len(self._infos) >= MAX_NAMESPACES:
-                self._infos.clear()
-            self._infos[model.id, salt] = info
-        return info
+        fingerprint = Fingerprint.of(model, self._grid, salt)
+        return NamespaceInfo(fingerprint.namespace(), str(model.id), fingerprint.canonical_json())

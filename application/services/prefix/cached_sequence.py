@@ -4,7 +4,7 @@ It is a `Lookup` until `restore` puts the state in place, by records or by a liv
 a StateCapture keeps what the sequence computes.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
@@ -12,14 +12,13 @@ from application.ports.state_access import StateAccess, StateMisfit
 from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import explained, match_with_live
 from application.services.prefix.fetch import PrefixFetch
-from application.services.prefix.live_tier import LiveState
-from application.services.prefix.lookup import Lookup, Resume
+from application.services.prefix.lookup import Lookup
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.ids import RequestId, SequenceId
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PERSISTED, PrefixMatch
-from domain.prefix.record import Record, RecordKey
+from domain.prefix.index import PERSISTED
+from domain.prefix.record import Record
 from domain.prefix.snapshot_policy import BEFORE_ANSWER
 
 _UNRESTORED = (StopReason.NO_ROOM, StopReason.SLOW_STORE, StopReason.SLOW_SHARED)
@@ -53,29 +52,45 @@ class CachedSequence(Lookup):
         resume, fetch = self._resume, self._fetch
         if not self._is_ready or resume is None:
             raise IllegalTransition("prefix cache: restored before it was ready")
-        match, live, reused, reason = resume.match, resume.live, dict[str, int](), StopReason.UNREADABLE
+        live, match, reason = resume.live, resume.match, StopReason.UNREADABLE
         try:
             if live is not None:
                 self._tiers.live.take_over(live, self.id, resume.live_position)
             elif fetch is not None:
                 self._put_back(model, fetch)
-                reused = dict(fetch.num_reused)
         except ComputeFailed as error:
             reason = self._failed(model, error)
             live = fetch = None
+        start, is_canonical, reused, shown = 0, True, dict[str, int](), match
         if live is not None:
-            return self._continue(resume, live)
-        if fetch is None and resume.position and match.reason not in _UNRESTORED:
-            match = match.because(reason)
-        self._explain(resume.chain, match, reused)
-        return self._compute(
+            self._was_taken_over, start = True, resume.live_position
+            is_canonical, reused = start <= live.num_canonical, {self._tiers.live.name: start}
+            shown = match_with_live(match, start, resume.chain, self._rules.grid)
+        elif fetch is not None:
+            start, is_canonical, reused = fetch.position, fetch.is_canonical, dict(fetch.num_reused)
+        elif resume.position and match.reason not in _UNRESTORED:
+            shown = match = match.because(reason)
+        found = explained(self._tiers, resume.chain, shown, reused, self._forks)
+        self._report(found if self._restores else found.scored())
+        self._capture = StateCapture(
+            self._tiers,
+            self.epoch,
+            self._rules,
             resume.chain,
             match,
-            fetch.position if fetch is not None else 0,
-            is_canonical=fetch is None or fetch.is_canonical,
+            self._forks,
+            start,
+            request_id=self.request_id,
+            persist=self._persist,
+            is_canonical=is_canonical,
             restored=fetch.blocks if fetch is not None else (),
             shared=fetch.shared if fetch is not None else (),
+            taken_over_bytes=self._shape.state_bytes(start) if live is not None else None,
         )
+        for position in self._expected:
+            self._capture.expect(position)
+        self.end_lookup()
+        return start
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
@@ -129,20 +144,6 @@ class CachedSequence(Lookup):
             at_ns = self._tiers.clock.now_ns()
             self._tiers.events.emit(StateCaptured.of(self.request_id, captured, started_ns, at_ns))
 
-    def _continue(self, resume: Resume, live: LiveState) -> int:
-        """Continues from the live state that was taken over."""
-        self._was_taken_over = True
-        position = resume.live_position
-        match = match_with_live(resume.match, position, resume.chain, self._rules.grid)
-        self._explain(resume.chain, match, {self._tiers.live.name: position})
-        return self._compute(
-            resume.chain,
-            resume.match,
-            position,
-            is_canonical=position <= live.num_canonical,
-            taken_over_bytes=self._shape.state_bytes(position),
-        )
-
     def _put_back(self, model: StateAccess, fetch: PrefixFetch) -> None:
         """Restores the state from records. Raises ComputeFailed."""
         fetched_ns = self._tiers.clock.now_ns()
@@ -174,38 +175,6 @@ class CachedSequence(Lookup):
         tiers.discard(keys)
         return StopReason.UNREADABLE
 
-    def _compute(
-        self,
-        chain: BlockChain,
-        match: PrefixMatch,
-        start: int,
-        *,
-        is_canonical: bool,
-        restored: Sequence[Record] = (),
-        shared: Collection[RecordKey] = (),
-        taken_over_bytes: int | None = None,
-    ) -> int:
-        """From `start` on, and capture what that gives."""
-        self._capture = StateCapture(
-            self._tiers,
-            self.epoch,
-            self._rules,
-            chain,
-            match,
-            self._forks,
-            start,
-            request_id=self.request_id,
-            persist=self._persist,
-            is_canonical=is_canonical,
-            restored=restored,
-            shared=shared,
-            taken_over_bytes=taken_over_bytes,
-        )
-        for position in self._expected:
-            self._capture.expect(position)
-        self.end_lookup()
-        return start
-
     def _leave(self, model: StateAccess, capture: StateCapture) -> bool:
         """Leaves the state in the live tier, unless all of it was copied from records. Returns False when the sequence
         is still open."""
@@ -223,10 +192,6 @@ class CachedSequence(Lookup):
             num_canonical=capture.num_canonical,
             size_bytes=self._shape.state_bytes(model.position(self.id)),
         )
-
-    def _explain(self, chain: BlockChain, match: PrefixMatch, reused: Mapping[str, int]) -> None:
-        found = explained(self._tiers, chain, match, reused, self._forks)
-        self._report(found if self._restores else found.scored())
 
     def _report(self, explanation: Explanation) -> None:
         self.explanation = explanation

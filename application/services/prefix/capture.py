@@ -19,7 +19,6 @@ Compute thread only.
 
 from collections.abc import Collection, Sequence
 from copy import copy
-from itertools import takewhile
 
 from application.ports.state_access import StateAccess
 from application.services.prefix.indexes import Epoch
@@ -77,13 +76,12 @@ class StateCapture:
         self._is_broken = False
         self._shared = shared
         self._next_block = start // rules.grid.block_size
-        if restored:
-            self._offer_known(match, restored, start)
         if taken_over_bytes is not None:
-            first_missing = self._offer_taken_over(match)
-            is_wanted = self._writes or taken_over_bytes <= tiers.hot.budget_bytes
-            if rules.is_cut_anywhere and is_wanted:
+            first_missing = self._offer_known(match, ())
+            if rules.is_cut_anywhere and (self._writes or taken_over_bytes <= tiers.hot.budget_bytes):
                 self._next_block = first_missing
+        elif restored and self._writes:
+            self._offer_known(match, restored)
         known = match.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
         # Beyond the last position nothing is kept, and a pause would only change how the rest is rounded.
@@ -266,48 +264,41 @@ class StateCapture:
 
     def _offer(self, records: Sequence[Record]) -> None:
         if records and self._writes:
-            self._writes = bool(self._tiers.store.put(records, self._request_id))
-            if self._writes:
-                self._tiers.share([record for record in records if record.key not in self._shared], self._request_id)
+            self._writes = self._tiers.offer(records, self._request_id, self._shared)
 
-    def _offer_taken_over(self, match: PrefixMatch) -> int:
-        """Offer the store what memory has before the state that was taken over. Returns the index of the first block
-        that is not kept anywhere then."""
-        size, groups = self._rules.grid.block_size, self._rules.sliced_groups
+    def _offer_known(self, match: PrefixMatch, restored: Sequence[Record]) -> int:
+        """Offers the store what it lacks of the known prefix, or nothing that follows could be stored: it refused the
+        records once, they were computed for a request whose state must not be stored, or the shared tier had them.
+        Returns the index of the first block that is not kept anywhere then. `restored`: the blocks before `start`,
+        where they are at hand."""
+        size, groups, hot = self._rules.grid.block_size, self._rules.sliced_groups, self._tiers.hot
         keys = self.chain.prompt_keys()[: self.start // size]
-        is_stored = [self._writes and bool(places & PERSISTED) for places in self._tiers.indexes.places(keys)]
-        if all(is_stored):  # as with most turns
-            return len(keys)
-        found = self._tiers.hot.acquire(keys, [groups] * len(keys))
-        leading = [record for record in takewhile(lambda record: record is not None, found) if record is not None]
-        self._offer_known(match, leading, min(self.start, (len(leading) + 1) * size - 1))
-        self._tiers.hot.release([record.key for record in found if record is not None])
-        return next((at for at in range(len(leading), len(keys)) if not is_stored[at]), len(keys))
-
-    def _offer_known(self, match: PrefixMatch, blocks: Sequence[Record], reach: int) -> None:
-        """Offer the store what it lacks of a known prefix, or nothing that follows could be stored: it refused the
-        records once, or they were computed for a request whose state must not be stored. `blocks`: from the prompt's
-        start up to `reach`."""
-        if not self._writes:
-            return
-        lacking = list[Record]()
-        for record in blocks:
-            if self._lacks(record.key):
-                if frozenset(record.groups) != self._rules.sliced_groups:
-                    reach = record.position - len(record.key_ids)
-                    break
+        are_stored = [self._writes and bool(places & PERSISTED) for places in self._tiers.indexes.places(keys)]
+        blocks: Sequence[Record | None] = restored
+        pinned: list[RecordKey] = []
+        if not restored and not all(are_stored):
+            blocks = hot.acquire(keys, [groups] * len(keys))
+            pinned += [record.key for record in blocks if record is not None]
+        lacking, end = list[Record](), len(keys)
+        for at, is_stored in enumerate(are_stored):
+            record = None if is_stored else blocks[at]
+            if record is not None and frozenset(record.groups) == groups:
                 lacking.append(record)
-        keys = [
+            elif not is_stored:
+                end = at
+                break
+        tails = [
             key
             for position, key in match.snapshots.items()
-            if position - key.num_partial <= reach and self._is_in(key, HOT) and self._lacks(key)
+            if position - key.num_partial <= end * size and self._is_in(key, HOT) and self._lacks(key)
         ]
-        found = self._tiers.hot.acquire(keys, [self._rules.snapshot_groups(key.num_partial) for key in keys])
+        found = hot.acquire(tails, [self._rules.snapshot_groups(key.num_partial) for key in tails])
         snapshots = [record for record in found if record is not None]
         with self._tiers.indexes.lasting(self._epoch) as may_keep:
             if may_keep:
                 self._offer(sorted([*lacking, *snapshots], key=_parents_first))
-        self._tiers.hot.release([record.key for record in snapshots])
+        hot.release([*pinned, *(record.key for record in snapshots)])
+        return end
 
 
 def _parents_first(record: Record) -> tuple[int, bool]:

@@ -16,7 +16,7 @@ from application.services.prefix.tiers import PrefixTiers
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
-from domain.prefix.fingerprint import Fingerprint, shares_tenant
+from domain.prefix.fingerprint import shares_tenant, tenant_of
 from domain.prefix.hashing import BlockChain, block_hash
 from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, ForkPoint
@@ -56,7 +56,6 @@ def explain(
     chain: BlockChain,
     forks: Sequence[ForkPoint],
     rules: ReuseRules,
-    fingerprint: Fingerprint,
     info: NamespaceInfo,
     *,
     asks_store: bool = True,
@@ -86,7 +85,7 @@ def explain(
         reused = {tier: number for tier, number in reused.items() if number}
     found = explained(tiers, chain, match, reused, forks, store)
     if store is not None and not found.reused and not match.num_known and match.reason is StopReason.NEVER_SEEN:
-        found = _elsewhere(store, found, chain, fingerprint, info)
+        found = _elsewhere(store, found, chain, info)
     if shared is not None and not shared.is_available and match.reason is not StopReason.LAST_TOKEN:
         return replace(found, note=found.note or "the shared store is not asked at present: it failed or is cleared")
     return found if found.note else replace(found, note=_not_stored(tiers, chain, match.num_known))
@@ -111,9 +110,7 @@ def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
     return f"what follows was computed, and the {tiers.store.name} did not take it: {why}" if why else ""
 
 
-def _elsewhere(
-    store: BlockStore, found: Explanation, chain: BlockChain, fingerprint: Fingerprint, info: NamespaceInfo
-) -> Explanation:
+def _elsewhere(store: BlockStore, found: Explanation, chain: BlockChain, info: NamespaceInfo) -> Explanation:
     """The explanation, changed to OTHER_FINGERPRINT where the same tenant has stored the first block under one; its
     note names the fields that differ."""
     size = chain.block_size
@@ -122,7 +119,7 @@ def _elsewhere(
     others = [
         usage.info
         for usage in store.usage().namespaces
-        if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
+        if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, tenant_of(info.fingerprint))
     ]
     first, digests = chain.key_ids(0, size), chain.digests(0, size)
     keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, digests)) for one in others]

@@ -14,9 +14,8 @@ from application.services.prefix.shared.access import READ
 from application.services.prefix.shared.tier import RECORDS_PER_CALL, SharedAsk, SharedCall, SharedTier
 from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
-from domain.ids import GroupIndex
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PERSISTED, PrefixMatch, ReuseRules
+from domain.prefix.index import PERSISTED, PrefixMatch, RecordNeed, ReuseRules
 from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 4
@@ -51,14 +50,13 @@ class PrefixFetch:
         self._tiers = tiers
         self._chain = chain
         self._is_exact = rules.grid.is_exact
+        self._needs = match.needs
         self._keys = [need.key for need in match.needs]
-        self._groups = [need.groups for need in match.needs]
-        self._found = tiers.hot.acquire(self._keys, self._groups)
+        self._found = tiers.hot.acquire(self._keys, [need.groups for need in match.needs])
         self._pinned = [record.key for record in self._found if record is not None]
         self._cold = [index for index, record in enumerate(self._found) if record is None]
         self._reads: list[_Read] = []
         self._unread = set(self._cold)  # the store has not answered, or failed
-        self._num_tokens = [need.num_tokens for need in match.needs]
         self._ask = ask
         self._began_ns = tiers.clock.now_ns()
         self._far_reads: list[_Read] = []
@@ -77,8 +75,8 @@ class PrefixFetch:
     @property
     def block_states(self) -> list[GroupPayloads]:
         """The block states that `StateAccess.restore` takes."""
-        pairs = zip(self.blocks, self._groups, strict=False)
-        return [{group: record.groups[group] for group in wanted} for record, wanted in pairs]
+        pairs = zip(self.blocks, self._needs, strict=False)
+        return [{group: record.groups[group] for group in need.groups} for record, need in pairs]
 
     @property
     def snapshot_state(self) -> GroupPayloads:
@@ -139,12 +137,8 @@ class PrefixFetch:
                 pair[1].abandon()
         if late and self._ask is not None:
             self._ask.note_late(self._began_ns, READ, sum(len(indices) for indices, _ in late))
-        checked = zip(self._keys, self._groups, self._found, strict=True)
-        self.missing = frozenset(
-            key
-            for key, groups, record in checked
-            if record is None or record.key != key or not self._is_as_promised(record, groups)
-        )
+        pairs = zip(self._needs, self._found, strict=True)
+        self.missing = frozenset(need.key for need, record in pairs if not self._is_as_promised(need, record))
         self.gone = self.missing - self.shared - {self._keys[index] for index in self._unread}
         self._promote()
         self._tiers.store.touch([key for key in self._keys if key not in self.missing])
@@ -163,7 +157,7 @@ class PrefixFetch:
         late = [indices for indices, read in self._far_reads if not read.is_done]
         if not late or self._ask is None:
             return True
-        num_late = sum(self._num_tokens[index] for indices in late for index in indices)
+        num_late = sum(self._needs[index].num_tokens for indices in late for index in indices)
         return self._ask.is_overdue(self._began_ns, self._num_far - num_late)
 
     def _begin_far_reads(self) -> frozenset[RecordKey]:
@@ -188,8 +182,7 @@ class PrefixFetch:
             return True
         for at in range(0, len(cold), RECORDS_PER_READ):
             indices = cold[at : at + RECORDS_PER_READ]
-            keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
-            read = self._tiers.store.fetch(keys, groups, self._tiers.wake, self)
+            read = self._tiers.store.fetch([self._needs[index] for index in indices], self._tiers.wake, self)
             if read is None:
                 return False
             self._reads.append((indices, read))
@@ -208,11 +201,12 @@ class PrefixFetch:
         for index, record in zip(indices, found, strict=True):
             self._found[index] = record
 
-    def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
-        end = record.position
-        own_ids = self._chain.key_ids(end - len(record.key_ids), end)
-        is_canonical = record.provenance is Provenance.PREFILL
-        return groups <= record.groups.keys() and record.key_ids == own_ids and (is_canonical or not self._is_exact)
+    def _is_as_promised(self, need: RecordNeed, record: Record | None) -> bool:
+        if record is None or record.key != need.key or not need.groups <= record.groups.keys():
+            return False
+        start, end = record.position - len(record.key_ids), record.position
+        is_usable = record.provenance is Provenance.PREFILL or not self._is_exact
+        return is_usable and record.key_ids == self._chain.key_ids(start, end)
 
     def _promote(self) -> None:
         """Keeps the records that were read in the hot tier, parents first, pinned like the others."""

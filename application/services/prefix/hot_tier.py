@@ -19,7 +19,6 @@ from application.ports.cache_stats import Cleared, HotUsage
 from application.services.prefix.indexes import Indexes
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.index import HOT, RecordNeed
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from domain.prefix.record_tree import Node, RecordTree, parent_of
@@ -39,7 +38,7 @@ def record_bytes(record: Record) -> int:
 
 
 class HotTier:
-    """A Tier of records. `indexes` are informed of each record that comes or goes; set them before the first put."""
+    """The tier. `indexes` are informed of each record that comes or goes; set them before the first put."""
 
     name = "hot"
 
@@ -108,7 +107,7 @@ class HotTier:
             self._forgotten = +self._forgotten
             self._make_room(0)
 
-    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
+    def clear(self, ended: Collection[Namespace]) -> Cleared:
         """Drop everything of the `ended` namespaces, pinned or not. Holders of a payload continue with it and release
         it as usual."""
         with self._lock:

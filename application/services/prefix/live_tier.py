@@ -12,25 +12,23 @@ evicted.
 Only a prompt that shares most of a state may take it over. Otherwise the conversation that owns the state would have to
 be restored from records.
 
-`find`, `get`, `usage`, `held_bytes` and `clear` may be called from any thread; the rest belongs to the compute thread,
-which alone may touch a model.
+`find`, `has`, `usage`, `held_bytes` and `note_ended` may be called from any thread; the rest belongs to the compute
+thread, which alone may touch a model.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from application.ports.cache_stats import Cleared, LiveUsage
+from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.prefix.indexes import Epoch
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
-from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid
-from domain.prefix.record import Namespace
 
 MAX_STATES = 256
 """A limit for small states too: each costs some objects a layer, and is compared with prompts that begin like it."""
@@ -78,7 +76,7 @@ class LiveState:
 
 
 class LiveTier:
-    """A Tier of live states by the id of the sequence that left them. `memory`: where the copies of rows that leave
+    """The live states by the id of the sequence that left them. `memory`: where the copies of rows that leave
     their batch are reserved."""
 
     name = "live"
@@ -115,34 +113,13 @@ class LiveTier:
                 evicted=self._num_evicted,
             )
 
-    def put(self, kept: Sequence[LiveState]) -> int:
-        """Keeps these as the most recently used; returns how many fit into the budget."""
-        with self._lock:
-            for state in kept:
-                self._add(state)
-            self._num_left += len(kept)
-        self.shrink(self.budget_bytes)
-        return sum(state.id in self._states for state in kept)
+    def has(self, id: SequenceId) -> bool:
+        """Returns whether the state that this sequence left is here and no sequence has claimed it."""
+        return id in self._states
 
-    def get(self, keys: Sequence[SequenceId]) -> list[LiveState | None]:
-        """Returns the states that these sequences left and that no sequence has claimed."""
-        with self._lock:
-            return [self._states.get(id) for id in keys]
-
-    def drop(self, keys: Sequence[SequenceId]) -> None:
-        """Free these states."""
-        for id in keys:
-            with self._lock:
-                state = self._states.get(id)
-                if state is not None:
-                    self._remove(state)
-            if state is not None:
-                self._free(state.model, id)
-
-    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
-        """Hides the states of the `ended` namespaces from lookups; the next `sweep` frees them."""
-        self._has_cleared |= bool(ended)
-        return Cleared()
+    def note_ended(self) -> None:
+        """Notes that epochs have ended: lookups find their states no more, and the next `sweep` frees them."""
+        self._has_cleared = True
 
     def sweep(self) -> None:
         """Frees the cleared states. Cheap while there are none."""
@@ -216,7 +193,10 @@ class LiveTier:
         if least > chain.num_tokens:  # it ran ahead of the known tokens, and cannot be cut back
             self._free(model, id)
         else:
-            self.put((LiveState(id, model, chain, epoch, model_name, left, least, num_canonical),))
+            with self._lock:
+                self._add(LiveState(id, model, chain, epoch, model_name, left, least, num_canonical))
+                self._num_left += 1
+            self.shrink(self.budget_bytes)
         return True
 
     def take_over(self, state: LiveState, id: SequenceId, position: int) -> None:
@@ -238,7 +218,7 @@ class LiveTier:
         while self._states and (self._used_bytes > size_bytes or len(self._states) > MAX_STATES):
             self._num_evicted += 1
             others = (id for id in self._states if id != spared)
-            self.drop((next(others, next(iter(self._states))),))
+            self._drop(self._states[next(others, next(iter(self._states)))])
         return before - self._used_bytes
 
     def check_integrity(self) -> list[str]:
@@ -257,7 +237,13 @@ class LiveTier:
         with self._lock:
             for taker in [taker for taker, state in self._claims.items() if is_meant(state)]:
                 self._add(self._claims.pop(taker))
-        self.drop([id for id, state in self._states.items() if is_meant(state)])
+        for state in [state for state in self._states.values() if is_meant(state)]:
+            self._drop(state)
+
+    def _drop(self, state: LiveState) -> None:
+        with self._lock:
+            self._remove(state)
+        self._free(state.model, state.id)
 
     def _free(self, model: StateAccess, id: SequenceId) -> None:
         for _ in range(DROP_TRIES):

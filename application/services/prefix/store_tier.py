@@ -10,7 +10,7 @@ compute thread. A read that cannot be uploaded is used as it is: restoring it ta
 """
 
 from asyncio import wait_for, wrap_future
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import partial
@@ -23,12 +23,11 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.faults import described
 from application.services.lane import Call, Lane, LaneFull
-from application.services.prefix.indexes import Indexes
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.ids import NO_REQUEST, GroupIndex, RequestId
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.record import Namespace, Record, RecordKey, StatePayload
+from domain.prefix.index import RecordNeed
+from domain.prefix.record import Record, RecordKey, StatePayload
 
 T = TypeVar("T")
 
@@ -79,7 +78,7 @@ class StoreRead(Call[T]):
 
 
 class StoreTier:
-    """A Tier of records. Any thread. `writer`: None when nothing is persisted; then the tier is always empty, and its
+    """The tier. Any thread. `writer`: None when nothing is persisted; then the tier is always empty, and its
     threads only run the work of `read`, `answer` and `await_upkeep`."""
 
     name = "store"
@@ -106,45 +105,16 @@ class StoreTier:
         self._upload = upload
         self._readers = readers or Lane("restore", NUM_READERS)
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
-        self._indexes = Indexes()
         self._lock = Lock()
         self._open: dict[StoreRead[Any], int | None] = {}  # the time (ns) at which each read began; None: it waits
         self._late: set[StoreRead[Any]] = set()
         self._is_slow = False  # the last read that returned was late
 
-    def report_to(self, indexes: Indexes) -> None:
-        """Reports queued and stored records to `indexes` from now on. Call it before the first put."""
-        self._indexes = indexes
-        if self.writer is not None:
-            self.writer.report_to(indexes)
-
-    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
-        """Keys of all stored records of a namespace. Blocks for the store."""
-        return self.writer.store.keys(namespace) if self.writer is not None else ()
-
-    def put(self, kept: Sequence[Record], id: RequestId = NO_REQUEST) -> int:
-        """Queue records of one namespace, parents first, all or none; returns how many. After a refusal nothing that
-        follows them can be stored. `id`: the request that computed them."""
-        if self.writer is None or not kept:
-            return 0
-        info = self._indexes.info(kept[0].key.namespace)
-        return len(kept) if self.writer.offer(info, kept, id) else 0
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        """Read records, as `BlockStore.get`, queued ones too. Blocks for the store: `fetch` lets a worker call it."""
-        return self.writer.get(keys, groups) if self.writer is not None else [None] * len(keys)
-
     def fetch(
-        self,
-        keys: Sequence[RecordKey],
-        groups: Sequence[frozenset[GroupIndex]],
-        on_done: Callable[[], None],
-        reader: object | None = None,
+        self, needs: Sequence[RecordNeed], on_done: Callable[[], None], reader: object | None = None
     ) -> StoreRead[Sequence[Record | None]] | None:
-        """Read records in a worker; as `read`."""
-        return self.read(partial(self._fetch, keys, groups), on_done, reader)
+        """Read records in a worker, queued ones too; as `read`."""
+        return self.read(partial(self._fetch, needs), on_done, reader)
 
     def drop(self, keys: Sequence[RecordKey]) -> None:
         """Lets a worker delete records with all that follows them."""
@@ -156,7 +126,7 @@ class StoreTier:
         if keys and self.writer is not None:
             self._keep_up(partial(self.writer.store.touch, keys))
 
-    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
+    def clear(self, choice: NamespaceChoice) -> Cleared:
         """Remove the chosen namespaces from queue and store, also those that no model of this process used. Blocks,
         perhaps for long."""
         if self.writer is None:
@@ -259,8 +229,10 @@ class StoreTier:
         if error is not None:
             self._fault("store.read", described(error))
 
-    def _fetch(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
-        found = self.get(keys, groups)
+    def _fetch(self, needs: Sequence[RecordNeed]) -> Sequence[Record | None]:
+        if self.writer is None:
+            return [None] * len(needs)
+        found = self.writer.get([need.key for need in needs], [need.groups for need in needs])
         return found if self.uploads_on_compute_thread else self.uploaded(found)
 
     def _is_late(self, began_ns: int | None) -> bool:

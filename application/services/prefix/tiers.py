@@ -11,8 +11,8 @@ of theirs. The shared tier is asked.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial, reduce
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from application.ports.cache_stats import Cleared
@@ -25,36 +25,7 @@ from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import RequestId, SequenceId
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.record import Namespace, Record, RecordKey
-
-Key = TypeVar("Key", contravariant=True)
-Kept = TypeVar("Kept")
-
-
-class Tier(Protocol[Key, Kept]):
-    """A place that keeps state between requests. LiveTier, HotTier and StoreTier implement it."""
-
-    @property
-    def name(self) -> str:
-        """The name that explanations, headers and metrics give to it."""
-        ...
-
-    def put(self, kept: Sequence[Kept]) -> int:
-        """Keeps these, in order, while room permits; returns how many are present afterwards."""
-        ...
-
-    def get(self, keys: Sequence[Key]) -> Sequence[Kept | None]:
-        """Returns the present entries, None for the others. Does not count as use."""
-        ...
-
-    def drop(self, keys: Sequence[Key]) -> None:
-        """Drops these, at once or soon. Absent keys are ignored."""
-        ...
-
-    def clear(self, choice: NamespaceChoice, ended: Collection[Namespace]) -> Cleared:
-        """Drops everything of these namespaces and returns the counts. `ended`: those of the choice that this process
-        has used. Called after their epochs ended, so nothing of them is put again."""
-        ...
+from domain.prefix.record import Record, RecordKey
 
 
 class PrefixTiers:
@@ -87,10 +58,11 @@ class PrefixTiers:
         self.open: set[SequenceId] = set()
         self.running: dict[SequenceId, Any] = {}
         self.on_ready: Callable[[], None] = lambda: None
-        self.indexes = Indexes(store.keys if store.writer is not None else None)
+        self.indexes = Indexes(store.writer.store.keys if store.writer is not None else None)
         self._loads: WeakKeyDictionary[Epoch, StoreRead[None]] = WeakKeyDictionary()
         hot.indexes = self.indexes
-        store.report_to(self.indexes)
+        if store.writer is not None:
+            store.writer.report_to(self.indexes)
 
     @property
     def keeps_records(self) -> bool:
@@ -112,10 +84,17 @@ class PrefixTiers:
                 self._loads[epoch] = load
         return load
 
-    def share(self, records: Sequence[Record], id: RequestId) -> None:
-        """Offers records of one namespace, which the store took, to the shared tier."""
-        if self.shared is not None and records:
-            self.shared.queue.offer(self.indexes.info(records[0].key.namespace), records, id)
+    def offer(self, records: Sequence[Record], id: RequestId, shared: Collection[RecordKey] = ()) -> bool:
+        """Queues records of one namespace for the store, parents first, all or none; after a refusal nothing that
+        follows them can be stored. Those that it took are offered to the shared tier, but for what came from there
+        (`shared`). `id`: the request that computed them."""
+        info, writer = self.indexes.info(records[0].key.namespace), self.store.writer
+        if writer is None or not writer.offer(info, records, id):
+            return False
+        fresh = [record for record in records if record.key not in shared]
+        if self.shared is not None and fresh:
+            self.shared.queue.offer(info, fresh, id)
+        return True
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Drops records from memory and, with all that follows them, from the store."""
@@ -125,10 +104,10 @@ class PrefixTiers:
     def clear(self, choice: NamespaceChoice) -> Cleared:
         """Remove everything of the chosen namespaces, for good. Blocks: not for the compute thread. Sequences that
         began before keep nothing from then on."""
-        tiers: tuple[Tier[Any, Any], ...] = (self.live, self.hot, self.store)
 
         def clear() -> Cleared:
             ended = self.indexes.end(choice.includes)
-            return reduce(Cleared.plus, [tier.clear(choice, ended) for tier in tiers])
+            self.live.note_ended()
+            return self.hot.clear(ended).plus(self.store.clear(choice))
 
         return clear() if self.shared is None else self.shared.clear(choice, clear)

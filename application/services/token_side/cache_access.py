@@ -24,7 +24,7 @@ class CacheAccess:
 
     def __init__(self, prefix_cache: PrefixCache) -> None:
         self._prefix_cache = prefix_cache
-        self._store = prefix_cache.store
+        self._store = prefix_cache.tiers.store
 
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
         explain = partial(self._prefix_cache.explain, model, prompt, salt)
@@ -58,9 +58,9 @@ class CacheAccess:
             except StoreUnresponsive as error:
                 problem = error.message
         counts = writer.counts() if writer is not None else None
-        cache, shared = self._prefix_cache, self._prefix_cache.shared
-        others = shared.stats() if shared is not None else None
-        return CacheStats(cache.hot_usage(), store, counts, problem, cache.live_usage(), others)
+        tiers = self._prefix_cache.tiers
+        shared = tiers.shared.stats() if tiers.shared is not None else None
+        return CacheStats(tiers.hot.usage(), store, counts, problem, tiers.live.usage(), shared)
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._store.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)

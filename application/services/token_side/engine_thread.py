@@ -236,7 +236,7 @@ class EngineThread:
         """Runs the calls in the inbox; waits for one if the last round had nothing to do."""
         self._loop.activity.begin("idle")
         with suppress(queue.Empty):
-            shared = self._loop.prefix_cache.shared
+            shared = self._loop.prefix_cache.tiers.shared
             is_timed = self._loop.is_held or (shared is not None and shared.is_awaited)
             call = self._inbox.get(block=not self._has_work, timeout=HELD_WAKE_S if is_timed else IDLE_WAKE_S)
             while True:

@@ -238,7 +238,7 @@ class MemoryGuard:
     def _evicted(self, views: Sequence[SequenceView]) -> frozenset[SequenceId]:
         """Returns the states that queued sequences are to take over by their views, and that were evicted since."""
         wanted = {view.takes_over.state for view in views if view.takes_over is not None and view.phase in WAITING}
-        return frozenset(id for id in wanted if self._live.get((id,))[0] is None)
+        return frozenset(id for id in wanted if not self._live.has(id))
 
     def _is_stuck(self, demand: StepDemand, first: SequenceView | None) -> bool:
         """Returns whether no sequence could make room for the next one, so that it is admitted whatever it is charged

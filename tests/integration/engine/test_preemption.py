@@ -175,7 +175,7 @@ def test_a_preempted_request_ends_with_its_model() -> None:
     error = engine.end("a").error
     assert error is not None
     assert error.code == ServerUnavailable.code
-    assert engine.cache.num_open() == 0
+    assert not engine.cache.tiers.open
 
 
 def test_a_request_that_does_not_fit_alone_fails_with_memory_busy() -> None:

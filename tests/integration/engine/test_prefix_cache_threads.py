@@ -73,7 +73,7 @@ class Server:
         assert counts.queued == 0
         assert self.hot.check_integrity() == []
         assert self.hot.usage().num_pinned == 0
-        assert self.cache.num_open() == 0
+        assert not self.cache.tiers.open
         assert all(not model.open_ids() for model in self.engine.loaded)
 
 

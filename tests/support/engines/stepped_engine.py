@@ -112,7 +112,7 @@ class SteppedEngine:
         for _ in range(max_steps):
             if not self.loop.is_busy:
                 assert not self.model.open_ids()
-                assert self.cache.num_open() == 0
+                assert not self.cache.tiers.open
                 return
             self.loop.step()
         raise AssertionError("somebody never ends")

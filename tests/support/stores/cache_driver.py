@@ -182,7 +182,7 @@ class CacheDriver:
 
     def check_idle(self) -> None:
         self.check()
-        assert self.cache.num_open() == 0
+        assert not self.cache.tiers.open
         assert self.hot.usage().num_pinned == 0
         assert self.model.open_ids() == frozenset()
         assert len(self.model.left_ids()) == self.live.usage().num_states

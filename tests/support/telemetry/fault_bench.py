@@ -86,6 +86,6 @@ class FaultBench:
         status = self.loop.status()
         assert status.is_alive, status.fault
         assert (status.num_waiting, status.num_running, status.is_busy) == (0, 0, False)
-        assert self.cache.num_open() == 0
+        assert not self.cache.tiers.open
         assert self.hot.usage().num_pinned == 0
         assert [model.open_ids() for model in self.inner.loaded] == [frozenset()] * len(self.inner.loaded)

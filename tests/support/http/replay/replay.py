@@ -186,7 +186,7 @@ class CachingServer:
 
     def num_lookups(self) -> int:
         """Prompts that are being hashed."""
-        tiers = self.live.service.engine._loop.prefix_cache._tiers  # type: ignore[attr-defined]
+        tiers = self.live.service.engine._loop.prefix_cache.tiers  # type: ignore[attr-defined]
         return int(tiers.hashing.num_pending)
 
 

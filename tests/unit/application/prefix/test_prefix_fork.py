@@ -42,7 +42,7 @@ def test_both_go_on_and_what_each_says_is_kept(layout: StateLayout, is_known: bo
     num_lookups = len(driver.events.of("PrefixMatched"))
     choice = forked(driver, job, 40)
     assert (choice.explanation.reused, choice.explanation.num_prompt) == ({"hot": job.position}, len(PROMPT))
-    assert driver.cache.num_open() == 2
+    assert len(driver.cache.tiers.open) == 2
     driver.step(job)
     divert(driver, choice)
     driver.finish(job, choice)

@@ -13,6 +13,7 @@ from application.services.prefix.fetch import RECORDS_PER_READ
 from application.services.prefix.store_tier import StoreTier
 from domain.ids import GroupIndex
 from domain.models.state_layout import StateLayout
+from domain.prefix.index import RecordNeed
 from domain.prefix.record import HostPayload, Record, RecordKey, StatePayload
 from tests.support.processes.lanes import HeldLane, InlineLane
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
@@ -101,7 +102,8 @@ def fetched(
     store.open_namespace(INFO)
     store.put(BLOCKS)
     tier = StoreTier(FakeClock(), events, SteppedWriter(store), upload=device.upload, readers=InlineLane())
-    read = tier.fetch(keys, groups or [BOTH] * len(keys), lambda: None)
+    needs = [RecordNeed(key, wanted, 0) for key, wanted in zip(keys, groups or [BOTH] * len(keys), strict=True)]
+    read = tier.fetch(needs, lambda: None)
     assert read is not None
     return read.answer or ()
 

@@ -15,7 +15,6 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import MemoryShape, StateCost, StepCost
-from domain.prefix.fingerprint import EVERYTHING
 from domain.prefix.record import HostPayload, Record, TensorSpec
 from domain.priority import Priority
 from domain.scheduling.plan_step import plan_step
@@ -219,7 +218,7 @@ def test_an_idle_engine_gives_back_again_once_less_is_kept():
         return num_cleared - before
 
     assert rest() == 1
-    bench.hot.clear(EVERYTHING, [sized_record(1, 1_000).key.namespace])
+    bench.hot.clear([sized_record(1, 1_000).key.namespace])
     assert rest() == 1
     lease.end()
     bench.guard.models_changed(is_loaded=False)
