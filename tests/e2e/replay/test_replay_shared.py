@@ -1,6 +1,6 @@
-"""Three servers and a real redis-server: a conversation whose turns go to another server each time.
+"""Two servers and a real redis-server: a conversation whose turns go to another server each time.
 
-Tiny random models, dense, windowed and recurrent. Each turn computes what is new and little more, and the answers are
+Tiny random models, dense, windowed and hybrid. Each turn computes what is new and little more, and the answers are
 those of one server without a cache. An agent's turns overlap: the next request holds the answer of the one before.
 """
 
@@ -21,8 +21,8 @@ from tests.support.processes.redis_server import needs_redis, redis_server
 
 pytestmark = [pytest.mark.slow, needs_redis]
 
-MODELS = (SMALL_DEMO, SMALL_HYBRID, "gemma3_text", "mamba2")
-NUM_SERVERS, NUM_TURNS = 3, 5
+MODELS = (SMALL_DEMO, SMALL_HYBRID, "gemma3_text")
+NUM_SERVERS, NUM_TURNS = 2, 4
 PATIENT = ("--shared-deadline-s", "60")  # that a busy machine may take its time
 MOST_BEYOND = 32
 WANTED: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}

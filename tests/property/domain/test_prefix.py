@@ -20,7 +20,7 @@ from domain.ids import BlockHash, ModelId
 from domain.models.state_layout import HitPolicy, StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.fingerprint import Fingerprint
-from domain.prefix.hashing import BlockChain, block_hash, snapshot_key
+from domain.prefix.hashing import BlockChain, snapshot_key
 from domain.prefix.index import PrefixMatch, ReuseRules, find_prefix
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
 from domain.prefix.record import Namespace
@@ -282,14 +282,6 @@ def test_splitting_the_stream_changes_nothing(token_ids: list[int], cuts: list[i
         became_full += streamed.feed(token_ids[start:end])
     assert streamed.hashes == became_full == chain_of(token_ids, block_size).hashes
     assert len(streamed.hashes) == len(token_ids) // block_size
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=8))
-def test_the_hash_is_the_documented_one(token_ids: list[int]) -> None:
-    packed = b"".join(token.to_bytes(4, "little") for token in token_ids)
-    first = sha256(ROOT + packed[:16]).digest()
-    assert chain_of(token_ids).hashes == [first, sha256(first + packed[16:]).digest()]
-    assert block_hash(BlockHash(first), token_ids[4:]) == chain_of(token_ids).hashes[1]
 
 
 @given(tokens)

@@ -1,4 +1,4 @@
-"""MLX whose prefill a test can hold at a position, and make fail there: what a race or a fault hits by chance."""
+"""MLX whose prefill a test can hold at a position, which a race would hit by chance only."""
 
 import threading
 from collections.abc import Sequence
@@ -6,34 +6,31 @@ from typing import Any, cast
 
 from adapters.mlx.engine import MlxEngine
 from application.ports.compute import DecodeStart, LoadedModel, LoadSteps, PromptScores
-from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
 
 
 class PrefillGate:
-    """Closed by `close_at`: the next chunk that starts there or later waits for `open`, which may make it fail."""
+    """Closed by `close_at`: the next chunk that starts there or later waits for `open`."""
 
     def __init__(self) -> None:
         self._at: int | None = None
         self._reached = threading.Event()
         self._opened = threading.Event()
-        self._fails = False
 
     def close_at(self, position: int) -> None:
         """Only while nothing is held."""
         self._reached.clear()
         self._opened.clear()
-        self._fails = False
         self._at = position
 
     def wait_until_reached(self) -> None:
         assert self._reached.wait(PATIENCE_S), f"no prefill came to {self._at}"
 
-    def open(self, *, fails: bool = False, next_at: int | None = None) -> None:
+    def open(self, *, next_at: int | None = None) -> None:
         """`next_at`: close again at that position."""
-        self._at, self._fails = None, fails
+        self._at = None
         opened = self._opened
         if next_at is not None:
             self._reached, self._opened = threading.Event(), threading.Event()
@@ -47,9 +44,6 @@ class PrefillGate:
         opened = self._opened
         self._reached.set()
         assert opened.wait(PATIENCE_S), "the gate was never opened"
-        if self._fails:
-            self._fails = False
-            raise ComputeFailed("made to fail")
 
 
 class SteeredModel:

@@ -1,10 +1,12 @@
 """Drives a toy model through the prefix cache as the engine loop does, one sequence or several interleaved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapters.fake import FakeClock, FakeModel, FakeOptions
+import pytest
+
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeModel, FakeOptions
 from application.ports.block_store import BlockStore
 from application.ports.compute import DecodeStart
 from application.ports.shared_store import SharedStore
@@ -18,6 +20,7 @@ from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelSource
+from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, ForkPoint
 from domain.request.sampling import SamplingParams
@@ -30,6 +33,17 @@ from tests.support.telemetry.recording import RecordingEvents
 VOCAB = 1 << 20
 BLOCK = 16
 GRID = 32
+TOY = ModelId("toy")
+OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+KINDS = pytest.mark.parametrize(
+    "layout",
+    [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]],
+    ids=["attention", "windowed", "hybrid", "everything"],
+)
+
+
+def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
+    return replace(OPTIONS, layout=layout, weights=weights)
 
 
 @dataclass
@@ -96,7 +110,7 @@ class CacheDriver:
         grid = BlockGrid(BLOCK, GRID, is_exact)
         self.cache = PrefixCache(self.tiers, grid, is_enabled=is_enabled)
         self.cache.wake_with(self._wake)
-        self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
+        self.model = FakeModel(ModelSource(TOY, "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0
 
@@ -116,7 +130,7 @@ class CacheDriver:
         encoded = EncodedPrompt.of_text(prompt, forks)
         self.model.open(id)
         kept = {"persist": persist, "restores": restores}
-        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, **kept)
+        cache = self.cache.begin(id, RequestId(f"r{id}"), TOY, encoded, salt, **kept)
         return Job(id, encoded, num_output, cache)
 
     def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:
@@ -167,6 +181,9 @@ class CacheDriver:
         if not job.is_done:
             job.cache.abandon()
             self._close(job)
+
+    def explain(self, prompt: Sequence[int], salt: str = "") -> Explanation:
+        return self.cache.explain(TOY, EncodedPrompt.of_text(tuple(prompt)), salt)
 
     def share(self) -> None:
         """Write what waits for the shared store."""

@@ -56,16 +56,13 @@ class SteppedWriter(WriteBehind):
 
 
 class DirectWriter(SteppedWriter):
-    """Stores at once, whosever it is. `is_refusing`: as if the queue were full. `outcomes`: of all offers."""
+    """Stores at once. `outcomes`: of all offers."""
 
     def __init__(self, store: BlockStore) -> None:
         super().__init__(store)
-        self.is_refusing = False
         self.outcomes: list[PutOutcome] = []
 
     def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NO_REQUEST) -> bool:
-        if self.is_refusing:
-            return False
         self.store.open_namespace(info)
         self.outcomes.append(self.store.put(records))
         if self.outcomes[-1] is PutOutcome.STORED:

@@ -43,13 +43,8 @@ def test_the_next_turn_goes_on_where_the_answer_ended(layout: str) -> None:
     assert job.explanation.stopped_at >= len(prompt) - len(MORE) - 1
     assert job.output == plain_answer(options, prompt)
     assert driver.live.usage().taken == 1
+    assert not driver.events.of("StateRestored"), "nothing is fetched or copied"
     driver.check_idle()
-
-
-def test_nothing_is_fetched_for_it() -> None:
-    driver = driver_of(store=MemoryBlockStore())
-    driver.run(next_turn(driver))
-    assert not driver.events.of("StateRestored")
 
 
 @pytest.mark.parametrize("options", [TOY, HYBRID], ids=["attention", "hybrid"])

@@ -1,35 +1,20 @@
 """The prefix cache service in the situations it exists for, the explanations of prompts that were or were not reused,
 and what must not be said to another tenant."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeOptions, FakeTokenizer
+from adapters.fake import ATTENTION, HYBRID, UNSUPPORTED, WINDOWED, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
-from application.ports.tokenizer import EncodedPrompt
-from domain.ids import ModelId
 from domain.models.state_layout import StateLayout
-from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.explanation import StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey, Provenance
-from tests.support.stores.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import BLOCK, GRID, KINDS, CacheDriver, options, plain_answer
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import empty
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
-
-
-def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
-    return replace(OPTIONS, layout=layout, weights=weights)
-
-
-def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 @KINDS
@@ -123,14 +108,6 @@ def test_exact_mode_resumes_on_the_grid_only_and_bit_identically() -> None:
     assert again.explanation.reason is StopReason.OFF_GRID
 
 
-def test_exact_mode_does_not_keep_what_was_decoded() -> None:
-    sensitive = replace(options(ATTENTION), chunk_sensitive=True)
-    driver = CacheDriver(sensitive, is_exact=True, store=MemoryBlockStore())
-    prompt = PROMPT[: 2 * GRID + 1]  # prefill ends on the grid, so that only decoding departs from it
-    longer = [*prompt, *driver.run(prompt, 3 * GRID).output, *range(GRID)]
-    assert driver.run(longer).output == plain_answer(sensitive, longer)
-
-
 def test_only_what_was_computed_on_the_grid_is_called_prefill() -> None:
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore())
     driver.run(PROMPT[:100])
@@ -150,7 +127,7 @@ def test_blocks_that_only_the_store_has_become_hot_when_they_are_computed_again(
     driver = CacheDriver(options(HYBRID), store=store)
     edited = [*PROMPT[:90], *range(70)]
     assert driver.run(edited).computed > 70
-    assert explain(driver, edited).reused.get("hot", 0) == len(edited) - 1
+    assert driver.explain(edited).reused.get("hot", 0) == len(edited) - 1
 
 
 def test_snapshots_taken_for_followers_outlive_the_request_that_took_them() -> None:
@@ -159,7 +136,7 @@ def test_snapshots_taken_for_followers_outlive_the_request_that_took_them() -> N
     followers = [[*PROMPT[: 150 + at], 1, 2] for at in range(6)]
     waiting = [driver.begin(prompt) for prompt in followers]
     driver.finish(leader)
-    assert [explain(driver, prompt).stopped_at for prompt in followers] == [150, 151, 152, 153, 154, 155]
+    assert [driver.explain(prompt).stopped_at for prompt in followers] == [150, 151, 152, 153, 154, 155]
     driver.finish(*waiting)
 
 
@@ -202,7 +179,7 @@ def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
         assert job.computed == len(PROMPT) - 1
         assert job.explanation.reason is StopReason.UNSUPPORTED_LAYOUT
         assert "FakeOddCache" in job.explanation.note
-    assert explain(driver, PROMPT).reason is StopReason.UNSUPPORTED_LAYOUT
+    assert driver.explain(PROMPT).reason is StopReason.UNSUPPORTED_LAYOUT
 
 
 def test_what_came_too_fast_for_the_store_is_said_and_stored_by_later_turns() -> None:
@@ -218,13 +195,13 @@ def test_what_came_too_fast_for_the_store_is_said_and_stored_by_later_turns() ->
 
     fits = driver.hot.usage().budget_bytes
     driver.hot.resize(0)
-    assert explain(driver, PROMPT).note == "what follows was computed, and the store did not take it: queue_full"
+    assert driver.explain(PROMPT).note == "what follows was computed, and the store did not take it: queue_full"
     driver.hot.resize(fits)
     driver.run(PROMPT)
     for turn in range(1, 4):
         driver.run([*PROMPT, *range(40 * turn)])
         queue.pump()
-    assert explain(driver, PROMPT).note == ""
+    assert driver.explain(PROMPT).note == ""
     assert CacheDriver(options(ATTENTION), store=store).run(PROMPT).computed == 0
 
 
@@ -239,8 +216,8 @@ def test_disabled_reuse_says_so() -> None:
 def test_tenants_share_nothing_and_cannot_tell(layout: StateLayout) -> None:
     driver = CacheDriver(options(layout), store=MemoryBlockStore())
     driver.run(PROMPT, salt="alice")
-    fresh = explain(driver, [1, 2, 3, *PROMPT], salt="bob")
-    other = explain(driver, PROMPT, salt="bob")
+    fresh = driver.explain([1, 2, 3, *PROMPT], salt="bob")
+    other = driver.explain(PROMPT, salt="bob")
     assert (other.reason, other.note, other.divergence) == (fresh.reason, fresh.note, fresh.divergence)
     assert driver.run(PROMPT, salt="bob").computed == len(PROMPT) - 1
     assert driver.run(PROMPT, salt="alice").computed == 0
@@ -256,7 +233,7 @@ def test_explain_names_the_first_differing_token_and_its_surroundings(layout: St
     for hot in (True, False):
         if not hot:
             driver.hot.resize(0)
-        told = explain(driver, asked).with_text(tokenizer.decode)
+        told = driver.explain(asked).with_text(tokenizer.decode)
         assert told.divergence is not None
         assert told.divergence.position == len("You are a helpful assistant. Today is ")
         assert told.divergence.before == "t. Today is "
@@ -271,7 +248,7 @@ def test_explain_predicts_what_a_request_then_finds() -> None:
         driver = CacheDriver(options(layout), store=MemoryBlockStore())
         driver.run(PROMPT)
         for prompt in (PROMPT, [*PROMPT, 1, 2, 3], [*PROMPT[:70], 1, 2, 3], [9, 9, 9]):
-            told = explain(driver, prompt)
+            told = driver.explain(prompt)
             job = driver.run(prompt)
             assert (told.stopped_at, told.reused.get("hot", 0), told.reason) == (
                 job.explanation.stopped_at,
@@ -282,21 +259,21 @@ def test_explain_predicts_what_a_request_then_finds() -> None:
 
 def test_reasons() -> None:
     driver = CacheDriver(options(HYBRID), store=MemoryBlockStore(), hot_bytes=1 << 30)
-    assert explain(driver, PROMPT).reason is StopReason.NEVER_SEEN
+    assert driver.explain(PROMPT).reason is StopReason.NEVER_SEEN
     driver.run(PROMPT)
-    assert explain(driver, PROMPT).reason is StopReason.LAST_TOKEN
+    assert driver.explain(PROMPT).reason is StopReason.LAST_TOKEN
     edited = [*PROMPT[:90], *range(40)]
-    assert explain(driver, edited).reason is StopReason.NO_SNAPSHOT
-    assert explain(driver, edited).num_known == 90 // BLOCK * BLOCK
+    assert driver.explain(edited).reason is StopReason.NO_SNAPSHOT
+    assert driver.explain(edited).num_known == 90 // BLOCK * BLOCK
     assert driver.store is not None
     assert empty(driver.store, driver.store.usage().namespaces[0].info)
     driver.hot.resize(0)
-    assert explain(driver, PROMPT).reason is StopReason.EVICTED
+    assert driver.explain(PROMPT).reason is StopReason.EVICTED
 
 
 def test_explain_finds_the_prompt_under_another_fingerprint() -> None:
     store = MemoryBlockStore()
     CacheDriver(options(ATTENTION, weights=1), store=store).run(PROMPT)
-    told = explain(CacheDriver(options(ATTENTION, weights=2), store=store), PROMPT)
+    told = CacheDriver(options(ATTENTION, weights=2), store=store).explain(PROMPT)
     assert told.reason is StopReason.OTHER_FINGERPRINT
     assert told.note == "stored by toy with another weights"

@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.models.state_layout import StateLayout
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.cache_driver import VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import KINDS, OPTIONS, CacheDriver, plain_answer
 from tests.support.stores.stepped_writer import SteppedWriter
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID], ids=["attention", "windowed", "hybrid"])
 
 
 def num_stored(store: MemoryBlockStore) -> int:

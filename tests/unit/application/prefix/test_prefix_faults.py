@@ -3,34 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeModel, FakeOptions
+from adapters.fake import ATTENTION, WINDOWED, FakeModel
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.ports.tokenizer import EncodedPrompt
 from domain.errors import ComputeFailed
 from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import HitPolicy, StateLayout
-from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.explanation import StopReason
 from domain.prefix.record import GroupPayloads, HostPayload, Record, RecordKey, SnapshotKey
 from tests.support.engines.compute_faults import ComputeFaults, faulty_model
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import BLOCK, KINDS, CacheDriver, options, plain_answer
 from tests.support.stores.store_records import empty
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
-
-
-def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
-    return replace(OPTIONS, layout=layout, weights=weights)
-
-
-def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 @KINDS
@@ -219,17 +206,3 @@ def test_nothing_is_kept_behind_a_block_that_could_not_be_captured_whole() -> No
     assert driver.writer.outcomes == []
     assert driver.hot.usage().num_blocks == 0
     driver.check_idle()
-
-
-def test_what_the_writer_refused_is_offered_again_with_the_next_use() -> None:
-    store = MemoryBlockStore()
-    driver = CacheDriver(options(ATTENTION), store=store)
-    assert driver.writer is not None
-    driver.writer.is_refusing = True
-    driver.run(PROMPT)
-    assert store.usage().stored_bytes == 0
-    driver.writer.is_refusing = False
-    longer = driver.run([*PROMPT, *range(60)])
-    assert longer.computed <= 60 + BLOCK
-    restarted = CacheDriver(options(ATTENTION), store=store)
-    assert restarted.run([*PROMPT, *range(60)]).computed == 0

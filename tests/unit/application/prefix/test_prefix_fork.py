@@ -4,21 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeOptions
+from adapters.fake import UNSUPPORTED
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import DecodeStart
 from domain.errors import IllegalTransition
 from domain.ids import RequestId, SequenceId
 from domain.models.state_layout import StateLayout
 from domain.request.sampling import SamplingParams
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job
+from tests.support.stores.cache_driver import BLOCK, KINDS, OPTIONS, CacheDriver, Job
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
 FORKED = SequenceId(1000)
-KINDS = pytest.mark.parametrize(
-    "layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=["attention", "windowed", "hybrid", "all"]
-)
 
 
 def forked(driver: CacheDriver, job: Job, num_output: int) -> Job:

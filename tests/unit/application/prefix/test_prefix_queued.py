@@ -1,33 +1,23 @@
 """The prefix cache and what waits for the store: usable from the moment it was captured, in the hot tier or not."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeOptions
+from adapters.fake import HYBRID
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.write_behind import WriteBehind
 from domain.ids import ModelId
 from domain.models.state_layout import StateLayout
-from domain.prefix.explanation import Explanation, StopReason
+from domain.prefix.explanation import StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
-from tests.support.stores.gated_store import PATIENCE_S, GatedStore
+from tests.support.stores.cache_driver import BLOCK, KINDS, CacheDriver, options, plain_answer
 from tests.support.stores.stepped_writer import SteppedWriter
-from tests.support.telemetry.recording import RecordingEvents
 
 MODEL = ModelId("toy")
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
 NEXT = [*PROMPT, 1, 2, 3]
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
-
-
-def options(layout: StateLayout) -> FakeOptions:
-    return replace(OPTIONS, layout=layout)
 
 
 def queued_driver(layout: StateLayout, hot_bytes: int = 1 << 30) -> tuple[CacheDriver, SteppedWriter]:
@@ -35,10 +25,6 @@ def queued_driver(layout: StateLayout, hot_bytes: int = 1 << 30) -> tuple[CacheD
     store = MemoryBlockStore()
     queue = SteppedWriter(store)
     return CacheDriver(options(layout), store=store, queue=queue, hot_bytes=hot_bytes), queue
-
-
-def explain(driver: CacheDriver, prompt: Sequence[int]) -> Explanation:
-    return driver.cache.explain(MODEL, EncodedPrompt.of_text(tuple(prompt)))
 
 
 @KINDS
@@ -49,7 +35,7 @@ def test_a_prompt_that_only_waits_for_the_store_is_restored(layout: StateLayout,
     queue.pump(num_steps)
     driver.hot.resize(0)
     assert driver.hot.usage().used_bytes == 0
-    told = explain(driver, PROMPT)
+    told = driver.explain(PROMPT)
     again = driver.run(PROMPT)
     assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
     assert again.explanation == replace(told, reused={"store": len(PROMPT) - 1})
@@ -101,19 +87,3 @@ def test_snapshots_that_are_let_go_while_they_wait_are_never_stored() -> None:
     assert usage.num_snapshots + usage.num_blocks == counts.queued
     assert driver.run(history).computed <= 30
     driver.check_idle()
-
-
-def test_the_writers_thread_may_be_in_the_middle_of_it() -> None:
-    store = GatedStore()
-    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 30)
-    driver = CacheDriver(options(HYBRID), store=store, queue=writer)
-    driver.run(PROMPT)
-    assert store.entered.wait(PATIENCE_S)
-    driver.hot.resize(0)
-    again = driver.run(PROMPT)
-    assert (again.computed, again.explanation.reused.get("store", 0)) == (0, len(PROMPT) - 1)
-    store.open()
-    assert writer.flush(PATIENCE_S)
-    assert driver.cache.num_stored(MODEL, EncodedPrompt.of_text(PROMPT)) == len(PROMPT) - 1
-    assert driver.run(PROMPT).computed == 0
-    writer.close(PATIENCE_S)

@@ -5,24 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake import HYBRID
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import StateCaptured
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
-from tests.support.stores.cache_driver import VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import KINDS, OPTIONS, CacheDriver, options, plain_answer
 
 PROMPT = list(range(100, 300))
-KINDS = pytest.mark.parametrize(
-    "layout",
-    [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]],
-    ids=["attention", "windowed", "hybrid", "everything"],
-)
-
-
-def options(layout: StateLayout) -> FakeOptions:
-    return FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0, layout=layout)
 
 
 def captured(driver: CacheDriver) -> list[tuple[int, int]]:
@@ -73,12 +64,6 @@ def test_it_waits_for_nobody_and_others_may_follow_it() -> None:
     driver.check_idle()
 
 
-def test_where_nothing_is_ever_reused_that_is_the_reported_reason() -> None:
-    driver = CacheDriver(options(ATTENTION), is_enabled=False)
-    assert driver.run(PROMPT, restores=False).explanation.reason is StopReason.DISABLED
-
-
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 FORKS = [ForkPoint(75, ForkKind.SYSTEM_END)]
 
 

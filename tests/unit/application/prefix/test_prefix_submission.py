@@ -1,56 +1,31 @@
 """Lookups from submission to admission: workers hash and list, and what came in meanwhile is found all the same."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from threading import get_ident
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake import ATTENTION
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.lane import Lane
 from application.services.memory_ledger import Purpose
 from domain.errors import IllegalTransition
-from domain.ids import GroupIndex
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
-from domain.prefix.record import Namespace, Record, RecordKey
+from domain.prefix.record import Namespace, RecordKey
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
-from tests.support.stores.stepped_writer import SteppedWriter
+from tests.support.stores.cache_driver import BLOCK, KINDS, CacheDriver, options, plain_answer
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
 SHARED, OTHER = PROMPT[:150], list(range(1000, 1030))
-KINDS = pytest.mark.parametrize(
-    "layout",
-    [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]],
-    ids=["attention", "windowed", "hybrid", "everything"],
-)
 
 
 class WatchedStore(MemoryBlockStore):
-    """Remembers who read it. `num_listed`: how often its keys were."""
+    """`num_listed`: how often its keys were."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.readers: set[int] = set()
-        self.num_listed = 0
+    num_listed = 0
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
-        self.readers.add(get_ident())
         self.num_listed += 1
         return super().keys(namespace)
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        self.readers.add(get_ident())
-        return super().get(keys, groups)
-
-
-def options(layout: StateLayout) -> FakeOptions:
-    return replace(OPTIONS, layout=layout)
 
 
 def check(driver: CacheDriver, layout: StateLayout, prompt: list[int], output: list[int]) -> None:
@@ -78,25 +53,6 @@ def test_nothing_of_a_prompt_is_hashed_or_read_but_by_workers(layout: StateLayou
     check(driver, layout, PROMPT, job.output)
 
 
-def test_the_threads_that_read_are_not_the_one_that_computes() -> None:
-    store = WatchedStore()
-    CacheDriver(options(HYBRID), store=store).run(PROMPT)
-    store.readers.clear()
-    lanes = [Lane(name, 1) for name in ("restore", "hash")]
-    driver = CacheDriver(options(HYBRID), store=store, lane=lanes[0], hashing=lanes[1])
-    job = driver.submit(PROMPT)
-    driver.admit(job)
-    while not job.cache.poll():
-        pass
-    assert store.readers
-    assert get_ident() not in store.readers
-    driver.finish(job)
-    assert job.computed == 0
-    for lane in lanes:
-        lane.close()
-        assert lane.join(60)
-
-
 @KINDS
 @pytest.mark.parametrize("hot_bytes", [0, 1 << 30], ids=["stores-only", "memory"])
 def test_what_others_left_between_lookup_and_admission_is_found(layout: StateLayout, hot_bytes: int) -> None:
@@ -113,22 +69,6 @@ def test_what_others_left_between_lookup_and_admission_is_found(layout: StateLay
     assert waiting[1].computed <= len(OTHER) + (BLOCK if not layout.needs_snapshots else len(SHARED))
     assert waiting[0].output == earlier.output
     check(driver, layout, [*SHARED, *OTHER], waiting[1].output)
-
-
-@KINDS
-@pytest.mark.parametrize("num_steps", [0, 1, 2], ids=["waiting", "being-written", "stored-not-settled"])
-def test_what_is_on_its_way_to_the_store_by_then_is_found(layout: StateLayout, num_steps: int) -> None:
-    store = MemoryBlockStore()
-    queue = SteppedWriter(store)
-    driver = CacheDriver(options(layout), store=store, queue=queue, hot_bytes=0)
-    earlier, job = driver.submit(PROMPT), driver.submit(PROMPT)
-    driver.admit(earlier)
-    driver.finish(earlier)
-    queue.pump(num_steps)
-    driver.admit(job)
-    driver.finish(job)
-    assert (job.computed, job.explanation.reused) == (0, {"store": len(PROMPT) - 1})
-    check(driver, layout, PROMPT, job.output)
 
 
 @KINDS
@@ -220,20 +160,6 @@ def test_a_store_that_was_stuck_when_a_namespace_was_first_used_is_listed_later(
     assert (job.computed, job.explanation.reason) == (0, StopReason.LAST_TOKEN)
     lane.run()
     driver.check_idle()
-
-
-@KINDS
-def test_what_was_looked_up_before_clearing_is_not_used_after_it(layout: StateLayout) -> None:
-    store = MemoryBlockStore()
-    driver = CacheDriver(options(layout), store=store)
-    driver.run(PROMPT)
-    job = driver.submit(PROMPT)
-    driver.cache.clear(None, None)
-    driver.admit(job)
-    driver.finish(job)
-    assert job.computed == len(PROMPT) - 1
-    assert driver.run(PROMPT).computed == 0  # computed after clearing, so it was kept
-    check(driver, layout, PROMPT, job.output)
 
 
 def test_who_leaves_the_queue_is_not_hashed_any_more() -> None:

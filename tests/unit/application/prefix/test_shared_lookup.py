@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake import ATTENTION, WINDOWED
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import SharedStoreUsed
 from application.ports.cache_stats import Cleared
@@ -17,13 +17,11 @@ from domain.prefix.fingerprint import EVERYTHING
 from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
 from domain.prefix.record import BlockKey
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import BLOCK, KINDS, OPTIONS, CacheDriver, plain_answer
 from tests.support.stores.memory_shared_store import SharedMemory
 from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 740))
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
 
 
 class Fleet:

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from threading import Event
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake import ATTENTION
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
@@ -19,14 +18,12 @@ from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.record import Namespace, RecordKey
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.stores.cache_driver import BLOCK, KINDS, CacheDriver, options, plain_answer
 from tests.support.telemetry.recording import RecordingEvents
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 740))
 PER_READ = RECORDS_PER_READ * BLOCK
 TIMEOUT_S = 20.0
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
 
 
 class BrokenStore(MemoryBlockStore):
@@ -34,10 +31,6 @@ class BrokenStore(MemoryBlockStore):
 
     def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
         raise RuntimeError("a defect")
-
-
-def options(layout: StateLayout) -> FakeOptions:
-    return replace(OPTIONS, layout=layout)
 
 
 def restarted(layout: StateLayout, num_known: int = len(PROMPT)) -> tuple[CacheDriver, HeldLane]:

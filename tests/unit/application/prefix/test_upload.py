@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
+from adapters.fake import ATTENTION
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
@@ -16,15 +14,13 @@ from domain.models.state_layout import StateLayout
 from domain.prefix.index import RecordNeed
 from domain.prefix.record import HostPayload, Record, RecordKey, StatePayload
 from tests.support.processes.lanes import HeldLane, InlineLane
-from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
+from tests.support.stores.cache_driver import BLOCK, KINDS, CacheDriver, Job, options, plain_answer
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import chain, keys_of, namespace_of
 from tests.support.telemetry.recording import RecordingEvents
 
-OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 NUM_READS = 5
 PROMPT = list(range(100, 100 + NUM_READS * RECORDS_PER_READ * BLOCK))
-KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
 
 
 class Uploaded(HostPayload):
@@ -41,10 +37,6 @@ class Device:
             raise MemoryError("no room on the device")
         self.num_uploaded += len(payloads)
         return [Uploaded(payload.specs, payload.buffers()) for payload in payloads]
-
-
-def options(layout: StateLayout) -> FakeOptions:
-    return replace(OPTIONS, layout=layout)
 
 
 def restarted(layout: StateLayout, device: Device) -> tuple[CacheDriver, HeldLane]:

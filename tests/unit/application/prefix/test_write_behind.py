@@ -102,23 +102,6 @@ def test_one_bad_offer_does_not_take_the_others_with_it(gated: GatedStore) -> No
     balance(writer)
 
 
-def test_shutdown_says_what_it_could_not_write(gated: GatedStore) -> None:
-    events = RecordingEvents()
-    writer = WriteBehind(gated, events, FakeClock(), max_bytes=1 << 20)
-    blocks = chain(INFO, 5)
-    assert writer.offer(INFO, blocks[:1])
-    assert gated.entered.wait(WAIT_S)
-    assert writer.offer(INFO, blocks[1:])
-    counts = writer.close(0.05)
-    assert counts.dropped == {"shutdown": 4}
-    assert counts.queued == 1
-    assert [event.num_records for event in events.of(RecordsDropped)] == [4]
-    assert not writer.offer(INFO, chain(INFO, 1, seed=4))
-    gated.gate.set()
-    assert writer.flush(WAIT_S)
-    assert writer.counts().persisted == 1
-
-
 def test_a_store_that_raises_is_reported_and_does_not_end_the_thread() -> None:
     class RaisingStore(MemoryBlockStore):
         flushed = Event()
@@ -150,20 +133,7 @@ def test_more_than_the_whole_queue_is_taken_when_it_is_empty() -> None:
     assert writer.close(WAIT_S).persisted == 3
 
 
-def test_idle_time_writes_out_what_the_store_holds_back() -> None:
-    class CountingStore(MemoryBlockStore):
-        flushed = Event()
-
-        def flush(self) -> None:
-            self.flushed.set()
-
-    store = CountingStore()
-    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 20, idle_s=0.01)
-    assert store.flushed.wait(WAIT_S)
-    writer.close(WAIT_S)
-
-
-def test_records_are_reported_with_their_request_when_they_are_settled(gated: GatedStore) -> None:
+def test_what_is_offered_is_reported_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
     events, clock, asked = RecordingEvents(), FakeClock(), RequestId("r")
     blocks = chain(INFO, 3)
     size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
@@ -179,16 +149,6 @@ def test_records_are_reported_with_their_request_when_they_are_settled(gated: Ga
     assert events.of(RecordsDropped) == [RecordsDropped(1, "queue_full", offered_ns, asked)]
     persisted = events.of(RecordsPersisted)
     assert [(one.id, one.offered_ns, one.at_ns) for one in persisted] == [(asked, offered_ns, clock.now_ns())] * 2
-
-
-def test_records_that_are_dropped_later_are_reported_with_their_request() -> None:
-    events = RecordingEvents()
-    writer = WriteBehind(MemoryBlockStore(), events, FakeClock(), max_bytes=1 << 20)
-    assert writer.offer(INFO, chain(INFO, 2)[1:], RequestId("r"))  # without its parent
-    writer.close(WAIT_S)
-    (dropped,) = events.of(RecordsDropped)
-    assert isinstance(dropped, RecordsDropped)
-    assert (dropped.id, dropped.reason) == ("r", "orphan")
 
 
 class PreparingStore(MemoryBlockStore):
@@ -272,9 +232,9 @@ def test_one_batch_is_prepared_while_another_is_written_however_large_they_are()
 
 
 def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> None:
-    store = AheadStore()
+    store, events = AheadStore(), RecordingEvents()
     blocks = chain(INFO, 5)
-    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 20, batch_bytes=1)
+    writer = WriteBehind(store, events, FakeClock(), max_bytes=1 << 20, batch_bytes=1)
     assert all(writer.offer(INFO, [record]) for record in blocks)
     store.offered.set()
     store.await_put()
@@ -282,6 +242,8 @@ def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> Non
     counts = writer.close(0.05)
     assert counts.dropped == {"shutdown": 4}
     assert counts.queued == 1
+    assert sum(event.num_records for event in events.of(RecordsDropped)) == 4
+    assert not writer.offer(INFO, chain(INFO, 1, seed=4))
     store.gate.set()
     assert writer.flush(WAIT_S)
     assert writer.counts().persisted == 1
