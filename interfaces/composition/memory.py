@@ -6,7 +6,7 @@ from application.settings import Settings
 from domain.byte_size import ByteSize, format_bytes
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLimits, MemoryReading
+from domain.memory.ledger import MemoryLimits
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
 from interfaces.composition.backends import Backend, choose_backend
@@ -17,12 +17,9 @@ estimates."""
 
 
 def memory_limits(setting: ByteSize | None, backend: Backend) -> MemoryLimits | None:
-    """The limits that are set, or follow from the machine; None if nothing is set and memory cannot be read."""
-    return limits_of(setting, backend.memory.read())
-
-
-def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits | None:
-    """The limits for a setting: a share of all memory, or a size of at most that."""
+    """The limits that are set (a share of all memory, or a size of at most that) or follow from the machine; None if
+    nothing is set and memory cannot be read."""
+    reading = backend.memory.read()
     total = reading.total_bytes
     if setting is not None and setting.num_bytes is not None:
         return MemoryLimits.of(setting.num_bytes if total is None else min(setting.num_bytes, total))
@@ -77,4 +74,4 @@ def limits_for(settings: Settings, backend: Backend, memory: ByteSize | None) ->
     """The limits of a server that is started now. `memory`: as in `plan_memory`."""
     if memory is not None and memory.num_bytes is not None:
         return MemoryLimits.of(memory.num_bytes)
-    return limits_of(memory or settings.engine.memory, backend.memory.read())
+    return memory_limits(memory or settings.engine.memory, backend)

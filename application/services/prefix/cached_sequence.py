@@ -152,7 +152,7 @@ class CachedSequence(Lookup):
             StateRestored(
                 id=self.request_id,
                 position=fetch.position,
-                size_bytes=fetch.size_bytes,
+                size_bytes=sum(fetch.tier_bytes.values()),
                 started_ns=self.started_ns,
                 fetched_ns=fetched_ns,
                 at_ns=self._tiers.clock.now_ns(),

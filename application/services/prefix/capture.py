@@ -264,7 +264,7 @@ class StateCapture:
 
     def _offer(self, records: Sequence[Record]) -> None:
         if records and self._writes:
-            self._writes = self._tiers.offer(records, self._request_id, self._shared)
+            self._writes = self._tiers.offer(self._epoch.info, records, self._request_id, self._shared)
 
     def _offer_known(self, match: PrefixMatch, restored: Sequence[Record]) -> int:
         """Offers the store what it lacks of the known prefix, or nothing that follows could be stored: it refused the

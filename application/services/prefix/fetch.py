@@ -84,10 +84,6 @@ class PrefixFetch:
         return {} if isinstance(last.key, BlockKey) else last.groups
 
     @property
-    def size_bytes(self) -> int:
-        return sum(record.raw_bytes for record in self.records)
-
-    @property
     def loose_bytes(self) -> int:
         """Bytes of records that are not in the hot tier."""
         kept = set(self._pinned)

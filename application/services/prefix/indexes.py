@@ -41,10 +41,10 @@ class Epoch:
 
     __slots__ = ("__weakref__", "index", "info", "infos", "is_known", "is_over")
 
-    def __init__(self, namespace: Namespace, *, is_known: bool) -> None:
-        self.infos: set[NamespaceInfo] = set()
-        self.info: NamespaceInfo | None = None
-        self.index = PrefixIndex(namespace)
+    def __init__(self, info: NamespaceInfo, *, is_known: bool) -> None:
+        self.infos = {info}
+        self.info = info
+        self.index = PrefixIndex(info.namespace)
         self.is_over = False
         self.is_known = is_known
 
@@ -64,7 +64,7 @@ class Indexes:
     def epoch(self, info: NamespaceInfo) -> Epoch:
         """Returns the present epoch of a namespace, which begins with its first use."""
         with self._lock:
-            epoch = self._epochs.get(info.namespace) or Epoch(info.namespace, is_known=self._read_keys is None)
+            epoch = self._epochs.get(info.namespace) or Epoch(info, is_known=self._read_keys is None)
             epoch.infos.add(info)
             epoch.info = info
             self._epochs[info.namespace] = self._recent[info.namespace] = epoch
@@ -89,12 +89,6 @@ class Indexes:
                     epoch.index.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
             with self._lock:
                 epoch.is_known = number == self._num_renewed
-
-    def info(self, namespace: Namespace) -> NamespaceInfo:
-        """The name and fingerprint under which the namespace was last used."""
-        with self._lock:
-            epoch = self._epochs.get(namespace)
-            return epoch.info if epoch is not None and epoch.info is not None else NamespaceInfo(namespace, "", "")
 
     def add(self, keys: Iterable[RecordKey], place: int) -> None:
         """Add records to a place."""

@@ -75,12 +75,12 @@ class Lookup(SequenceCache):
         info: NamespaceInfo,
         rules: ReuseRules,
         *,
-        persist: bool = True,
-        restores: bool = True,
-        shape: MemoryShape | None = None,
+        persist: bool,
+        restores: bool,
+        shape: MemoryShape,
     ) -> None:
         """`persist` False: what it computes is kept in memory only. `restores` False: it is looked up, and nothing is
-        used. `shape`: what its model's state takes; None reserves nothing for what is fetched."""
+        used. `shape`: of its model's state."""
         super().__init__(Explanation(len(prompt.token_ids), StopReason.NEVER_SEEN))
         self.id = id
         self.request_id = request_id
@@ -92,7 +92,7 @@ class Lookup(SequenceCache):
         self._forks = prompt.fork_points
         self._persist = persist
         self._restores = restores
-        self._shape = shape or MemoryShape()
+        self._shape = shape
         self._is_wanted = self._is_admitted = self._is_ready = self._is_over = self._is_late = False
         self._resume: Resume | None = None
         self._fetch: PrefixFetch | None = None

@@ -25,7 +25,7 @@ from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import RequestId, SequenceId
 from domain.prefix.fingerprint import NamespaceChoice
-from domain.prefix.record import Record, RecordKey
+from domain.prefix.record import NamespaceInfo, Record, RecordKey
 
 
 class PrefixTiers:
@@ -84,11 +84,13 @@ class PrefixTiers:
                 self._loads[epoch] = load
         return load
 
-    def offer(self, records: Sequence[Record], id: RequestId, shared: Collection[RecordKey] = ()) -> bool:
+    def offer(
+        self, info: NamespaceInfo, records: Sequence[Record], id: RequestId, shared: Collection[RecordKey]
+    ) -> bool:
         """Queues records of one namespace for the store, parents first, all or none; after a refusal nothing that
         follows them can be stored. Those that it took are offered to the shared tier, but for what came from there
         (`shared`). `id`: the request that computed them."""
-        info, writer = self.indexes.info(records[0].key.namespace), self.store.writer
+        writer = self.store.writer
         if writer is None or not writer.offer(info, records, id):
             return False
         fresh = [record for record in records if record.key not in shared]

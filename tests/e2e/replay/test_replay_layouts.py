@@ -26,7 +26,7 @@ from tests.support.mlx.tiny_models import write_folder
 pytestmark = pytest.mark.slow
 
 SLICED = ("deepseek_v3", "gemma3_text")
-RECURRENT = ("mamba2", "falcon_h1", "deepseek_v41")
+RECURRENT = ("mamba2", "deepseek_v41")
 UNKNOWN = "llama"
 BLOCK, GRID = 64, 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)

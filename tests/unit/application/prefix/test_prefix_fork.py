@@ -7,7 +7,6 @@ import pytest
 from adapters.fake import UNSUPPORTED
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import DecodeStart
-from domain.errors import IllegalTransition
 from domain.ids import RequestId, SequenceId
 from domain.models.state_layout import StateLayout
 from domain.request.sampling import SamplingParams
@@ -71,12 +70,6 @@ def test_one_that_fails_takes_nothing_from_the_other() -> None:
     driver.finish(choice)
     assert driver.run([*PROMPT, *choice.output, 5]).computed <= BLOCK
     driver.check_idle()
-
-
-def test_only_a_restored_sequence_is_forked() -> None:
-    driver = CacheDriver(OPTIONS)
-    with pytest.raises(IllegalTransition):
-        driver.begin(PROMPT).cache.fork(FORKED, RequestId("choice"))
 
 
 def test_one_without_reuse_is_forked_as_well() -> None:
