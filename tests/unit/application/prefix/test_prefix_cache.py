@@ -108,6 +108,14 @@ def test_exact_mode_resumes_on_the_grid_only_and_bit_identically() -> None:
     assert again.explanation.reason is StopReason.OFF_GRID
 
 
+def test_exact_mode_does_not_keep_what_was_decoded() -> None:
+    sensitive = replace(options(ATTENTION), chunk_sensitive=True)
+    driver = CacheDriver(sensitive, is_exact=True, store=MemoryBlockStore())
+    prompt = PROMPT[: 2 * GRID + 1]  # prefill ends on the grid, so that only decoding departs from it
+    longer = [*prompt, *driver.run(prompt, 3 * GRID).output, *range(GRID)]
+    assert driver.run(longer).output == plain_answer(sensitive, longer)
+
+
 def test_only_what_was_computed_on_the_grid_is_called_prefill() -> None:
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore())
     driver.run(PROMPT[:100])
