@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from adapters.tokenizers.encoded_parts import longest_of
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
-from adapters.tokenizers.text_codec import EncodedText, TextEncoder
+from adapters.tokenizers.text_codec import TextEncoder
 from domain.id_row import IdRow
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role
@@ -83,18 +83,18 @@ class ControlTokens:
             text = text.replace(mark, first)
         return text
 
-    def encode(self, text: str, max_tokens: int | None = None, owner: str = "") -> EncodedText:
+    def encode(self, text: str, max_tokens: int | None = None, owner: str = "") -> IdRow:
         """Encode a rendering of marked strings. Raises PromptTooLong."""
-        encoded = self._encoder.encode(self._named(text), max_tokens=max_tokens, owner=owner)
         ids = self._ids
-        return EncodedText(IdRow([ids.get(id, id) for id in encoded.ids]), encoded.spans)
+        encoded = self._encoder.encode(self._named(text), max_tokens=max_tokens, owner=owner)
+        return IdRow([ids.get(id, id) for id in encoded])
 
     def defect(self) -> str:
         """Returns why text may still act as a control token; empty if it cannot. Raises what the libraries do, and
         ValueError if nothing can be kept apart."""
         written = [f"a {text}b{text}" for text in sorted(self._controls)]
         own = self._rust.encode_batch(written, add_special_tokens=False)
-        if any(self.encode(text).ids != encoding.ids for text, encoding in zip(written, own, strict=True)):
+        if any(self.encode(text) != encoding.ids for text, encoding in zip(written, own, strict=True)):
             raise ValueError("it does not find control tokens under other names")
         ids = {text: self._rust.token_to_id(text) for text in sorted(self._controls)}
         unknown = self._twin.encode_batch([chr(_PRIVATE[-1])], add_special_tokens=False)[0].ids

@@ -11,26 +11,18 @@ A likely later request shares the beginning of this prompt; the fork point is wh
                  behind its images
     TURN         the same messages up to one of the last user turns, and another one there
 
-A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share.
-Without spans each probe costs an encoding of the whole prompt, so turns are left out.
-
-Tokens are compared, not characters: a merge across the point where the texts diverge changes the token before it. So
-the other text is encoded in a window around that point, and its tokens are compared with those of the whole encoding.
-The first ones in the window may differ, because it begins in the middle of a word; from where enough of them in a row
-agree, the first that does not is the answer:
-
-    encoded   ......................|..|...|..|.|...|..x...
-    other                         [ |...|..|..|.|...|..y... ]
-                                           ^ they agree    ^ texts diverge here
+A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share. Tokens
+are compared, not characters: a merge across the point where the texts diverge changes the token before it. Encoding a
+probe costs little, because its parts up to there are cached (`encoded_parts`).
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
-from adapters.tokenizers.text_codec import EncodedText
+from domain.id_row import IdRow
+from domain.prefix.explanation import common_length
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
 from domain.request.request import ChatPrompt
@@ -42,41 +34,31 @@ _PROBES = ("probe", "Zebra", "7")
 _OPENING_TAG = re.compile(r"\s*<([\w-]{1,64})>")
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
 
-_WINDOWS = ((256, 256), (2048, 512))
-"""Characters before and after the point where the texts diverge; the next window where tokens of the last did not
-agree. A window costs a microsecond a character, several times while a request waits to be queued."""
-
-_NUM_WITNESSES = 8
-"""Tokens in a row that must agree before one that does not counts."""
-
-_NEAR = 64
-"""Characters before the point where the texts diverge within which their first different token must begin."""
+_CHARS_AFTER = 512
+"""Characters of a probe that are encoded behind the point where it diverges: no merge looks further ahead."""
 
 _RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
 
 def find_fork_points(
-    prompt: ChatPrompt,
-    template: ChatTemplate,
-    encode: Callable[[str], EncodedText],
-    rendered: RenderedChat,
-    encoded: EncodedText,
+    prompt: ChatPrompt, template: ChatTemplate, encode: Callable[[str], IdRow], rendered: RenderedChat, ids: IdRow
 ) -> tuple[ForkPoint, ...]:
     """Returns fork points, ascending, one a position: where two kinds meet, the one that matters more. `encode` belongs
     to the prompt's owner, since most of a probe is theirs."""
     best: dict[int, ForkKind] = {}
-    for kind, messages in likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
+    for kind, messages in likely_requests(prompt):
         try:
             other = template.text_beside(rendered, messages)
         except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
             continue
-        position = common_token_count(rendered.text, encoded, other, encode)
+        end = common_length(rendered.text, other) + _CHARS_AFTER
+        position = common_length(ids, encode(other[:end]))
         if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
             best[position] = kind
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))
 
 
-def likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
+def likely_requests(prompt: ChatPrompt) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
     messages = prompt.messages
     answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
@@ -89,7 +71,7 @@ def likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKi
         yield ForkKind.SYSTEM_END, (*messages[:num_system], _other_than(messages[num_system]))
     yield from ((ForkKind.SYSTEM_END, first) for first in _first_questions(messages, num_system))
     turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
-    for at in turns[len(turns) - min(num_turns, len(turns)) :]:
+    for at in turns[-_NUM_TURNS:]:
         yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
 
 
@@ -142,60 +124,3 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
     call = ToolCall("probe0000", tool, "{}")
     return ChatMessage(Role.ASSISTANT, tool_calls=(call,)), ChatMessage(Role.TOOL, _PROBES[0], tool_call_id=call.id)
-
-
-def common_text_length(first: str, second: str) -> int:
-    """Returns the length of the longest common prefix in characters. Bisection on slices compares in C."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Returns the length of the longest common prefix of two token sequences."""
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return index
-    return min(len(first), len(second))
-
-
-def common_token_count(text: str, encoded: EncodedText, other: str, encode: Callable[[str], EncodedText]) -> int:
-    """Returns the number of leading tokens that `encoded` (of `text`) shares with the encoding of `other`."""
-    diverge_at = common_text_length(text, other)
-    if diverge_at == len(text) == len(other):
-        return len(encoded.ids)
-    if not encoded.spans:
-        return common_length(encoded.ids, encode(other[: diverge_at + _WINDOWS[-1][1]]).ids)
-    for before, after in _WINDOWS:
-        first = bisect_left(encoded.spans, (diverge_at - before, 0), hi=len(encoded.spans) - 1)
-        start = encoded.spans[first][0] if diverge_at > before else 0
-        window = encode(other[start : diverge_at + after] if start < diverge_at else "")
-        count = _first_difference(encoded, first if start else 0, window, start, diverge_at)
-        if count:
-            return count
-    return common_length(encoded.ids, encode(other).ids)
-
-
-def _first_difference(whole: EncodedText, first: int, window: EncodedText, start: int, diverge_at: int) -> int:
-    """Returns the first token of the whole, from number `first` on, that the window (of text from `start` on) does not
-    have after enough tokens that it has. 0 where that is uncertain: none begins shortly before the texts diverge, or
-    unknown characters on both sides continue as the same token."""
-    if whole.spans is None or window.spans is None:
-        return 0
-    at, in_window, here = first, 0, diverge_at
-    num_agreed = 0 if start else _NUM_WITNESSES  # the window begins at the start of the text
-    while at < len(whole.ids) and in_window < len(window.ids):
-        here, there = whole.spans[at][0], window.spans[in_window][0] + start
-        # Unknown characters are one token wherever they begin: only the start of a token shows that some were skipped.
-        if whole.ids[at] == window.ids[in_window] and (here == there or num_agreed >= _NUM_WITNESSES):
-            num_agreed, at, in_window = num_agreed + 1, at + 1, in_window + 1
-            continue
-        if here >= diverge_at - _NEAR:
-            break
-        num_agreed, at, in_window = 0, at + (here <= there), in_window + (there <= here)
-    return at if num_agreed >= _NUM_WITNESSES and here <= diverge_at else 0

@@ -9,7 +9,7 @@ from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens
 from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
-from adapters.tokenizers.text_codec import TextCodec
+from adapters.tokenizers.text_codec import MAX_TOKEN_CHARS, TextCodec
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
 from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
@@ -26,9 +26,6 @@ from domain.request.request import ChatPrompt
 
 _NUM_END_TOKENS = 64
 """More tokens than a template writes of the beginning of an answer."""
-
-_CHARS_PER_TOKEN = 256
-"""The assumed most characters of a token where the tokenizer proves no number, for refusing a rendering unencoded."""
 
 
 class HfTokenizer:
@@ -61,7 +58,7 @@ class HfTokenizer:
         for token in re.findall(r"<\|\w+\|>|</s>", use.start + use.end):
             if token not in codec.added_tokens:
                 raise ValueError(f"the texts of this model need {token}, which is not one of its added tokens")
-        start, end = (codec.encode(text, wants_spans=False).ids for text in (use.start, use.end))
+        start, end = (codec.encode(text) for text in (use.start, use.end))
         self.ends = (start, end) if start else (self._start_ids, end_ids or end)
         self._output = prepare_format(output, self._special_tokens)
         self._mark_of = {self._special_tokens[token]: mark for token, mark in self._output.marks.items()}
@@ -92,15 +89,15 @@ class HfTokenizer:
         num_start = len(self._start_ids)
         room = None if max_tokens is None else max_tokens - num_start
         try:
-            ids = self._codec.encode(text, max_tokens=room, wants_spans=False, owner=salt).ids
+            ids = self._codec.encode(text, max_tokens=room, owner=salt)
         except PromptTooLong as error:
             raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text(IdRow.joined((self._start_ids, ids)))
 
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         if self._controls is None or not self._controls.are_spelled(text):
-            return self._codec.encode(text, wants_spans=False, owner=salt).ids
-        return self._controls.encode(ContentMarks(self._controls).of(text), None, salt).ids
+            return self._codec.encode(text, owner=salt)
+        return self._controls.encode(ContentMarks(self._controls).of(text), None, salt)
 
     def render(
         self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
@@ -110,16 +107,15 @@ class HfTokenizer:
                 "this model has no chat template: use /v1/completions, or add a chat_template.jinja to its folder",
                 param="messages",
             )
-        reach = self._codec.reach or _CHARS_PER_TOKEN
         placeholder = images.placeholder if images is not None else ""
+        max_chars = None if max_tokens is None else max_tokens * MAX_TOKEN_CHARS
         try:
-            rendered = self._template.render(prompt, None if max_tokens is None else max_tokens * reach, placeholder)
+            rendered = self._template.render(prompt, max_chars, placeholder)
         except RenderingTooLong as error:
-            raise PromptTooLong(error.num_chars // reach + 1, is_exact=False) from None
+            raise PromptTooLong(error.num_chars // MAX_TOKEN_CHARS + 1, is_exact=False) from None
         encode = partial((rendered.controls or self._codec).encode, owner=salt)
-        encoded = encode(rendered.text, max_tokens=max_tokens)
-        fork_points = find_fork_points(prompt, self._template, encode, rendered, encoded)
-        found = EncodedPrompt.of_text(encoded.ids, fork_points)
+        ids = encode(rendered.text, max_tokens=max_tokens)
+        found = EncodedPrompt.of_text(ids, find_fork_points(prompt, self._template, encode, rendered, ids))
         return found if images is None else self._with_images(found, images, prompt, max_tokens)
 
     def _with_images(
@@ -178,7 +174,7 @@ class HfTokenizer:
         output = self._output.output
         if (texts := output.reasoning_texts) is None:
             return None
-        open_ids, end_ids = (tuple(self._codec.encode(text, wants_spans=False).ids) for text in texts)
+        open_ids, end_ids = (tuple(self._codec.encode(text)) for text in texts)
         if not {open_ids[0], end_ids[0]} <= set(self._codec.added_tokens.values()):
             return None
         opening = output.opening(self._end_of(prompt_ids), prompt.prefilled)

@@ -15,13 +15,9 @@ from typing import Any, Protocol, cast
 
 
 class Encoding(Protocol):
-    """An encoded text of the Rust tokenizer: ids, and for each the (start, end) of its characters."""
-
-    def __len__(self) -> int: ...
+    """An encoded text of the Rust tokenizer. `ids`: a new list at each call."""
 
     ids: list[int]
-
-    def token_to_chars(self, token_index: int) -> tuple[int, int]: ...
 
 
 class AddedToken(Protocol):

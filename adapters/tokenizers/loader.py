@@ -115,7 +115,7 @@ _PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'
 
 def _agrees(token_bytes: Callable[[int], bytes], codec: TextCodec) -> bool:
     """Returns True if the bytes of tokens, joined, are the tokenizer's own text; if not, its decoder was misread."""
-    ids = codec.encode(_PROBE_TEXT).ids
+    ids = codec.encode(_PROBE_TEXT)
     special_ids = set(codec.special_tokens.values())
     text = b"".join(token_bytes(id) for id in ids if id not in special_ids).decode("utf-8", "replace")
     decoded = codec.decode(ids, skip_special=True)

@@ -1,4 +1,4 @@
-"""Facts about single tokens: the bytes that each contributes to a text, and the most characters that one can cover.
+"""The bytes that each token contributes to a text.
 
     decoder                                               a token's bytes
     ByteLevel                                             each character stands for one byte; otherwise its UTF-8
@@ -6,35 +6,17 @@
     Metaspace                                             its UTF-8 with the word mark as a space
 
 Other decoders (WordPiece, suffixes, patterns) look at a token's neighbours, so a token has no bytes of its own.
-
-`num_tokens >= len(text) / reach` refuses a text for its length without encoding it. A token covers no more than it
-spells, so the reach is the longest token's length, times the factor by which the normalizer may shorten its input:
-
-    normalizer                          characters in for one out
-    none, Prepend, ByteLevel, Lowercase 1
-    NFD, NFKD                           1
-    NFC, NFKC                           4 (UAX 15: no character decomposes into more)
-    Replace(text, content)              text / content, if longer; unknown for a pattern, or an empty content
-
-The reach is unknown wherever text can vanish without a token: other normalizers, a pre-tokenizer that removes
-separators, an unknown-token that stands for a whole word or run, a model that skips unknown characters, and added
-tokens that include the spaces beside them.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from math import ceil, prod
 from typing import Any, TypeAlias, cast
 
 from adapters.tokenizers.library import RustTokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-_MAX_COMPOSED = 4
-_KEEPING_NORMALIZERS = frozenset({"Prepend", "ByteLevel", "Lowercase", "NFD", "NFKD"})
-_KEEPING_PRE_TOKENIZERS = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts"})
-_SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
 
 Step: TypeAlias = Mapping[str, Any]
 """A normalizer, pre-tokenizer or decoder as in `tokenizer.json`."""
@@ -104,52 +86,3 @@ def _spelled(replaced: Iterable[tuple[str, str]], token: str, *, has_bytes: bool
     for old, new in replaced:
         token = token.replace(old, new)
     return token.encode("utf-8", "replace")
-
-
-def token_reach(rust: RustTokenizer, tokens: Iterable[str]) -> int | None:
-    """Returns the most characters that one of `tokens` covers; None where no such number can be proven."""
-    try:
-        normalizers, pre_tokenizers = _steps(rust.normalizer), _steps(rust.pre_tokenizer)
-    except Exception:  # a part that a class of transformers brings as Python code cannot be examined
-        return None
-    factors = [_shortening(step) for step in normalizers]
-    added = rust.get_added_tokens_decoder().values()
-    if not (all(factors) and all(map(_keeps_all, pre_tokenizers)) and _covers_all(rust, pre_tokenizers)):
-        return None
-    if any(token.lstrip or token.rstrip for token in added):
-        return None
-    normalize = str if rust.normalizer is None else cast("Callable[[str], str]", rust.normalizer.normalize_str)
-    contents = [text for token in added for text in (token.content, normalize(token.content))]
-    return ceil(max(1, *map(len, tokens), *map(len, contents)) * prod(factors))
-
-
-def _shortening(normalizer: Step) -> float:
-    """Returns the most characters that the normalizer reads for each that it writes; 0 where that is unknown."""
-    kind = normalizer["type"]
-    if kind in _KEEPING_NORMALIZERS:
-        return 1
-    if kind in ("NFC", "NFKC"):
-        return _MAX_COMPOSED
-    if kind == "Replace" and (pattern := normalizer["pattern"].get("String")) and normalizer["content"]:
-        return max(1, len(pattern) / len(normalizer["content"]))
-    return 0
-
-
-def _keeps_all(pre_tokenizer: Step) -> bool:
-    kind = pre_tokenizer["type"]
-    is_kept = kind in _SPLITTING_PRE_TOKENIZERS and pre_tokenizer.get("behavior") != "Removed"
-    return is_kept or kind in _KEEPING_PRE_TOKENIZERS
-
-
-def _covers_all(rust: RustTokenizer, pre_tokenizers: Iterable[Step]) -> bool:
-    """Returns True if the model gives at least one token for every unknown character, or has a token for each."""
-    model = rust.model
-    if type(model).__name__ != "BPE":
-        return False
-    if model.unk_token is not None and not model.fuse_unk:
-        return True
-    if model.byte_fallback:
-        return all(rust.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
-    is_affixed = bool(model.continuing_subword_prefix or model.end_of_word_suffix)
-    is_byte_level = not is_affixed and any(step["type"] == "ByteLevel" for step in pre_tokenizers)
-    return is_byte_level and all(rust.token_to_id(character) is not None for character in _BYTE_OF_CHARACTER)

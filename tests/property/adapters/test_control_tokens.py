@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.tokenizers.control_tokens import strings_of
-from adapters.tokenizers.fork_points import common_text_length
 from adapters.tokenizers.jinja_template import JinjaTemplate, RenderingTooLong
 from adapters.tokenizers.library import load_tokenizer
 from adapters.tokenizers.template_messages import (
@@ -23,6 +22,7 @@ from adapters.tokenizers.template_messages import (
 )
 from application.ports.tokenizer import Tokenizer
 from domain.errors import TemplateFailed
+from domain.prefix.explanation import common_length
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
 from tests.support.effort import scaled
@@ -142,7 +142,7 @@ def test_other_texts_keep_their_ids(family: str, template: str, chat: Messages, 
     if ids is None or hostile is None:
         return
     first = next((at for at, (one, other) in enumerate(zip(ids, hostile, strict=False)) if one != other), len(ids))
-    num_chars = common_text_length(tokenizer.decode(ids), tokenizer.decode(hostile))
+    num_chars = common_length(tokenizer.decode(ids), tokenizer.decode(hostile))
     assert len(tokenizer.decode(ids[:first])) >= num_chars - 8, "but for a merge at the point where the texts part"
 
 

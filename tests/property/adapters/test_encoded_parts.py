@@ -1,5 +1,5 @@
-"""A text encoded in parts has the tokens and the spans of the whole, for every family of tokenizers, and nobody meets
-what another has sent."""
+"""A text encoded in parts has the tokens of the whole, for every family of tokenizers, and nobody meets what
+another has sent."""
 
 import re
 from functools import cache
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 
-from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans, TextCuts, longest_of
-from adapters.tokenizers.library import Encoding
+from adapters.tokenizers.encoded_parts import EncodedParts, TextCuts, longest_of
+from domain.id_row import IdRow
 from tests.support.mlx.tiny_tokenizers import FAMILIES
 
 PIECES = st.sampled_from(
@@ -45,8 +45,8 @@ def cuts_of(tokenizer: Tokenizer) -> TextCuts:
     return cuts
 
 
-def encoded(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
-    return tokenizer.encode_batch(texts, add_special_tokens=False)  # type: ignore[return-value]
+def encoded(tokenizer: Tokenizer, texts: list[str]) -> list[IdRow]:
+    return [IdRow(one.ids) for one in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,11 +57,7 @@ def test_parts_give_what_the_whole_gives(family: str, pieces: list[str], part_ch
     texts = list(cuts_of(tokenizer).parts(text, part_chars))
     assert "".join(texts) == text
     parts = EncodedParts(lambda missing: encoded(tokenizer, missing)).of(texts, "")
-    spans = PartSpans(parts)
-    assert [id for part in parts for id in part.ids] == whole.ids
-    assert [spans[index] for index in range(len(spans))] == [whole.token_to_chars(at) for at in range(len(whole))]
-    with pytest.raises(IndexError):
-        spans[len(whole)]
+    assert IdRow.joined(parts) == whole
 
 
 @given(pieces=st.lists(PIECES, max_size=40), more=st.lists(PIECES, max_size=5))
@@ -114,41 +110,45 @@ class Counting:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def __call__(self, texts: list[str]) -> list[Encoding]:
+    def __call__(self, texts: list[str]) -> list[IdRow]:
         self.texts += texts
         return encoded(tokenizer_of("byte_level"), texts)
 
 
-def test_what_was_encoded_before_is_not_encoded_again():
+END = "goes on in the next turn"
+"""The last part of a text, which is not kept."""
+
+
+def test_only_the_last_part_is_encoded_again():
     counting = Counting()
     parts = EncodedParts(counting)
-    first = parts.of(["one", "two", "one"], "")
-    assert counting.texts == ["one", "two"]
-    again = parts.of(["one", "two", "three"], "")
-    assert counting.texts == ["one", "two", "three"]
-    assert [part.ids for part in again[:2]] == [part.ids for part in first[:2]]
+    first = parts.of(["one", "two", "one", END], "")
+    assert counting.texts == ["one", "two", END]
+    again = parts.of(["one", "two", "three", END], "")
+    assert counting.texts == ["one", "two", END, "three", END]
+    assert again[:2] == first[:2]
 
 
 def test_nobody_meets_what_another_has_sent():
     counting = Counting()
     parts = EncodedParts(counting)
-    parts.of(["secret"], "one")
-    parts.of(["secret"], "other")
-    assert counting.texts == ["secret", "secret"]
+    parts.of(["secret", END], "one")
+    parts.of(["secret", END], "other")
+    assert counting.texts == ["secret", END] * 2
 
 
 def test_what_is_kept_has_a_bound_and_the_last_used_stay():
     counting = Counting()
     parts = EncodedParts(counting, max_tokens=40)
-    parts.of(["fox 0"], "")
+    parts.of(["fox 0", END], "")
     for number in range(1, 30):
-        parts.of([f"fox {number}", "fox 0"], "")
+        parts.of([f"fox {number}", "fox 0", END], "")
         assert 0 < parts.num_tokens <= 40
     assert counting.texts.count("fox 0") == 1
-    parts.of(["fox 1"], "")
+    parts.of(["fox 1", END], "")
     assert counting.texts.count("fox 1") == 2
-    [long] = parts.of(["fox " * 200], "")
-    assert len(long.ids) > 40
+    long, _ = parts.of(["fox " * 200, END], "")
+    assert len(long) > 40
     assert parts.num_tokens <= 40
 
 
@@ -157,14 +157,14 @@ def test_one_long_text_leaves_others_half_of_the_room(num_parts: int):
     counting = Counting()
     parts = EncodedParts(counting, max_tokens=400)
     others = [f"fox {number}" for number in range(15)]
-    parts.of(others, "another")
+    parts.of([*others, END], "another")
     assert 150 < parts.num_tokens <= 200
     long = [f"{number} " + "fox " * (800 // num_parts) for number in range(num_parts)]
-    parts.of(long, "")
+    parts.of([*long, END], "")
     counting.texts.clear()
-    parts.of(others, "another")
-    assert counting.texts == []
-    parts.of(long, "")
+    parts.of([*others, END], "another")
+    assert counting.texts == [END]
+    parts.of([*long, END], "")
     assert (long[0] not in counting.texts) == (num_parts > 1)
 
 
@@ -173,6 +173,6 @@ def test_what_is_encoded_to_nothing_has_a_bound_too():
     knows_one = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     parts = EncodedParts(lambda missing: encoded(knows_one, missing), max_tokens=40)
     for number in range(20):
-        [part] = parts.of([f"{number}"], "")
-        assert len(part.ids) == 0
+        part, _ = parts.of([f"{number}", END], "")
+        assert len(part) == 0
         assert 0 < parts.num_tokens <= 40

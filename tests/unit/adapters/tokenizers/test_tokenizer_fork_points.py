@@ -1,27 +1,24 @@
 """Fork points: the tokens up to one are shared with the later request it stands for, and no more of them."""
 
-from collections.abc import Sequence
 from copy import copy
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as RustTokenizer
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
-from adapters.tokenizers.fork_points import common_length, common_token_count
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
-from adapters.tokenizers.text_codec import EncodedText, TextCodec
+from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.prefix.prompt_content import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from tests.support.mlx.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
+from tests.support.mlx.tiny_tokenizers import FAMILIES, byte_level, load_folder, write_folder
 from tests.support.processes.counting_rust import CountingRust
 from tests.support.text import templates
 
@@ -187,67 +184,25 @@ _WORDS = st.sampled_from(
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-@given(
-    common=st.lists(_WORDS, min_size=150, max_size=300),
-    one=st.lists(_WORDS),
-    other=st.lists(_WORDS),
-    cut=st.integers(0, 9),
-)
+@given(words=st.lists(_WORDS, min_size=150, max_size=300), cut=st.integers(0, 9))
 @settings(deadline=None, max_examples=40)
-def test_shared_tokens_are_those_of_whole_encodings(
-    name: str, common: list[str], one: list[str], other: list[str], cut: int
-) -> None:
-    """Also with texts that part in the middle of a word, a run of spaces or a character's bytes."""
-    rust = _tokenizer(name)
-    shared = "".join(common)
-    shared = shared[: len(shared) - cut]
-    encoded = _encode(rust, first := shared + "".join(one))
-    expected = sum(
-        1
-        for _ in takewhile(lambda p: p[0] == p[1], zip(encoded.ids, _ids(rust, shared + "".join(other)), strict=False))
-    )
-    assert common_token_count(first, encoded, shared + "".join(other), lambda text: _encode(rust, text)) == expected
+def test_a_question_that_ends_anywhere_branches_where_its_tokens_part(name: str, words: list[str], cut: int) -> None:
+    """Also in the middle of a word, a run of spaces or a character's bytes."""
+    tokenizer = _tokenizer(name)
+    question = "".join(words)
+    prompt = tokenizer.render(ChatPrompt((_user(question[: len(question) - cut]),)))
+    more = tokenizer.render(ChatPrompt((_user(f"{question[: len(question) - cut]}\n\nprobe"),)))
+    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
 
 
-def test_a_long_chat_is_encoded_once_and_in_small_windows() -> None:
-    rust = sentence_piece()
-    encoded_lengths: list[int] = []
-
-    def encode(text: str) -> EncodedText:
-        encoded_lengths.append(len(text))
-        return _encode(rust, text)
-
-    text = "The quick brown fox jumps over the lazy dog. " * 500
-    assert common_token_count(text + "end", _encode(rust, text + "end"), text + "other", encode) > 2900
-    assert sum(encoded_lengths) < 700
+_made: dict[str, Tokenizer] = {}
 
 
-def test_texts_without_tokens_and_texts_that_differ_in_what_is_no_token_are_compared_whole() -> None:
-    encode = partial(_encode, _tokenizer("word_piece"))
-    spaces = " " * 3000
-    assert common_token_count(spaces, encode(spaces), spaces + "word", encode) == 0
-    words = "The code of Alice is 48213. " * 120
-    for other in (words + "\n" + words, words[:-1] + words, "\n" + words):
-        expected = common_length(encode(words).ids, encode(other).ids)
-        assert common_token_count(words, encode(words), other, encode) == expected
-
-
-_made: dict[str, RustTokenizer] = {}
-
-
-def _tokenizer(name: str) -> RustTokenizer:
+def _tokenizer(name: str) -> Tokenizer:
     if name not in _made:
-        _made[name] = FAMILIES[name]()
+        with TemporaryDirectory() as folder:
+            _made[name] = load_folder(write_folder(Path(folder), FAMILIES[name](), templates.DROPS_REASONING))
     return _made[name]
-
-
-def _encode(rust: RustTokenizer, text: str) -> EncodedText:
-    encoding = rust.encode(text, add_special_tokens=False)
-    return EncodedText(encoding.ids, encoding.offsets)
-
-
-def _ids(rust: RustTokenizer, text: str) -> Sequence[int]:
-    return _encode(rust, text).ids
 
 
 @pytest.mark.parametrize(
@@ -278,8 +233,7 @@ def test_another_first_question_branches_behind_what_an_agent_puts_before_it(
 
 
 def test_a_probe_is_encoded_for_who_sent_the_prompt_and_nobody_else_finds_it_done(tmp_path: Path):
-    """Of unknown characters no window tells where tokens part, so that all of a probe is encoded."""
-    plain = load_folder(write_folder(tmp_path, FAMILIES["word_piece"]()))
+    plain = load_folder(write_folder(tmp_path, FAMILIES["byte_level"]()))
     assert isinstance(plain, HfTokenizer)
     tokenizer = copy(plain)
     python = load_tokenizer(str(tmp_path))
