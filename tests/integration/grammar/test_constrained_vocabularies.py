@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import msgspec
 import pytest
 
 from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
-from domain.models.model_card import LoadOptions, ModelSource
-from domain.request.grammar import Grammar, Marker, Reasoning, choice_grammar, json_schema_grammar
+from domain.models.model_card import ModelSource
+from domain.request.grammar import Marker, Reasoning, choice_grammar, json_schema_grammar
 from tests.support.mlx.tiny_tokenizers import FAMILIES, write_folder
 from tests.support.patience import PATIENCE_S
 
@@ -76,26 +75,8 @@ def test_tokens_without_bytes_of_their_own_are_reported(tmp_path: Path):
             compiler.compile(source.id, choice_grammar(["x"], "x"), tokenizer.eos_token_ids)
 
 
-def test_the_vocabulary_is_the_tokenizers_and_crosses_the_engine_port(tmp_path: Path):
-    folder = write_folder(tmp_path / "x", FAMILIES["byte_level"]())
-    tokenizer = HfTokenizerLoader().load(ModelSource(ModelId("x"), str(folder)))
-    options = LoadOptions(vocabulary=tokenizer.vocabulary())
-    vocabulary = msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=LoadOptions).vocabulary
-    assert vocabulary == options.vocabulary
-    assert vocabulary is not None
-    assert len(vocabulary.tokens) == tokenizer.vocab_size
-    assert vocabulary.eos_token_ids == tokenizer.eos_token_ids
-    assert {name: id for id, name in vocabulary.special.items()} == tokenizer.special_tokens
-
-
 def test_a_server_without_grammars_never_imports_the_library():
     code = "import interfaces.composition.container, sys; sys.exit('llguidance' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=PATIENCE_S).returncode == 0
     )
-
-
-def test_a_grammar_crosses_the_engine_port():
-    grammar = replace(json_schema_grammar(SCHEMA, "x"), reasoning=Reasoning((Marker("</think>", 7),)))
-    for encoding in (msgspec.json, msgspec.msgpack):
-        assert encoding.decode(encoding.encode(grammar), type=Grammar) == grammar

@@ -99,12 +99,6 @@ def test_an_engine_without_constraints_says_so():
     assert isinstance(failed.error, ComputeFailed)
 
 
-def test_the_tokens_of_a_model_are_prepared_while_it_is_loaded():
-    workers = HeldWorkers()
-    LlguidanceCompiler(workers).attach(SOURCE.id, fake_vocabulary())
-    assert workers.num_held == 1
-
-
 def test_a_compilation_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constraint_module, "COMPILE_TIMEOUT_S", -1.0)
     compiler = LlguidanceCompiler(HeldWorkers())

@@ -275,16 +275,6 @@ def test_a_template_of_its_own_for_tools_is_used_with_tools(load: Load) -> None:
     assert _text(tokenizer, _user("a"), tools=(ToolSpec("add"),)) == "with add"
 
 
-def test_long_content_that_a_template_repeats_in_part_is_found_where_it_is_whole(load: Load) -> None:
-    cut = "{% for m in messages %}{{ m.content }}|{{ m.content[-1500:] }}|{{ m.content[5:] }}{% endfor %}"
-    kept = "{% for m in messages %}{{ m.content if m.content is string else 'parts' }}{% endfor %}"
-    dropped = "{% for m in messages %}{{ m.content[1:] if m.content is string else m.content[0].text }}{% endfor %}"
-    for content in ("ab" * 3000, "x" + "y" * 5000, "short"):
-        assert _text(load(cut), _user(content)).startswith(content + "|")
-        assert _text(load(kept), _user(content)) == content
-        assert _text(load(dropped), _user(content)) == content
-
-
 @pytest.mark.parametrize(
     "template",
     [

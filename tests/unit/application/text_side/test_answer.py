@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -60,16 +61,6 @@ def taking(deltas: Sequence[ContentDelta]) -> Choice:
     taken = Choice(GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x")), 0, 1, Telling(deltas))
     taken.receive(Tokens(tuple(range(len(deltas)))))
     return taken
-
-
-def test_merging_what_is_not_read_costs_what_is_in_it() -> None:
-    num_tokens = 20_000
-    unread = taking([TextDelta("x")] * num_tokens)
-    taken = unread.take()
-    assert len(taken) == MERGE_ABOVE + 1
-    tokens = [token for item in taken if isinstance(item, TextDelta) for token in item.token_ids]
-    assert tokens == list(range(num_tokens))
-    assert unread.take() == []
 
 
 def test_only_deltas_of_one_kind_are_merged() -> None:
@@ -195,9 +186,7 @@ def text_of(deltas: Sequence[StreamItem]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
-def run(
-    token_ids: bytes | list[int], rules: StopRules, max_new: int = 100, at_once: int = 1
-) -> tuple[str, int, str | None]:
+def run(token_ids: bytes | list[int], rules: StopRules, max_new: int, at_once: int) -> tuple[str, int, str | None]:
     """Text, counted tokens and stop string of an answer that the engine ends by EOS or at `max_new`, which tells
     `at_once` tokens at a time."""
     tokens = list(token_ids)[:max_new]
@@ -216,25 +205,30 @@ def run(
     return text_of(choice.take()), choice.outcome.usage.completion_tokens, choice.outcome.stop_text
 
 
-def test_a_stop_string_over_three_tokens_ends_the_text_before_it() -> None:
-    assert run(b"say STOP now", StopRules(stop=("STOP",))) == ("say ", 8, "STOP")
+EURO = "€".encode()
+STOP = StopRules(stop=("STOP",))
 
 
-def test_tokens_received_together_count_up_to_the_one_that_completes_a_stop_string() -> None:
-    for at_once in (2, 3, 5, 12):
-        assert run(b"say STOP now", StopRules(stop=("STOP",)), at_once=at_once) == ("say ", 8, "STOP")
-
-
-def test_held_back_text_is_released_at_the_length_limit() -> None:
-    assert run(b"say STO", StopRules(stop=("STOP",)), max_new=7) == ("say STO", 7, None)
-
-
-def test_held_back_text_is_released_at_end_of_sequence() -> None:
-    assert run([*b"ST", EOS_ID], StopRules(stop=("STOP",))) == ("ST", 3, None)
-
-
-def test_end_of_sequence_is_counted_but_not_shown() -> None:
-    assert run([*b"hi", EOS_ID, *b"more"], StopRules()) == ("hi", 3, None)
+@pytest.mark.parametrize(
+    ("token_ids", "rules", "max_new", "expected"),
+    [
+        pytest.param(b"say STOP now", STOP, 100, ("say ", 8, "STOP"), id="stop string over several tokens"),
+        pytest.param(b"say STO", STOP, 7, ("say STO", 7, None), id="held text at the length limit"),
+        pytest.param([*b"ST", EOS_ID], STOP, 100, ("ST", 3, None), id="held text at the end of sequence"),
+        pytest.param([*b"hi", EOS_ID, *b"more"], StopRules(), 100, ("hi", 3, None), id="end of sequence"),
+        pytest.param([*b"hi", EOS_ID, *b"mo"], StopRules(ignore_eos=True), 5, ("himo", 5, None), id="ignore_eos"),
+        pytest.param(
+            [*b"xSTOP", EOS_ID, *b"ySTOP"], replace(STOP, min_tokens=7), 100, ("xSTOPy", 11, "STOP"), id="min_tokens"
+        ),
+        pytest.param([*EURO, *EURO[:2]], StopRules(), 5, ("€\ufffd", 5, None), id="unfinished character"),
+        pytest.param([*b"a", 0xE2], StopRules(stop=("\ufffd",)), 2, ("a", 2, "\ufffd"), id="stop in the last flush"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 2, 5, 12])
+def test_an_answer_ends_as_its_stop_rules_say_however_its_tokens_arrive(
+    token_ids: bytes | list[int], rules: StopRules, max_new: int, expected: tuple[str, int, str | None], at_once: int
+) -> None:
+    assert run(token_ids, rules, max_new, at_once) == expected
 
 
 def test_a_token_that_ends_the_answer_is_not_shown_whatever_its_text() -> None:
@@ -242,24 +236,6 @@ def test_a_token_that_ends_the_answer_is_not_shown_whatever_its_text() -> None:
     choice.receive(Tokens((ord("x"),), has_eos=True))
     assert choice.take() == [TextDelta("", (ord("x"),))]
     assert choice.num_tokens == 1
-
-
-def test_ignore_eos_goes_on() -> None:
-    assert run([*b"hi", EOS_ID, *b"mo"], StopRules(ignore_eos=True), max_new=5) == ("himo", 5, None)
-
-
-def test_min_tokens_lets_stop_strings_and_end_of_sequence_pass() -> None:
-    tokens = [*b"xSTOP", EOS_ID, *b"ySTOP"]
-    assert run(tokens, StopRules(min_tokens=7, stop=("STOP",))) == ("xSTOPy", 11, "STOP")
-
-
-def test_an_unfinished_character_becomes_a_replacement_only_at_the_end() -> None:
-    euro = "€".encode()
-    assert run([*euro, *euro[:2]], StopRules(), max_new=5) == ("€�", 5, None)
-
-
-def test_a_stop_string_completed_by_the_final_flush_is_a_stop() -> None:
-    assert run([*b"a", 0xE2], StopRules(stop=("�",)), max_new=2) == ("a", 2, "�")
 
 
 def test_log_probabilities_stay_with_their_tokens() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,23 +23,6 @@ from tests.support.engines.scripted_engine import ADMITTED, ID, TextSide, text_o
 
 def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
     return [(event.id, event.reason, event.usage) for event in side.recorded.of(RequestEnded)]
-
-
-def test_items_arrive_in_order_with_their_choice() -> None:
-    async def consume() -> list[tuple[int, Any]]:
-        side = TextSide()
-        answer = side.open(num_choices=2)
-        side.tell(ADMITTED, PrefillProgress(1, 2))
-        side.say("ab", choice=1)
-        side.end(choice=1, num_tokens=2)
-        side.end()
-        return [entry async for entry in answer]
-
-    items = asyncio.run(consume())
-    assert [(number, type(item).__name__) for number, item in items] == [
-        (0, "Admitted"), (0, "PrefillProgress"), (0, "Finished"), (1, "TextDelta"), (1, "TextDelta"), (1, "Finished"),
-    ]  # fmt: skip
-    assert text_of(items, 1) == "ab"
 
 
 def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_dropped() -> None:
@@ -197,15 +179,6 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_repo
     assert parsing is not None
     assert (parsing.num_calls, parsing.problems, parsing.has_failed) == (2, kinds, False)
     assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]
-
-
-def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
-    side = TextSide()
-    answer = side.open(parser=fake_parser, tools=TOOLS)
-    side.say('<call>add {"a": 1}</call>')
-    side.end(FinishReason.STOP)
-    assert answer.take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
-    assert names(side) == ["RequestEnded"]
 
 
 def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:

@@ -1,6 +1,5 @@
 """The embedded models' own format, on their own tokenizer: what their training shows is what their parser reads."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,13 +8,13 @@ from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.models.model_card import ModelSource
-from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.reasoning_budget import ReasoningMarks
 from domain.request.request import ChatPrompt
 from domain.request.stream import ContentDelta
 from tests.support.http.replay.transcripts import Told, told
 from tests.support.text.output_parsers import numbered_ids
-from training.tasks.tool_use import TOOLS, tool_call, tool_definition
+from training.tasks.tool_use import tool_definition
 
 QUESTION = ChatMessage(Role.USER, "What is the weather in Bern?")
 
@@ -36,30 +35,6 @@ def _told(model: Tokenizer, prompt: ChatPrompt, answer: str) -> Told:
     for token_id in model.encode(answer).token_ids:
         deltas += parser.feed(token_id)
     return told([*deltas, *parser.finish()])
-
-
-def test_what_was_found_can_be_shown(model: Tokenizer) -> None:
-    assert model.output_format == "hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>"
-
-
-@pytest.mark.parametrize("name", TOOLS)
-def test_a_call_as_the_model_was_taught_to_write_it(model: Tokenizer, name: str) -> None:
-    arguments: dict[str, object] = {key: "Bern" for key in TOOLS[name].parameters}
-    prompt = ChatPrompt((QUESTION,), (_tool(name),))
-    found = _told(model, prompt, tool_call(name, arguments))
-    assert found == Told(calls=(("call_000000001", name, json.dumps(arguments)),))
-
-
-def test_a_call_rendered_again_in_the_next_turn_has_the_tokens_that_were_generated(model: Tokenizer) -> None:
-    """What the parser tells and the template renders, together, keep the prefix."""
-    prompt = ChatPrompt((QUESTION,), (_tool("get_weather"),))
-    answer = "I look.\n" + tool_call("get_weather", {"city": "Bern"})
-    found = _told(model, prompt, answer)
-    calls = tuple(ToolCall(id, name, arguments) for id, name, arguments in found.calls)
-    next_turn = (QUESTION, ChatMessage(Role.ASSISTANT, found.text, tool_calls=calls), ChatMessage(Role.TOOL, "{}"))
-    generated = (*model.render(prompt).token_ids, *model.encode(answer).token_ids)
-    again = model.render(ChatPrompt(next_turn, prompt.tools)).token_ids
-    assert again[: len(generated)] == generated
 
 
 @pytest.mark.parametrize(
@@ -87,8 +62,3 @@ def test_what_ends_the_reasoning_is_known_by_its_token(model: Tokenizer) -> None
     (opening,), (end,) = (model.encode(tag).token_ids for tag in ("<think>", "</think>"))
     assert marks() == ReasoningMarks((opening,), (end,), is_open=False)
     assert marks(enable_thinking=True) == ReasoningMarks((opening,), (end,), is_open=True)
-
-
-def test_reasoning_that_the_template_opened(model: Tokenizer) -> None:
-    prompt = ChatPrompt((QUESTION,), template_kwargs={"enable_thinking": True})
-    assert _told(model, prompt, "Let me see.\n</think>\n\nRain.") == Told("Let me see.", "Rain.")

@@ -216,12 +216,6 @@ def test_tokens_are_understood_by_what_template_and_tokenizer_show(case: Transcr
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_text_is_understood_a_character_at_a_time(case: Transcript) -> None:
-    parser, answer = text_parser(case)
-    _check(case, parsed(parser, answer))
-
-
-@pytest.mark.parametrize("case", CASES)
 def test_without_tools_what_a_call_would_be_is_text(case: Transcript) -> None:
     parser, answer = text_parser(case, tools=())
     found = parsed(parser, answer)
