@@ -5,7 +5,6 @@ All checks happen in `start`, so that an invalid request raises before any byte 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from application.ports.clock import Clock, IdSource
 from application.ports.engine import Engine, Submission
@@ -116,13 +115,15 @@ class Generate:
     def _choice(self, request: GenerationRequest, number: int, served: ServedModel, encoded: EncodedPrompt) -> Choice:
         prompt, prompt_ids, tokenizer, family = request.prompt, encoded.token_ids, served.tokenizer, ""
         if isinstance(prompt, ChatPrompt):
-            make = partial(tokenizer.output_parser, prompt, prompt_ids)
-            parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
+            parser = tokenizer.output_parser(prompt, prompt_ids, self._ids.call_id)
             family = tokenizer.output_format.partition(" ")[0]
         else:
             parser = PlainParser(tokenizer.detokenizer(prompt_ids))
-        num_image_tokens = sum(span.length for span in encoded.media)
-        return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens)
+        num_image_tokens, keep = (
+            sum(span.length for span in encoded.media),
+            self._calls.keeper(request, served.source.id),
+        )
+        return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens, keep)
 
 
 def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:

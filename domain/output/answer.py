@@ -25,17 +25,18 @@ class CallIds:
         self._next = len(self._taken)
         self._num_chars = num_chars
 
-    def take(self, wanted: str = "") -> str:
+    def take(self, wanted: str = "") -> tuple[str, bool]:
+        """Returns an id, and True if it was generated here."""
         numbered = _NUMBERED.fullmatch(wanted)
-        found = wanted or self._new()
+        found, is_own = wanted or self._new(), not wanted
         while found in self._taken:
             if numbered:
                 found = f"{numbered[1]}{self._next}"
                 self._next += 1
             else:
-                found = self._new()
+                found, is_own = self._new(), True
         self._taken.add(found)
-        return found
+        return found, is_own
 
     def _new(self) -> str:
         return self._new_id()[-self._num_chars :] if self._num_chars else self._new_id()
@@ -93,7 +94,8 @@ class Answer:
     def begin_call(self, name: str, wanted_id: str = "") -> None:
         self.markup()
         self._has_content = False
-        self._deltas.append(ToolCallDelta(self.num_calls, self._ids.take(wanted_id), name))
+        id, is_own = self._ids.take(wanted_id)
+        self._deltas.append(ToolCallDelta(self.num_calls, id, name, is_own_id=is_own))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:

@@ -134,7 +134,8 @@ class ToolCallDelta:
     """A piece of the answer's tool call number `index`, counted from 0.
 
     The first piece of a call names it: `id` (unique, `call_...`) and `name`; both are empty in later ones. `arguments`:
-    the next characters of the call's arguments, JSON text when joined.
+    the next characters of the call's arguments, JSON text when joined. `is_own_id`: the server made the id, and the
+    model did not write it.
     """
 
     is_content: ClassVar[bool] = True
@@ -145,6 +146,7 @@ class ToolCallDelta:
     arguments: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    is_own_id: bool = True
 
     def merges_with(self, later: object) -> bool:
         return isinstance(later, ToolCallDelta) and later.index == self.index and not later.id

@@ -19,7 +19,6 @@ from application.services.token_side.constraints import AnswerConstraint
 from domain.errors import InvalidRequest
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
-from domain.output.output_format import family_named
 from domain.request.grammar import (
     Grammar,
     Marker,
@@ -48,7 +47,6 @@ WEATHER: dict[str, Any] = {
 }
 CLOCK: dict[str, Any] = {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}
 CALCULATION = 'start: term (" + " term)*\nterm: NUMBER | "(" start ")"\nNUMBER: /[0-9]{1,2}/\n'
-(HERMES,) = family_named("hermes").writes
 TO_AN_END = SamplingParams(temperature=1, logit_bias=tuple((ord(end), 4.0) for end in '"}]'))
 
 

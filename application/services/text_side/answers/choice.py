@@ -12,7 +12,7 @@ an empty one of the kind that is in progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from application.ports.tokenizer import Detokenizer, OutputParser
 from domain.errors import DomainError, ServerUnavailable
 from domain.output.schema_check import call_problems, joined_calls
 from domain.output.text_parser import TextParser
+from domain.request.chat import GeneratedCall
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
 from domain.request.stop_text import StopStep, StopText
 from domain.request.stream import (
@@ -32,6 +33,7 @@ from domain.request.stream import (
     Finished,
     Pooled,
     PromptLogprobs,
+    ReasoningDelta,
     StreamItem,
     TextDelta,
     TokenLogprob,
@@ -98,9 +100,11 @@ class Choice:
         family: str = "",
         content: ContentSink | None = None,
         num_image_tokens: int = 0,
+        keep: Callable[[str, GeneratedCall], None] | None = None,
     ) -> None:
-        """`family`: the parser's model family, empty for plain text. `content`: None
-        where content is not recorded. `num_image_tokens`: those of `num_prompt` that are images."""
+        """`family`: the parser's model family, empty for plain text. `content`: None where content is not recorded.
+        `num_image_tokens`: those of `num_prompt` that are images. `keep`: takes each call, by its id, once something
+        follows it or the answer ends."""
         self.request, self.number, self.id = request, number, choice_id(request.id, number)
         self.outcome: Finished | Failed | None = None
         self.latest: StreamItem | None = None
@@ -114,6 +118,7 @@ class Choice:
         self._parser, self._family, self._content = parser, family, content
         self._stop = StopText(request.stop.stop)
         self._calls: list[ToolCallDelta] = []
+        self._keep_call, self._num_kept, self._reasoning = keep, 0, list[str]()
         self._in_progress: ContentDelta = TextDelta("")
         self._parsed_from_ns: int | None = None
         self._parse_ns = 0
@@ -199,6 +204,7 @@ class Choice:
             self._end(Finished(ended.reason or FinishReason.CANCELLED, self._drafted(ended.usage)))
         else:
             deltas, stop_text = self._up_to_stop(self._parser.finish())
+            self._call_ends()
             if stop_text is None:  # text that was held back may still complete a stop string
                 rest = self._stop.flush()
                 deltas += _shown(rest)
@@ -227,9 +233,21 @@ class Choice:
             self._in_progress = _empty(delta)
             if not isinstance(delta, TextDelta):
                 shown.append(delta)
+            if not isinstance(delta, ToolCallDelta) or delta.id:
+                self._call_ends()
             if isinstance(delta, ToolCallDelta):
                 self._calls.append(delta)
+            elif isinstance(delta, ReasoningDelta):
+                self._reasoning.append(delta.text)
         return shown, None
+
+    def _call_ends(self) -> None:
+        deltas, self._num_kept = self._calls[self._num_kept :], len(self._calls)
+        for call in joined_calls(deltas):
+            if self._keep_call is not None:
+                generated = GeneratedCall(call.name, call.arguments, "".join(self._reasoning), deltas[0].is_own_id)
+                self._keep_call(call.id, generated)
+            self._reasoning.clear()
 
     def _matched(self, text: str) -> StopStep:
         return StopStep(text) if self.num_tokens < self.request.stop.min_tokens else self._stop.feed(text)

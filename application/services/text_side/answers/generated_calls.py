@@ -6,17 +6,16 @@ A call that cannot be looked up in time is rendered as the client sent it: that 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 
-from application.ports.tokenizer import OutputParser
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
 from domain.ids import ModelId
 from domain.request.chat import GeneratedCall, with_generated
 from domain.request.document import Document, DocumentKey
 from domain.request.request import ChatPrompt, GenerationRequest
-from domain.request.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 
 KIND = "tool_call"
 
@@ -53,17 +52,9 @@ class GeneratedCalls:
         messages = tuple(with_generated(message, known) for message in prompt.messages)
         return replace(request, prompt=replace(prompt, messages=messages))
 
-    def parser(
-        self,
-        request: GenerationRequest,
-        model: ModelId,
-        new_id: Callable[[], str],
-        make: Callable[[Callable[[], str]], OutputParser],
-    ) -> OutputParser:
-        """Returns the parser that `make` builds from a source of ids, with the calls that it parses kept."""
-        if self._documents is None or not request.persist:
-            return make(new_id)
-        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, id, call))
+    def keeper(self, request: GenerationRequest, model: ModelId) -> Callable[[str, GeneratedCall], None] | None:
+        """Returns a function that keeps a finished call of the answer under its id; None where none is kept."""
+        return partial(self._keep, request, model) if self._documents is not None and request.persist else None
 
     def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
@@ -76,56 +67,6 @@ class GeneratedCalls:
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None
         return DocumentKey(self._documents.owner(request.cache_salt), KIND, id)
-
-
-class _KeepingParser:
-    """An OutputParser around another one. A call is complete when something follows it or the answer ends."""
-
-    def __init__(
-        self,
-        new_id: Callable[[], str],
-        make: Callable[[Callable[[], str]], OutputParser],
-        keep: Callable[[str, GeneratedCall], None],
-    ) -> None:
-        self._new_id = new_id
-        self._keep = keep
-        self._own: list[str] = []
-        self._id = ""
-        self._name = ""
-        self._arguments: list[str] = []
-        self._reasoning: list[str] = []
-        self._parser = make(self._own_id)
-
-    def feed(self, token_id: int) -> Sequence[ContentDelta]:
-        return self._noted(self._parser.feed(token_id))
-
-    def finish(self) -> Sequence[ContentDelta]:
-        deltas = self._noted(self._parser.finish())
-        self._end_call()
-        return deltas
-
-    def _own_id(self) -> str:
-        self._own.append(self._new_id())
-        return self._own[-1]
-
-    def _noted(self, deltas: Sequence[ContentDelta]) -> Sequence[ContentDelta]:
-        for delta in deltas:
-            if not isinstance(delta, ToolCallDelta) or delta.id:
-                self._end_call()
-            if isinstance(delta, ReasoningDelta):
-                self._reasoning.append(delta.text)
-            elif isinstance(delta, ToolCallDelta):
-                self._id, self._name = delta.id or self._id, delta.name or self._name
-                self._arguments.append(delta.arguments)
-        return deltas
-
-    def _end_call(self) -> None:
-        if self._id:
-            is_own = any(own.endswith(self._id) for own in self._own)  # some families keep only the end of a given id
-            self._keep(self._id, GeneratedCall(self._name, "".join(self._arguments), "".join(self._reasoning), is_own))
-            self._id = ""
-            self._reasoning.clear()
-            self._arguments.clear()
 
 
 def _read(document: Document) -> GeneratedCall:
