@@ -15,7 +15,7 @@ from application.services.text_side.answers.answer_grammar import with_answer_gr
 from application.services.text_side.answers.choice import MERGE_ABOVE, Choice, PlainParser
 from domain.errors import ComputeFailed, DomainError, RequestCancelled
 from domain.ids import ModelId, RequestId
-from domain.request.chat import ChatMessage, Role
+from domain.request.chat import ChatMessage, GeneratedCall, Role
 from domain.request.grammar import Marker, Reasoning, choice_grammar
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
@@ -203,6 +203,27 @@ def run(token_ids: bytes | list[int], rules: StopRules, max_new: int, at_once: i
     choice.receive(Ended(Usage(1, choice.num_tokens), FinishReason.LENGTH))
     assert isinstance(choice.outcome, Finished)
     return text_of(choice.take()), choice.outcome.usage.completion_tokens, choice.outcome.stop_text
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.CANCELLED])
+def test_a_call_is_kept_once_something_follows_it_or_the_answer_ends(reason: FinishReason) -> None:
+    kept: list[tuple[str, GeneratedCall]] = []
+    deltas = [
+        ReasoningDelta("hm"),
+        ToolCallDelta(0, "call_1", "f"),
+        ToolCallDelta(0, arguments="{}"),
+        ToolCallDelta(1, "functions.g:1", "g", "{", is_own_id=False),
+    ]
+    request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
+    answer = Choice(request, 0, 1, Telling(deltas), keep=lambda id, call: kept.append((id, call)))
+    answer.receive(Tokens((1, 2, 3)))
+    assert kept == []
+    answer.receive(Tokens((4,)))
+    first = ("call_1", GeneratedCall("f", "{}", "hm"))
+    assert kept == [first]
+    answer.receive(Ended(Usage(1, 4), reason))
+    last = ("functions.g:1", GeneratedCall("g", "{", is_own_id=False))
+    assert kept == ([first, last] if reason is FinishReason.STOP else [first])
 
 
 EURO = "€".encode()

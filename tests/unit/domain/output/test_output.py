@@ -14,6 +14,7 @@ from domain.output.families import FAMILIES
 from domain.output.family import Family
 from domain.output.output_format import choose_format, family_named
 from domain.request.chat import ToolSpec
+from domain.request.stream import ToolCallDelta
 from tests.support.http.replay.transcripts import TOOLS, TRANSCRIPTS, Told, Transcript
 from tests.support.mlx.tiny_tokenizers import byte_level, write_folder
 from tests.support.text.output_parsers import marked, model_of, numbered_ids, parsed, text_parser, told_by
@@ -179,6 +180,15 @@ def test_ids_are_unique_in_the_conversation_and_in_the_familys_form() -> None:
     assert [id for id, _, _ in parsed(parser, answer).calls] == ["000000002", "000000003"]
     parser, answer = text_parser(TRANSCRIPTS["magistral"])
     assert [id for id, _, _ in parsed(parser, answer).calls] == ["a1B2c3D4e"]
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "is_own"), [("hermes", "", True), ("magistral", "", False), ("magistral", "a1B2c3D4e", True)]
+)
+def test_an_id_that_the_model_wrote_is_not_the_servers_own(name: str, taken: str, is_own: bool) -> None:
+    parser, answer = text_parser(TRANSCRIPTS[name], taken_ids=(taken,))
+    first = next(one for one in (*parser.feed(answer), *parser.finish()) if isinstance(one, ToolCallDelta))
+    assert first.is_own_id is is_own
 
 
 def test_a_marker_that_is_a_special_token_is_not_made_by_its_spelling() -> None:
