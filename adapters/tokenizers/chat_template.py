@@ -61,6 +61,7 @@ _END_MARK = "CairnGoesOnHere"
 """Letters, so that no template trims or escapes it."""
 
 _PROBES = ("zebra", "yacht", "xenon", "willow")
+_TOOL = ToolSpec(_PROBES[1])
 _LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
 _TWO_SYSTEMS = (Role.SYSTEM, Role.SYSTEM, Role.USER)
 
@@ -287,10 +288,7 @@ def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[R
     """Returns the positions of messages of these roles in the rendered text, -1 for one that is dropped; nothing if the
     template refuses them, which is adjusted when it happens, or shows none."""
     messages = [ChatMessage(role, probe) for role, probe in zip(roles, _PROBES, strict=False)]
-    try:
-        text = apply(messages_for_template(messages, traits, Adjustments()), tools=None, add_generation_prompt=True)
-    except Exception:
-        return []
+    text = _tried(apply, messages_for_template(messages, traits, Adjustments()))
     places = [text.find(message.content) for message in messages]
     return places if max(places) >= 0 else []
 
@@ -300,12 +298,7 @@ def _are_displaced(places: Sequence[int]) -> bool:
 
 
 def _shows_tools(apply: Callable[..., str]) -> bool:
-    messages = [{"role": Role.USER.value, "content": _PROBES[0]}]
-    try:
-        text = apply(messages, tools=tools_for_template([ToolSpec(_PROBES[1])]), add_generation_prompt=True)
-    except Exception:
-        return False
-    return _PROBES[1] in text
+    return _TOOL.name in _tried(apply, [{"role": Role.USER.value, "content": _PROBES[0]}], [_TOOL])
 
 
 def _around_each_role(apply: Callable[..., str]) -> str:
@@ -319,13 +312,14 @@ def _around_each_role(apply: Callable[..., str]) -> str:
             ChatMessage(Role.TOOL, _PROBES[2], tool_call_id=call.id),
         ],
     )
-    return "".join(_tried(apply, messages_for_template(chat, TemplateTraits(True), Adjustments())) for chat in chats)
+    traits, adjustments = TemplateTraits(True), Adjustments()
+    return "".join(_tried(apply, messages_for_template(chat, traits, adjustments), [_TOOL]) for chat in chats)
 
 
-def _tried(apply: Callable[..., str], messages: list[dict[str, Any]]) -> str:
-    tools = tools_for_template([ToolSpec(_PROBES[1])])
+def _tried(apply: Callable[..., str], messages: list[dict[str, Any]], tools: Sequence[ToolSpec] = ()) -> str:
+    """Returns the rendered text; empty where the template refuses the messages."""
     try:
-        return apply(messages, tools=tools, add_generation_prompt=True)
+        return apply(messages, tools=tools_for_template(tools), add_generation_prompt=True)
     except Exception:
         return ""
 

@@ -1,7 +1,7 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from adapters.tokenizers.chat_template import ChatTemplate
@@ -10,14 +10,13 @@ from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import MAX_TOKEN_CHARS, TextCodec
-from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong, TemplateFeatures
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong
 from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
 from domain.models.capability import PLAIN_USE, ModelUse
 from domain.models.model_card import Vocabulary
-from domain.output.family import WrittenCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request.grammar import Reasoning
@@ -46,13 +45,14 @@ class HfTokenizer:
         controls: ControlTokens | None = None,
         use: ModelUse = PLAIN_USE,
     ) -> None:
-        self.note = note
+        self.note, self.vocab_size, self.eos_token_ids = note, codec.vocab_size, eos_token_ids
+        self.special_tokens, self.has_token_bytes = codec.special_tokens, token_bytes is not None
+        self.template_features = None if template is None else template.features
+        self.output_format, self.written_calls = str(output), output.written_calls(self.special_tokens)
         self._codec = codec
-        self._eos_token_ids = eos_token_ids
         self._template = template
         self._token_bytes = token_bytes
-        self._special_tokens = codec.special_tokens
-        self._special_ids = frozenset(self._special_tokens.values())
+        self._special_ids = frozenset(self.special_tokens.values())
         self._controls = controls
         self._start_ids, end_ids = codec.ends()
         for token in re.findall(r"<\|\w+\|>|</s>", use.start + use.end):
@@ -60,30 +60,14 @@ class HfTokenizer:
                 raise ValueError(f"the texts of this model need {token}, which is not one of its added tokens")
         start, end = (codec.encode(text) for text in (use.start, use.end))
         self.ends = (start, end) if start else (self._start_ids, end_ids or end)
-        self._output = prepare_format(output, self._special_tokens)
-        self._mark_of = {self._special_tokens[token]: mark for token, mark in self._output.marks.items()}
-
-    @property
-    def vocab_size(self) -> int:
-        return self._codec.vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self._eos_token_ids
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return self._special_tokens
-
-    @property
-    def has_token_bytes(self) -> bool:
-        return self._token_bytes is not None
+        self._output = prepare_format(output, self.special_tokens)
+        self._mark_of = {self.special_tokens[token]: mark for token, mark in self._output.marks.items()}
 
     def vocabulary(self) -> Vocabulary | None:
         if self._token_bytes is None:
             return None
         tokens = tuple(map(self._token_bytes, range(self.vocab_size)))
-        return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
+        return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self.eos_token_ids)
 
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         num_start = len(self._start_ids)
@@ -142,16 +126,8 @@ class HfTokenizer:
         """Without `prompt_ids` the text is decoded as one of its own: the reply of a chat."""
         return IncrementalDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
 
-    @property
-    def output_format(self) -> str:
-        return str(self._output.output)
-
-    @property
-    def written_calls(self) -> WrittenCalls:
-        return self._output.output.written_calls(self._special_tokens)
-
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
-        return self._output.output.reasoning_before(self._end_of(prompt_ids), self._special_tokens)
+        return self._output.output.reasoning_before(self._end_of(prompt_ids), self.special_tokens)
 
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
@@ -165,10 +141,6 @@ class HfTokenizer:
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )
         return TokenParser(self.detokenizer(prompt_ids if prompt.continues else ()), parser, self._mark_of)
-
-    @property
-    def template_features(self) -> TemplateFeatures | None:
-        return None if self._template is None else self._template.features
 
     def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
         output = self._output.output
