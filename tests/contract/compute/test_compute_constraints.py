@@ -9,6 +9,7 @@ import pytest
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
+from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart, Draft, LoadedModel
 from application.ports.token_constraint import AllowedTokens, ConstraintCompiler, TokenConstraint
 from domain.errors import ComputeFailed
@@ -18,9 +19,9 @@ from domain.request.sampling import SamplingParams
 from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.state_replay import open_at
-from tests.support.text.constraint_compilers import COMPILERS
-from tests.support.text.toy_constraints import FakeConstraint
+from tests.support.text.toy_constraints import FakeCompiler, FakeConstraint
 
+COMPILERS = {"fake": FakeCompiler, "llguidance": LlguidanceCompiler}
 ANSWERS = frozenset({b"yes", b"yet another", b"no"})
 SAMPLINGS = {
     "greedy": GREEDY,

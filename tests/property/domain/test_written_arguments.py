@@ -122,11 +122,11 @@ def test_what_no_form_states_is_refused_by_name(
     assert error.value.param == "tools[weather]"
 
 
-@pytest.mark.parametrize("family", PARAMETRIC)
+@pytest.mark.parametrize("family", ["gemma4", "qwen_xml"])
 def test_a_schema_that_costs_too_much_is_refused(family: str, model_of: Callable[[str], WritingModel]) -> None:
     chain = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}]} for at in range(1_500)}
     chain["d1500"] = {"type": "string", "description": "x" * 2_000}
-    properties = {f"p{at}": {"$ref": "#/$defs/d0"} for at in range(300)}
+    properties = {f"p{at}": {"$ref": "#/$defs/d0"} for at in range(30)}
     free = ToolSpec("weather", "", {"type": "object", "$defs": chain, "properties": properties})
     assert model_of(family).grammar(free)
     with pytest.raises(InvalidRequest):

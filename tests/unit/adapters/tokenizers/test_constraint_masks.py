@@ -1,4 +1,4 @@
-"""A constraint over a scripted matcher: equal masks are one value, and a failure is raised by `allowed`."""
+"""A constraint over a scripted matcher: a failure is raised by `allowed`."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from adapters.llguidance.compiler import LlguidanceConstraint
-from application.ports.token_constraint import AllowedTokens
 from application.services.lane import Lane
 from domain.errors import ComputeFailed
 
@@ -56,17 +55,6 @@ class Immediate(Lane):
 
 def constraint_over(matcher: Any) -> LlguidanceConstraint:
     return LlguidanceConstraint(Immediate(), lambda: matcher, frozenset({END}), lambda: None)
-
-
-def test_the_same_mask_is_the_same_value():
-    matcher = ToyMatcher()
-    constraint = constraint_over(matcher)
-    first = constraint.allowed()
-    constraint.accept(0)
-    assert constraint.allowed() is first
-    matcher.mask = b"\x07"
-    constraint.accept(0)
-    assert constraint.allowed() == AllowedTokens(b"\x07")
 
 
 @pytest.mark.parametrize("error", [ComputeFailed("no such luck"), ValueError("no such luck"), Panic("no such luck")])

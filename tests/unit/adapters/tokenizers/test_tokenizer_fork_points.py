@@ -185,7 +185,7 @@ _WORDS = st.sampled_from(
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @given(words=st.lists(_WORDS, min_size=150, max_size=300), cut=st.integers(0, 9))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 def test_a_question_that_ends_anywhere_branches_where_its_tokens_part(name: str, words: list[str], cut: int) -> None:
     """Also in the middle of a word, a run of spaces or a character's bytes."""
     tokenizer = _tokenizer(name)

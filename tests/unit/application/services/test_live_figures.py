@@ -107,14 +107,14 @@ def test_a_request_of_many_choices_is_looked_up_once() -> None:
     assert totals(found) == {}
 
 
-def test_nothing_grows_under_a_hundred_thousand_events() -> None:
+def test_nothing_grows_under_twenty_thousand_events() -> None:
     """Half of the requests never end, and the clock goes round the windows several times."""
     figures = Figures(max_open=50)
-    for number in range(10_000):
-        script, now = Script(f"r{number}"), at(number * 0.3)
+    for number in range(2_000):
+        script, now = Script(f"r{number}"), at(number * 1.5)
         figures.emit(script.queued())
         figures.emit(script.admitted())
-        figures.emit(matched(script.id, {"hot": 2}, seconds=number * 0.3))
+        figures.emit(matched(script.id, {"hot": 2}, seconds=number * 1.5))
         figures.emit(script.decode_started())
         figures.emit(FirstToken(script.id, now))
         for gap_ns in (0, number, number * 1000, number * 100_000):

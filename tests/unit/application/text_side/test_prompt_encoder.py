@@ -83,31 +83,6 @@ def test_short_prompts_pass_any_number_of_long_ones() -> None:
     assert tokenizer.most_running == 1
 
 
-def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
-    encoded: list[str] = []
-
-    class Noting(_Gated):
-        def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-            encoded.append(text[:1])
-            return super().encode(text, max_tokens)
-
-    tokenizer = Noting()
-
-    async def run() -> None:
-        async with _encoder() as encoder:
-            first = asyncio.create_task(encoder.encode(_request(LONG), _model(tokenizer)))
-            left = asyncio.create_task(encoder.encode(_request(TextPrompt("y" * LONG_CHARS)), _model(tokenizer)))
-            await encoder.encode(_request(SHORT), _model(tokenizer))
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
-            tokenizer.gate.set()
-            await first
-            await encoder.encode(_request(LONG), _model(tokenizer))
-
-    asyncio.run(run())
-    assert "y" not in encoded
-
-
 @pytest.mark.parametrize(
     ("prompt", "field"),
     [
