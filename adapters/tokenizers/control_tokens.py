@@ -22,9 +22,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
-from adapters.tokenizers.encoded_parts import longest_of
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
-from adapters.tokenizers.text_codec import TextEncoder
+from adapters.tokenizers.text_codec import TextEncoder, longest_of
 from domain.id_row import IdRow
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role

@@ -13,7 +13,7 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
 A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share. Tokens
 are compared, not characters: a merge across the point where the texts diverge changes the token before it. Encoding a
-probe costs little, because its parts up to there are cached (`encoded_parts`).
+probe costs little, because its parts up to there are cached (`text_codec`).
 """
 
 import re

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 
-from adapters.tokenizers.encoded_parts import EncodedParts, TextCuts, longest_of
+from adapters.tokenizers.text_codec import EncodedParts, TextCuts, longest_of
 from domain.id_row import IdRow
 from tests.support.mlx.tiny_tokenizers import FAMILIES
 

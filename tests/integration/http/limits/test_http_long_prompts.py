@@ -17,7 +17,7 @@ from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.processes.counting_rust import CountingRust
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-CONTEXT = 8192
+CONTEXT = 1024
 SENTENCE = "The code of Alice is 48213, and the quick brown fox jumps over the lazy dog. "
 
 
