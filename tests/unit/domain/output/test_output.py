@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from adapters.tokenizers.loader import PARSER_NAMES, HfTokenizerLoader
+from adapters.tokenizers.loader import HfTokenizerLoader
 from application.settings import ModelSettings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
 from domain.output.families import FAMILIES
-from domain.output.family import Family
-from domain.output.output_format import choose_format, family_named
+from domain.output.output_format import choose_format
 from domain.request.chat import ToolSpec
 from domain.request.stream import ToolCallDelta
 from tests.support.http.replay.transcripts import TOOLS, TRANSCRIPTS, Told, Transcript
@@ -239,12 +238,6 @@ def test_every_family_has_a_transcript() -> None:
     assert {case.family for case in TRANSCRIPTS.values()} == {family.name for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", [pytest.param(one, id=one.name) for one in FAMILIES])
-def test_each_opening_of_a_family_leads_to_one_section(family: Family) -> None:
-    opened = [section.open for section in family.sections if section.open]
-    assert len(opened) == len(set(opened))
-
-
 def test_a_template_tells_more_than_tokens() -> None:
     """R1's distillations keep the tokens of Llama and have the template of DeepSeek."""
     found = choose_format("{{ '<｜tool▁calls▁begin｜>' }}", ("<|python_tag|>", "<think>", "</think>"))
@@ -288,7 +281,3 @@ def test_the_setting_names_families_by_model() -> None:
 def test_a_parser_type_that_nobody_knows_is_passed_over(tmp_path: Path) -> None:
     source = _model(tmp_path / "a", tool_parser_type="of_tomorrow")
     assert HfTokenizerLoader().load(source).output_format.startswith("hermes (")
-
-
-def test_every_name_of_mlx_lm_leads_to_a_family() -> None:
-    assert all(family_named(name) for name in PARSER_NAMES.values())

@@ -19,7 +19,6 @@ def test_what_is_suggested_fits_and_the_largest_is_first(gib: int) -> None:
 def test_a_longer_context_needs_another_model() -> None:
     short, long = ([one.name for one, _ in suggested(8 << 30, context)] for context in (8192, 250_000))
     assert set(long) < set(short)
-    assert suggested(1, 1) is not None
     assert not list(suggested(1, 1))
 
 
