@@ -22,10 +22,10 @@ from application.ports.event_sink import ContentSink
 from application.ports.tokenizer import Detokenizer, OutputParser
 from domain.errors import DomainError, ServerUnavailable
 from domain.output.schema_check import call_problems, joined_calls
+from domain.output.stop_text import StopStep, StopText
 from domain.output.text_parser import TextParser
 from domain.request.chat import GeneratedCall
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
-from domain.request.stop_text import StopStep, StopText
 from domain.request.stream import (
     Admitted,
     ContentDelta,
