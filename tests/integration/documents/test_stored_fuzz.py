@@ -14,6 +14,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from interfaces.http.responses.conversation import LEFT_OUT
+from tests.support.effort import scaled
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.stores.kill_documents import open_documents
 
@@ -148,7 +149,7 @@ class Client:
         return json.dumps(body, **style).encode()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(scaled(4)))
 def test_random_conversations_agree_with_a_dictionary(tmp_path: Path, seed: int) -> None:
     options = FakeOptions(reply=reply_with("Hi"), context_length=1 << 20)
     with fake_service(options, documents=open_documents(tmp_path)) as service:

@@ -88,7 +88,7 @@ REFUSALS = ("nsatisfiable", "oneOf", "not disjoint", "Unable to determine if reg
 
 
 @pytest.mark.slow
-@settings(max_examples=scaled(200), deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=scaled(120), deadline=None, suppress_health_check=[*HealthCheck])
 @given(schema=schemas(), seed=st.integers(0, 2**32))
 def test_every_answer_that_ends_satisfies_its_schema(
     compiler: LlguidanceCompiler, model: LoadedModel, schema: dict[str, Any], seed: int

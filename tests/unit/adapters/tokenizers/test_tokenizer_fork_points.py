@@ -18,6 +18,7 @@ from domain.prefix.prompt_content import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
+from tests.support.effort import scaled
 from tests.support.mlx.tiny_tokenizers import FAMILIES, byte_level, load_folder, write_folder
 from tests.support.processes.counting_rust import CountingRust
 from tests.support.text import templates
@@ -185,7 +186,7 @@ _WORDS = st.sampled_from(
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @given(words=st.lists(_WORDS, min_size=150, max_size=300), cut=st.integers(0, 9))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=scaled(40))
 def test_a_question_that_ends_anywhere_branches_where_its_tokens_part(name: str, words: list[str], cut: int) -> None:
     """Also in the middle of a word, a run of spaces or a character's bytes."""
     tokenizer = _tokenizer(name)
