@@ -27,27 +27,28 @@ MAX_RELOADS = 2
 class _Failure:
     source: ModelSource
     message: str
-    at_s: float
+    at_ns: int
 
 
 class LoadFailures:
-    """Times in seconds of one monotonic clock. Not thread-safe."""
+    """Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._failures: dict[ModelId, _Failure] = {}
 
-    def note(self, source: ModelSource, message: str, now_s: float) -> None:
+    def note(self, source: ModelSource, message: str) -> None:
         self._failures.pop(source.id, None)
-        self._failures[source.id] = _Failure(source, message, now_s)
+        self._failures[source.id] = _Failure(source, message, self._clock.now_ns())
         if len(self._failures) > MAX_REMEMBERED:
             del self._failures[next(iter(self._failures))]
 
-    def recall(self, source: ModelSource, now_s: float) -> str | None:
+    def recall(self, source: ModelSource) -> str | None:
         """Returns why these files could not be loaded; None without a recent failure."""
         failure = self._failures.get(source.id)
         if failure is None:
             return None
-        age_s = now_s - failure.at_s
+        age_s = (self._clock.now_ns() - failure.at_ns) / 1e9
         if failure.source != source or age_s >= REMEMBERED_S:
             del self._failures[source.id]
             return None
@@ -65,8 +66,7 @@ class BlamedLoads:
     """The loads and checks that an engine has under way: they are blamed for its loss. Event loop only."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._failures = LoadFailures()
+        self._failures = LoadFailures(clock)
         self._open: dict[object, tuple[ModelSource, int]] = {}
         self._num_losses: dict[ModelId, int] = {}
         self._blamed: dict[object, str] = {}
@@ -78,7 +78,7 @@ class BlamedLoads:
     async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]], max_losses: int = 1) -> T:
         """Runs `work`, which loads or checks a model. Raises ModelLoadFailed when it ends the engine `max_losses` times
         in a row, and where it did so recently."""
-        if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
+        if (reason := self._failures.recall(source)) is not None:
             raise ModelLoadFailed(reason, param="model")
         key = object()
         self._open[key] = source, max_losses
@@ -101,5 +101,5 @@ class BlamedLoads:
             if self._num_losses[source.id] >= max_losses:
                 del self._num_losses[source.id]
                 self._blamed[key] = f"loading {source.id} ended the engine: {why}"
-                self._failures.note(source, self._blamed[key], self._clock.now_ns() / 1e9)
+                self._failures.note(source, self._blamed[key])
         return bool(self._open)

@@ -92,9 +92,8 @@ class ModelFinder:
         self._settings = settings
         self._tables = tables
         self._check = check
-        self._clock = clock
         self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
-        self._failures = LoadFailures()
+        self._failures = LoadFailures(clock)
         self._finding: dict[ModelId, asyncio.Task[FoundModel]] = {}
         self.download: DownloadProgress | None = None
 
@@ -116,7 +115,7 @@ class ModelFinder:
     def note_failure(self, source: ModelSource, error: Exception) -> None:
         """Remembers a failed load, except for lack of memory: that may be tried again at any time."""
         if isinstance(error, ModelLoadFailed) and not isinstance(error, ModelExceedsMemory):
-            self._failures.note(source, error.message, self._now_s())
+            self._failures.note(source, error.message)
 
     def forget_failure(self, id: ModelId) -> None:
         """Forgets the failure of a model that was loaded."""
@@ -131,7 +130,7 @@ class ModelFinder:
         source = await self.workers.run(self._locate, id)
         if source.use.refusal:
             raise ModelLoadFailed(f"{printable(id)} cannot be served: {source.use.refusal}")
-        if (reason := self._failures.recall(source, self._now_s())) is not None:
+        if (reason := self._failures.recall(source)) is not None:
             raise ModelLoadFailed(reason)
         return await self._prepare(source, await self.workers.run(self._options, source))
 
@@ -190,6 +189,3 @@ class ModelFinder:
 
     def _note_download(self, progress: DownloadProgress) -> None:
         self.download = progress if progress.done_bytes < progress.total_bytes else None
-
-    def _now_s(self) -> float:
-        return self._clock.now_ns() / 1e9

@@ -79,36 +79,44 @@ def test_a_tokenizer_that_does_not_load_is_reported() -> None:
 SOURCE = ModelSource(ModelId("m"), "/models/m", created_s=1_700_000_000)
 
 
-def test_a_failure_is_remembered_for_a_while_and_says_so() -> None:
-    failures = LoadFailures()
-    failures.note(SOURCE, "it does not fit", 100.0)
-    assert failures.recall(SOURCE, 112.0) == (
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def failures(clock: FakeClock) -> LoadFailures:
+    return LoadFailures(clock)
+
+
+def test_a_failure_is_remembered_for_a_while_and_says_so(failures: LoadFailures, clock: FakeClock) -> None:
+    failures.note(SOURCE, "it does not fit")
+    clock.advance(12)
+    assert failures.recall(SOURCE) == (
         "it does not fit (found 12 s ago; it is tried again 300 s after that, or when its files change)"
     )
-    assert failures.recall(SOURCE, 100.0 + REMEMBERED_S) is None
+    clock.advance(REMEMBERED_S)
+    assert failures.recall(SOURCE) is None
 
 
-def test_changed_files_are_tried() -> None:
-    for changed in (replace(SOURCE, created_s=1_700_000_001), replace(SOURCE, path="/elsewhere/m")):
-        failures = LoadFailures()
-        failures.note(SOURCE, "broken", 0.0)
-        assert failures.recall(changed, 1.0) is None
-        assert failures.recall(SOURCE, 1.0) is None, "and what was known of the others is forgotten"
+@pytest.mark.parametrize("changed", [replace(SOURCE, created_s=1_700_000_001), replace(SOURCE, path="/elsewhere/m")])
+def test_changed_files_are_tried(failures: LoadFailures, changed: ModelSource) -> None:
+    failures.note(SOURCE, "broken")
+    assert failures.recall(changed) is None
+    assert failures.recall(SOURCE) is None, "and what was known of the others is forgotten"
 
 
-def test_a_success_is_no_failure_any_more() -> None:
-    failures = LoadFailures()
-    failures.note(SOURCE, "broken", 0.0)
+def test_a_success_is_no_failure_any_more(failures: LoadFailures) -> None:
+    failures.note(SOURCE, "broken")
     failures.forget(SOURCE.id)
-    assert failures.recall(SOURCE, 1.0) is None
+    assert failures.recall(SOURCE) is None
 
 
-def test_the_oldest_is_forgotten_first() -> None:
-    failures = LoadFailures()
+def test_the_oldest_is_forgotten_first(failures: LoadFailures) -> None:
     sources = [replace(SOURCE, id=ModelId(f"m{number}")) for number in range(MAX_REMEMBERED + 1)]
     for source in sources:
-        failures.note(source, "broken", 0.0)
-    assert [failures.recall(source, 1.0) is None for source in sources[:2]] == [True, False]
+        failures.note(source, "broken")
+    assert [failures.recall(source) is None for source in sources[:2]] == [True, False]
 
 
 _KEY = "secret"
