@@ -19,8 +19,7 @@ from adapters.config.fields import (
     is_section,
     setting_fields,
 )
-from application.ports.shown_setting import Origin, ShownSetting
-from application.settings import ModelTable, Settings
+from application.settings import ModelTable, Origin, Settings, ShownSetting
 from domain.errors import DomainError, InvalidRequest
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from adapters.lmdb.writer import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES, AgeLimit, Rec
 from application.events import RecordsEvicted
 from application.ports.block_store import (
     Advance,
+    CodecError,
     CompactReport,
     EraseReport,
     IntegrityReport,
@@ -33,13 +34,13 @@ from application.ports.block_store import (
     OpenFailure,
     PreparedPut,
     PutOutcome,
+    StateCodec,
     StoreOpenError,
     StoreUsage,
     no_progress,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow

@@ -14,7 +14,7 @@ from xxhash import xxh3_64
 
 from adapters.lmdb.faults import CorruptRecord, Damaged
 from adapters.lmdb.rows import LINK_KEY_BYTES, PIECE_KEY_BYTES, ROW_BYTES, identity, is_block, opened, sealed
-from application.ports.state_codec import StateCodec
+from application.ports.block_store import StateCodec
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import GroupIndex
 from domain.prefix.record import Record

@@ -27,8 +27,7 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_prefix,
 )
-from application.ports.block_store import NamespaceUsage, StoreUsage
-from application.ports.state_codec import StateCodec
+from application.ports.block_store import NamespaceUsage, StateCodec, StoreUsage
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import Namespace, Record, RecordKey

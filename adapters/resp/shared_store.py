@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from adapters.resp.connection import Command, RespConnection
 from adapters.resp.value import LABEL_BYTES, PIECE_BYTES, fleet_of, hint_of, num_pieces, opened, sealed
+from application.ports.block_store import StateCodec
 from application.ports.shared_store import SharedHint, SharedPut, SharedRead
-from application.ports.state_codec import StateCodec
 from domain.ids import BlockHash
 from domain.prefix.record import (
     MAX_FINGERPRINT_BYTES,

@@ -9,8 +9,8 @@ from hashlib import sha256
 from hmac import compare_digest, new
 from struct import Struct, error
 
+from application.ports.block_store import CodecError, StateCodec
 from application.ports.shared_store import SharedHint
-from application.ports.state_codec import CodecError, StateCodec
 from domain.id_row import ID_BYTES as TOKEN_BYTES
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex

@@ -33,7 +33,7 @@ from adapters.zstd.frame import (
     runs,
 )
 from adapters.zstd.planes import BUFFER, CHUNK, MERGES, SPLITS, Bytes
-from application.ports.state_codec import CodecError
+from application.ports.block_store import CodecError
 from domain.prefix.record import HostPayload, StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(

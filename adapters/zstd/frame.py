@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from struct import Struct, error
 
-from application.ports.state_codec import CodecError
+from application.ports.block_store import CodecError
 from domain.prefix.record import ITEM_BYTES, TensorSpec
 
 MAGIC = int.from_bytes(b"CF", "little")

@@ -28,7 +28,27 @@ from typing import Protocol, TypeAlias
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, StatePayload
+
+
+class CodecError(Exception):
+    """The bytes are not a frame this codec can decode (foreign, newer, truncated)."""
+
+
+class StateCodec(Protocol):
+    """State payloads to versioned, self-describing frames and back, losslessly: every (dtype, shape, content) returns
+    bit for bit.
+
+    Any thread. `decode` raises CodecError on anything it did not write itself; checksums are the store's work, so a
+    codec may trust bytes that passed one, and must still never read out of bounds."""
+
+    def encode(self, payload: StatePayload) -> Sequence[memoryview]:
+        """The frame as consecutive buffers, not joined, so that the writer copies once."""
+        ...
+
+    def decode(self, frame: memoryview) -> StatePayload:
+        """Inverse of `encode`, on the same bytes in one buffer. The result does not refer to it."""
+        ...
 
 
 class PutOutcome(Enum):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from application.ports.clock import Clock, IdSource
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
-from application.ports.shown_setting import ShownSetting
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.open_requests import OpenRequests
+from application.settings import ShownSetting
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed

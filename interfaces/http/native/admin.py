@@ -7,7 +7,7 @@ from typing import Literal
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.ports.shown_setting import ShownSetting
+from application.settings import ShownSetting
 from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading
 from interfaces.http.native.bodies import MemoryBody, TiersBody, memory_body, tiers_body
 from interfaces.http.native.health import EngineBody, engine_body

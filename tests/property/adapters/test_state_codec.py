@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.state_codec import CodecError
+from application.ports.block_store import CodecError
 from domain.prefix.record import ITEM_BYTES, HostPayload, StatePayload, TensorSpec
 from tests.support.effort import scaled
 

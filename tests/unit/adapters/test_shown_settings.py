@@ -2,8 +2,13 @@
 
 from adapters.config.fields import setting_fields
 from adapters.config.loader import Flag, load_settings, shown_settings
-from application.ports.shown_setting import Origin
-from application.settings import CacheSettings, ModelTable, ServerSettings, Settings
+from application.settings import (
+    CacheSettings,
+    ModelTable,
+    Origin,
+    ServerSettings,
+    Settings,
+)
 
 FILE = "/home/one/config.toml"
 
