@@ -37,8 +37,7 @@ from adapters.llguidance import compiler
 from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
-from tests.support.mlx.plain_blas import load_plain_blas
-from tests.support.mlx.quiet_device import start_device
+from tests.support.mlx.process_start import load_plain_blas, start_device
 from tests.support.patience import PATIENCE_S
 
 sys.dont_write_bytecode = False

@@ -13,9 +13,8 @@ from tests.support.processes.processes import fast_folder
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
-    with MODELS[request.param]() as model:
-        yield model
+def model(request: pytest.FixtureRequest) -> LoadedModel:
+    return MODELS[request.param]()
 
 
 @pytest.fixture

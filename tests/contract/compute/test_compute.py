@@ -132,19 +132,6 @@ def shapes(state: StateBytes) -> list[tuple[int, TensorSpec]]:
     return [(group, spec) for group, tensors in sorted(state.items()) for spec, _ in tensors]
 
 
-def test_a_first_token_waits_for_nobody_and_holds_nobody_up(model: LoadedModel) -> None:
-    expected, other = generate(model, 8), continue_greedy(model, open_at(model, OTHER), OTHER, 12)
-    early = start(model, OTHER)
-    output = [step(model, early).token_ids[0] for _ in range(4)]
-    late = start(model, PROMPT)
-    assert [step(model, early).token_ids[0] for _ in range(2)] == other[4:6]  # it is not named, and keeps its token
-    results = [model.decode([early, late]) for _ in range(6)]
-    output += other[4:6] + [first.token_ids[0] for first, _ in results]
-    assert output == other
-    assert [second.token_ids[0] for _, second in results] == expected[:6]
-    model.close([early, late])
-
-
 def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
     id = start(model, OTHER)
     for call in (
@@ -160,16 +147,6 @@ def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
     with pytest.raises(RuntimeError):
         model.decode([fresh])
     model.close([id, fresh])
-
-
-def test_greedy_is_deterministic_and_depends_on_the_prompt(model: LoadedModel) -> None:
-    first, second = generate(model, 12), generate(model, 12)
-    id = start(model, OTHER)
-    other = [step(model, id).token_ids[0] for _ in range(12)]
-    model.close([id])
-    assert first == second
-    assert first != other
-    assert all(0 <= token < model.description.vocab_size for token in first)
 
 
 def test_decode_takes_any_subset_in_any_order(model: LoadedModel) -> None:
@@ -354,16 +331,3 @@ def test_blocks_hold_tokens_and_snapshots_the_rest(model: LoadedModel) -> None:
     assert set(model.capture_snapshot(id, BLOCK)) == tokens | states
     assert state_bytes(model.capture_blocks(id, [(BLOCK, 2 * BLOCK)])[0]) == state_bytes(second)
     model.close([id])
-
-
-def test_a_sequence_that_leaves_takes_nothing_with_it(model: LoadedModel) -> None:
-    expected = generate(model, 10)
-    id, other = start(model, PROMPT), start(model, OTHER)
-    output: list[int] = []
-    for number in range(10):
-        if number == 5:
-            model.close([other])
-        named = [id, other] if number < 5 else [id]
-        output.append(model.decode(named)[0].token_ids[0])
-    model.close([id])
-    assert output == expected

@@ -42,7 +42,7 @@ def workers() -> Iterator[Executor]:
 
 
 class Held(FakeConstraint):
-    """Counts what it was told."""
+    """Keeps the tokens that it accepted."""
 
     def __init__(self, workers: Executor, model: LoadedModel, answers: frozenset[bytes] = ANSWERS) -> None:
         super().__init__(workers, answers, model.description.eos_token_ids, lambda: None)
@@ -242,21 +242,6 @@ def test_a_grammar_that_fails_at_once_fails_the_start(model: LoadedModel, worker
     assert model.open_ids() == before
 
 
-def test_an_answer_is_the_same_however_its_tokens_are_read(model: LoadedModel, workers: Executor):
-    """Long enough for a backend that tries several orders of reading and queueing to come to another one."""
-    longs = [bytes(ord("a") + (7 * index + row) % 26 for index in range(40)) for row in range(2)]
-    held = [Held(workers, model, frozenset({long})) for long in longs]
-    ids = [hold(model, constraint, prompt=prompt) for constraint, prompt in zip(held, (PROMPT, OTHER), strict=True)]
-    said = [b"", b""]
-    for _ in longs[0]:
-        for index, result in enumerate(model.decode(ids)):
-            assert result.error is None
-            said[index] += bytes(result.token_ids)
-    model.close(ids)
-    assert said == longs
-    assert all(bytes(constraint.accepted[:39]) == long[:39] for constraint, long in zip(held, longs, strict=True))
-
-
 MODEL = ModelId("toy")
 OTHER_END = 259
 ENDS = frozenset({EOS_ID, OTHER_END})
@@ -285,29 +270,24 @@ def say(constraint: TokenConstraint, text: str) -> set[int]:
     return ids_of(constraint.allowed())
 
 
-def test_the_mask_is_what_may_follow(choose: Choose):
-    constraint = choose("yes", "yet", "no", 'q"\\\n/é')
-    assert ids_of(constraint.allowed()) == {ord("y"), ord("n"), ord("q")}
-    assert not constraint.allowed().must_end
-    assert say(constraint, "ye") == {ord("s"), ord("t")}
+AWKWARD = "\"'\\\n\t/{}[]<|end|>é漢😀%json\x01\x7f\u2028"
 
 
-def test_every_character_can_be_said(choose: Choose):
-    awkward = "\"'\\\n\t/{}[]<|end|>é漢😀%json\x01\x7f\u2028"
-    constraint = choose(awkward)
-    assert say(constraint, awkward) == ENDS
-
-
-def test_a_complete_answer_must_end(choose: Choose):
-    constraint = choose("yes", "no")
-    assert say(constraint, "no") == ENDS
-    assert constraint.allowed().must_end
-
-
-def test_an_answer_that_may_go_on_may_also_end(choose: Choose):
-    constraint = choose("a", "ab")
-    assert say(constraint, "a") == {ord("b"), *ENDS}
-    assert not constraint.allowed().must_end
+@pytest.mark.parametrize(
+    ("choices", "said", "expected"),
+    [
+        (("yes", "yet", "no", 'q"\\\n/é'), "", {ord("y"), ord("n"), ord("q")}),
+        (("yes", "yet", "no"), "ye", {ord("s"), ord("t")}),
+        ((AWKWARD,), AWKWARD, ENDS),
+        (("yes", "no"), "no", ENDS),
+        (("a", "ab"), "a", {ord("b"), *ENDS}),
+    ],
+    ids=["first", "shared", "awkward", "complete", "may go on"],
+)
+def test_the_mask_is_what_may_follow(choose: Choose, choices: tuple[str, ...], said: str, expected: set[int]):
+    constraint = choose(*choices)
+    assert say(constraint, said) == expected
+    assert constraint.allowed().must_end == (expected == ENDS)
 
 
 @pytest.mark.parametrize("end", sorted(ENDS))

@@ -17,7 +17,7 @@ from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
 from tests.support.stores.state_replay import GRID, Captured, new_id, open_at, prompt_of
 
-NUM_ACTS, MAX_OPEN = 150, 7
+NUM_ACTS, MAX_OPEN = 120, 7
 VOCAB = 250
 SAMPLING = SamplingParams(temperature=0, num_logprobs=0)
 

@@ -6,8 +6,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.classes import known_classes, known_traits, lib
-from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.classes import known_classes, known_traits
+from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import make_room

@@ -1,7 +1,6 @@
-"""LoRA adapters on a tiny model: laid whole or not at all, and their prefixes are nobody else's."""
+"""LoRA adapters on a tiny model: applied whole or not at all, with prefixes of their own."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from adapters.huggingface.repository import Adapted, AdaptedModels
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, check_source
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
-from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -22,7 +19,7 @@ from domain.prefix.fingerprint import Fingerprint
 from domain.prefix.prompt_content import BlockGrid
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import write_folder
-from tests.support.stores.state_replay import BLOCK, capture, continue_greedy, open_at, prompt_of, whole_state
+from tests.support.stores.state_replay import continue_greedy, open_at, prompt_of
 
 PROMPT = prompt_of(70)
 RANK = 4
@@ -90,19 +87,6 @@ def test_what_it_takes_is_reported_before_it_is_loaded(base: Path, adapter: Path
         assert preview.weight_bytes == load(base, path).description.weight_bytes
 
 
-def test_restored_is_recomputed_with_an_adapter(base: Path, adapter: Path) -> None:
-    model = load(base, adapter)
-    cold = open_at(model, PROMPT)
-    state = whole_state(model, cold)
-    output = continue_greedy(model, cold, PROMPT, 12)
-    captured = capture(model, PROMPT, BLOCK).on_host()
-    restored = open_at(model, PROMPT, captured)
-    assert whole_state(model, restored) == state
-    assert continue_greedy(model, restored, PROMPT, 12) == output
-    plain = load(base, None)
-    assert whole_state(plain, open_at(plain, PROMPT)) != state, "its prefixes are of no use to the base"
-
-
 LORA = "lora_parameters"
 MODULES = ["self_attn.q_proj", "self_attn.v_proj", "self_attn.k_proj"]
 
@@ -149,32 +133,3 @@ def test_what_is_no_adapter_is_said_before_anything_is_unloaded(base: Path, adap
     for folder, words in [*cases, (peft, "another library's format"), (cut, "truncated")]:
         with pytest.raises(ModelLoadFailed, match=words):
             check_source(source_of(base, folder), LoadOptions())
-
-
-class OneModel:
-    """A ModelRepository."""
-
-    def __init__(self, source: ModelSource) -> None:
-        self._source = source
-
-    def list(self) -> list[ModelSource]:
-        return [self._source]
-
-    def find(self, id: ModelId) -> ModelSource | None:
-        return self._source if id == self._source.id else None
-
-    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
-        assert id == self._source.id
-        return self._source
-
-
-def test_a_name_of_the_configuration_is_served_beside_its_base(base: Path, adapter: Path) -> None:
-    plain = source_of(base, None)
-    models = AdaptedModels(OneModel(plain), {ModelId("mine"): Adapted(plain.id, str(adapter))})
-    assert [source.id for source in models.list()] == ["mine", "tiny"]
-    mine = models.find(ModelId("mine"))
-    assert mine is not None
-    assert (mine.path, mine.adapter) == (plain.path, str(adapter))
-    assert models.find(plain.id) == plain
-    assert models.fetch(ModelId("mine"), print).adapter == str(adapter)
-    assert AdaptedModels(OneModel(plain), {ModelId("x"): Adapted(ModelId("gone"), "a")}).find(ModelId("x")) is None

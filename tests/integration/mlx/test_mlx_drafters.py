@@ -10,7 +10,6 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
-from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.files import check_source
 from adapters.mlx.loading.plan import plan_model
@@ -26,7 +25,7 @@ from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.demo_chats import tokenizer
 from tests.support.mlx.tiny_heads import FAMILIES, head_folder, head_weights, load_head
 from tests.support.mlx.tiny_models import build, write_folder
-from tests.support.stores.state_replay import capture, new_id, open_at, prompt_of, whole_state
+from tests.support.stores.state_replay import open_at, prompt_of
 
 PROMPT = prompt_of(60)
 OTHER = prompt_of(45, salt=3)
@@ -197,28 +196,6 @@ def test_a_head_leaves_the_model_as_it_can_be_cut(model: MlxModel) -> None:
 # ---- the drafter's state -------------------------------------------------------------------------------------------
 
 
-def test_a_restored_prefix_has_the_drafter_s_state(model: MlxModel) -> None:
-    """A peer keeps it in memory only, and accepts fewer tokens ever after a restart."""
-    cold = answer(model)
-    captured = capture(model, PROMPT, 32).on_host()
-    id = open_at(model, PROMPT)
-    expected = whole_state(model, id)
-    model.close([id])
-    id = open_at(model, PROMPT, captured)
-    assert whole_state(model, id) == expected
-    model.start_decode(id, PROMPT[-1:], DecodeStart(PROMPT, GREEDY, seed=5))
-    assert answers(model, [id]) == [cold]
-
-
-def test_a_wrong_state_of_the_drafter_is_noticed_by_these_tests(model: MlxModel) -> None:
-    id = begin(model, PROMPT)
-    model.decode([id])
-    *_, attention, _ = leaves(model._rows[id].caches)
-    attention.keys, attention.values = mx.random.normal(attention.keys.shape), attention.values * 5
-    (found,) = answers(model, [id])
-    assert found.num_accepted < 0.8 * found.num_proposed
-
-
 def test_rows_that_decode_together_draft_together(model: MlxModel) -> None:
     prompts, samplings = [PROMPT, OTHER, PROMPT[:37]], [GREEDY, DRAWN, GREEDY]
     expected = [plain(model, *row) for row in zip(prompts, samplings, strict=True)]
@@ -249,32 +226,6 @@ def test_a_lookup_comes_before_the_drafter(model: MlxModel) -> None:
         num_given += len(results[0].token_ids)
     assert list(results[0].token_ids) == expected[num_given - len(results[0].token_ids) : num_given]
     model.close(ids)
-
-
-def test_forks_and_states_taken_over_have_the_drafter_s_state(model: MlxModel) -> None:
-    cold = answer(model)
-    id, fork = open_at(model, PROMPT), new_id()
-    model.fork(id, [fork])
-    for one in (id, fork):
-        model.start_decode(one, PROMPT[-1:], DecodeStart(PROMPT, GREEDY, seed=5))
-    assert answers(model, [id, fork]) == [cold, cold]
-    id, after = open_at(model, PROMPT), new_id()
-    assert model.leave(id) is not None
-    model.open(after)
-    model.take_over(after, id, len(PROMPT) - 1)
-    model.start_decode(after, PROMPT[-1:], DecodeStart(PROMPT, GREEDY, seed=5))
-    assert answers(model, [after]) == [cold]
-
-
-def test_a_preempted_sequence_continues_with_the_drafter_s_state(model: MlxModel) -> None:
-    expected = plain(model)
-    known = (*PROMPT, *expected[:9])
-    id = open_at(model, known)
-    start = DecodeStart(PROMPT, GREEDY, seed=5, output_ids=tuple(expected[:9]))
-    model.start_decode(id, known[-1:], start)
-    (found,) = answers(model, [id])
-    assert found.token_ids[: NUM_NEW - 9] == expected[9:]
-    assert found.num_accepted >= 0.8 * found.num_proposed
 
 
 # ---- draft models --------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -15,20 +14,17 @@ import pytest
 from adapters.mlx import engine as engine_module
 from adapters.mlx.caches.leaves import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.assembly import assemble
-from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.payload import DevicePayload, pack
 from application.ports.compute import DecodeStart
-from application.ports.token_constraint import AllowedTokens
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
 from tests.support.frozen_tests import really_freezing
-from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
-from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
+from tests.support.mlx.tiny_models import build, tiny_model, write_folder
+from tests.support.stores.state_replay import continue_greedy, new_id, open_at, prompt_of
 
 PROMPT = prompt_of(50)
 
@@ -52,98 +48,6 @@ def test_freed_heap_goes_back_on_a_device_of_its_own_once_nothing_runs(monkeypat
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
-
-
-class FailingNetwork:
-    """A network that raises at its `fails_at`th forward pass from `arm` on."""
-
-    def __init__(self, network: Any) -> None:
-        self._network = network
-        self.countdown = -1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._network, name)
-
-    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
-        self.countdown -= 1
-        if self.countdown == 0:
-            raise RuntimeError("the device is on fire")
-        return self._network(tokens, cache=cache)
-
-
-class Unlucky:
-    """A TokenConstraint that allows anything three times."""
-
-    def __init__(self) -> None:
-        self._num_accepted = 0
-
-    def poll(self) -> bool:
-        return True
-
-    def allowed(self) -> AllowedTokens:
-        if self._num_accepted == 3:
-            raise RuntimeError("no such luck")
-        return AllowedTokens(b"\xff" * 4096)
-
-    def accept(self, token_id: int) -> None:
-        self._num_accepted += 1
-
-
-def test_one_rows_failing_sampler_is_its_own_failure() -> None:
-    model = tiny_model("llama")
-    prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for index, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
-        constraint = Unlucky() if index == 1 else None
-        start = DecodeStart(prompt, SamplingParams(temperature=0), seed=1, constraint=constraint)
-        model.start_decode(id, prompt[-1:], start)
-    output: list[list[int]] = [[], [], []]
-    running = list(ids)
-    errors: list[str] = []
-    for _ in range(8):
-        for result in model.decode(running):
-            if result.error is None:
-                output[ids.index(result.id)].append(result.token_ids[0])
-            else:
-                errors.append(str(result.error))
-                running.remove(result.id)
-                assert result.id == ids[1]
-    assert errors == ["sampling failed: no such luck"]
-    assert ids[1] not in model.open_ids()
-    assert output[0] == expected[0]
-    assert output[1] == expected[1][:3]
-    assert output[2] == expected[2]
-    model.close(ids)
-
-
-def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
-    network = FailingNetwork(build("llama"))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
-    long = prompt_of(2000)
-    near, other, far = open_at(model, PROMPT), open_at(model, PROMPT[:40]), open_at(model, long)
-    expected = continue_greedy(model, open_at(model, long), long, 6)
-    for id, prompt in ((near, PROMPT), (other, PROMPT[:40]), (far, long)):
-        start_greedy(model, id, prompt)
-    output: list[int] = []
-    for _ in range(2):  # the first tokens, and the step in which rows join
-        output += [result.token_ids[0] for result in model.decode([near, other, far]) if result.id == far]
-    network.countdown = 1  # the pair's next step
-    running = [near, other, far]
-    failed = set()
-    for _ in range(4):
-        for result in model.decode(running):
-            if result.error is not None:
-                assert isinstance(result.error, ComputeFailed)
-                assert "on fire" in str(result.error)
-                failed.add(result.id)
-            elif result.id == far:
-                output.append(result.token_ids[0])
-        running = [id for id in running if id not in failed]
-    assert failed == {near, other}
-    assert model.open_ids() == {far}
-    assert output == expected
-    model.close([far])
 
 
 @pytest.mark.parametrize("token", [-1, 256, 2**31])
@@ -197,16 +101,6 @@ def _extent(array: mx.array) -> tuple[int, int]:
     return start, start + array.nbytes
 
 
-def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
-    model = tiny_model("llama")
-    id = open_at(model, PROMPT)
-    ((payload,),) = (block.values() for block in model.capture_blocks(id, [(0, 32)]))
-    assert isinstance(payload, DevicePayload)
-    assert len(payload.specs) == 4
-    assert len(payload.packs) == 1
-    model.close([id])
-
-
 class Knot:
     """Refers to itself, so that only a collection frees it."""
 
@@ -214,7 +108,7 @@ class Knot:
         self.me = self
 
 
-def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: Path) -> None:
+def test_objects_that_a_load_left_out_of_collections_are_collected_at_an_unload(folder: Path) -> None:
     engine = MlxEngine()
     pieces = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions())
     next(pieces)

@@ -1,4 +1,4 @@
-"""What fails on MLX costs the row it happened to, and holds no memory afterwards."""
+"""A failure on MLX costs the row that it happened to, and holds no memory afterwards."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -48,6 +48,26 @@ class OddNetwork:
         return logits
 
 
+def loaded(network: Any, family: str) -> MlxModel:
+    return finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
+
+
+def prompts_of(count: int) -> list[tuple[int, ...]]:
+    return [prompt_of(40 + index, index) for index in range(count)]
+
+
+def answers(model: MlxModel, prompts: Sequence[tuple[int, ...]], num_new: int) -> list[list[int]]:
+    """Of each prompt alone."""
+    return [continue_greedy(model, open_at(model, prompt), prompt, num_new) for prompt in prompts]
+
+
+def begun(model: MlxModel, prompts: Sequence[tuple[int, ...]]) -> list[SequenceId]:
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    return ids
+
+
 def run(
     model: MlxModel, ids: list[SequenceId], num_steps: int
 ) -> tuple[dict[SequenceId, list[int]], dict[SequenceId, str]]:
@@ -68,12 +88,10 @@ def run(
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
 def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int) -> None:
     network = OddNetwork(build(family))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
-    prompts = [prompt_of(40 + index, index) for index in range(num_others)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for id, prompt in zip(ids, prompts, strict=True):
-        start_greedy(model, id, prompt)
+    model = loaded(network, family)
+    prompts = prompts_of(num_others)
+    expected = answers(model, prompts, 8)
+    ids = begun(model, prompts)
     before, errors = run(model, ids, 3)
     assert errors == {}
     prompt = prompt_of(43, 9)
@@ -88,7 +106,7 @@ def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int)
 
 
 class Joins:
-    """`append_rows`, counted, which fails as often as it is told to: with too little memory, as MLX does."""
+    """`append_rows`, counted, whose first `num_failing` calls fail for lack of memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, num_failing: int) -> None:
         self.sizes: list[int] = []
@@ -102,19 +120,17 @@ class Joins:
         append_rows(target, num_rows, rows, capacity)
 
 
-def test_who_could_not_join_goes_on_alone_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_could_not_join_goes_on_alone_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three want to join a fourth at once, then each for itself, of which the first fails again."""
     model, joins = tiny_model("llama"), Joins(monkeypatch, num_failing=2)
-    prompts = [prompt_of(40 + index, index) for index in range(5)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 6) for prompt in prompts]
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for id, prompt in zip(ids, prompts, strict=True):
-        start_greedy(model, id, prompt)
+    prompts = prompts_of(5)
+    expected = answers(model, prompts, 6)
+    ids = begun(model, prompts)
     output, errors = run(model, ids[:4], 6)
     assert (errors, joins.sizes) == ({}, [3, 1, 1, 1])
     model.close(ids[2:4])
     late, errors = run(model, [ids[0], ids[1], ids[4]], 6)
-    assert (errors, joins.sizes[4:]) == ({}, [1]), "who is alone is neither tried again nor joined"
+    assert (errors, joins.sizes[4:]) == ({}, [1]), "a row alone is neither tried again nor joined"
     assert [output[id] for id in ids[:4]] == expected[:4]
     assert late[ids[4]] == expected[4]
     model.close([*ids[:2], ids[4]])
@@ -127,9 +143,9 @@ def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch:
         raise RuntimeError("no memory to take a row out")
 
     network = OddNetwork(build("llama"))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
-    prompts = [prompt_of(40 + index, index) for index in range(3)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    model = loaded(network, "llama")
+    prompts = prompts_of(3)
+    expected = answers(model, prompts, 8)
     ids = [open_at(model, prompt) for prompt in prompts]
     for id, prompt in zip(ids[:2], prompts, strict=False):
         start_greedy(model, id, prompt)
@@ -151,7 +167,7 @@ def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Nothing is freed but by counting references, and by those who collect themselves."""
+    """No collection runs by itself: objects are freed by their reference counts, or by an explicit collection."""
     with really_freezing():
         gc.collect()
         gc.freeze()
@@ -177,7 +193,7 @@ def _lacking(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "words"), [(_infinite, "infinities or NaN"), (_lacking, "norm")])
-def test_a_failed_load_names_the_fault_and_holds_nothing_whoever_keeps_its_error(
+def test_a_failed_load_names_the_fault_and_holds_nothing_while_its_error_is_kept(
     tmp_path: Path, damage: Any, words: str, uncollected: None
 ) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
@@ -238,12 +254,10 @@ def test_a_verification_that_fails_loses_the_state_and_gives_no_wrong_token(
 ) -> None:
     """The pass itself fails, or the one that feeds the accepted tokens once more."""
     network = FailingLate(build(family))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
-    prompts = [prompt_of(40 + index, index) for index in range(num_rows)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for id, prompt in zip(ids, prompts, strict=True):
-        start_greedy(model, id, prompt)
+    model = loaded(network, family)
+    prompts = prompts_of(num_rows)
+    expected = answers(model, prompts, 8)
+    ids = begun(model, prompts)
     before, errors = run(model, ids, 3)
     assert errors == {}
     network.num_good = num_good
@@ -259,13 +273,29 @@ def test_a_verification_that_fails_loses_the_state_and_gives_no_wrong_token(
     assert not model.open_ids()
 
 
+def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
+    network = FailingLate(build("llama"))
+    model, prompts = loaded(network, "llama"), [*prompts_of(2), prompt_of(2000)]
+    expected = answers(model, prompts[2:], 6)[0]
+    ids = begun(model, prompts)
+    output, errors = run(model, ids, 2)  # the first tokens, and the step in which rows join
+    assert errors == {}
+    network.num_good = 0  # the next step of the first two
+    after, errors = run(model, ids, 4)
+    assert set(errors) == set(ids[:2])
+    assert all("on fire" in error for error in errors.values())
+    assert model.open_ids() == {ids[2]}
+    assert output[ids[2]] + after[ids[2]] == expected
+    model.close(ids[2:])
+
+
 def test_a_drafter_that_fails_ends_the_rows_of_its_batch_only(tmp_path: Path) -> None:
     def failing(*_arguments: object) -> mx.array:
         raise RuntimeError("the drafter's layer is on fire")
 
     model = load_head(head_folder("mimo", tmp_path / "m"))
-    prompts = [prompt_of(40 + index, index) for index in range(2)]
-    expected = [continue_greedy(model, open_at(model, prompt), prompt, 3) for prompt in prompts]
+    prompts = prompts_of(2)
+    expected = answers(model, prompts, 3)
     ids = [open_at(model, prompt) for prompt in prompts]
     start_greedy(model, ids[0], prompts[0])
     before, errors = run(model, ids[:1], 2)
@@ -285,7 +315,7 @@ def test_a_drafter_that_fails_ends_the_rows_of_its_batch_only(tmp_path: Path) ->
 def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> None:
     """As the engine loop keeps its error: bare."""
     network = FailingLate(build("llama"))
-    model = finish_load(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    model = loaded(network, "llama")
     prompt = prompt_of(600)
     errors: list[DomainError] = []
 
@@ -321,11 +351,9 @@ def test_a_batch_lost_while_rows_leave_and_others_pause_is_the_only_failure(monk
         raise RuntimeError("no memory for a shorter batch")
 
     model = tiny_model("llama")
-    prompts = [prompt_of(40 + index, index) for index in range(5)]
+    prompts = prompts_of(5)
     expected = continue_greedy(model, open_at(model, prompts[4]), prompts[4], 6)
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for id, prompt in zip(ids, prompts, strict=True):
-        start_greedy(model, id, prompt)
+    ids = begun(model, prompts)
     run(model, ids[:4], 3)
     alone, errors = run(model, ids[4:], 3)
     assert errors == {}

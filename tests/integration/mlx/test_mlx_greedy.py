@@ -20,13 +20,11 @@ from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, config_of, names, tiny_model
 from tests.support.stores.state_replay import (
     GRID,
-    continue_greedy,
     new_id,
     open_at,
     prefill,
     prompt_of,
     start_greedy,
-    whole_state,
 )
 
 FAMILIES = [
@@ -134,30 +132,6 @@ def test_the_probe_finds_what_cannot_be_batched(name: str) -> None:
     is_single = description.decode_mode is DecodeMode.SINGLE
     assert is_single == (name in KNOWN_SINGLE)
     assert bool(description.decode_note) == is_single
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])
-def test_rows_of_a_batch_can_be_captured_while_others_end(name: str) -> None:
-    """Sequences end one by one after a step, each captured before it is closed."""
-    model, prompts = tiny_model(name), [prompt_of(40 + 9 * salt, salt) for salt in range(6)]
-    ids = [open_at(model, prompt) for prompt in prompts]
-    for id, prompt in zip(ids, prompts, strict=True):
-        start_greedy(model, id, prompt)
-    output: list[list[int]] = [[] for _ in ids]
-    for _ in range(3):
-        for tokens, result in zip(output, model.decode(ids), strict=True):
-            tokens += result.token_ids
-    held = [whole_state(model, id) for id in ids]
-    for index in (1, 4, 0):
-        model.close([ids[index]])
-        left = [at for at, id in enumerate(ids) if id in model.open_ids()]
-        assert [whole_state(model, ids[at]) for at in left] == [held[at] for at in left]
-    for _ in range(3):
-        for at, result in zip(left, model.decode([ids[at] for at in left]), strict=True):
-            output[at] += result.token_ids
-    model.close(ids)
-    for at in left:
-        assert output[at] == continue_greedy(model, open_at(model, prompts[at]), prompts[at], 6)
 
 
 def test_the_state_of_rows_that_left_is_freed_on_request() -> None:

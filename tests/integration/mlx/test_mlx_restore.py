@@ -8,25 +8,23 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx.caches.classes import lib
+from adapters.mlx.caches.kv_rows import lib
 from adapters.mlx.caches.leaves import leaves, live_arrays
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, upload
-from domain.errors import ComputeFailed
+from application.ports.state_access import StateMisfit
 from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
 from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec
 from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
-    BLOCK,
     Captured,
     StateBytes,
     capture,
     continue_greedy,
     new_id,
     open_at,
-    prefill,
     prompt_of,
     start_greedy,
     state_bytes,
@@ -76,7 +74,7 @@ def cold(model: MlxModel) -> tuple[StateBytes, list[int]]:
 
 @pytest.fixture(scope="module")
 def captured_at(model: MlxModel) -> Callable[[int], Captured]:
-    """The prompt's state at a position, computed once. Nobody changes it."""
+    """The prompt's state at a position, computed once; not to be changed."""
     return functools.cache(lambda position: capture(model, PROMPT, position))
 
 
@@ -188,37 +186,20 @@ def assert_close(found: Captured, expected: Captured) -> None:
                 assert np.mean(np.abs(first - second)) <= 1e-3 * np.mean(np.abs(second)) + 1e-6
 
 
-def test_captures_stay_as_they_are_while_the_sequence_goes_on(model: MlxModel) -> None:
-    id = new_id()
-    model.open(id)
-    prefill(model, id, PROMPT, 2 * BLOCK)
-    blocks = model.capture_blocks(id, [(0, BLOCK), (BLOCK, 2 * BLOCK)])
-    snapshot = model.capture_snapshot(id, BLOCK)
-    before = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
-    prefill(model, id, PROMPT, 140)
-    start_greedy(model, id, PROMPT[:141])
-    for _ in range(12):
-        model.decode([id])
-    after = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
-    assert after == before
-    model.close([id])
+def test_pieces_of_another_dtype_are_refused(model: MlxModel, captured_at: Callable[[int], Captured]) -> None:
+    """As many bytes as expected, from which MLX would compute nonsense."""
 
+    def retyped(payloads: GroupPayloads) -> GroupPayloads:
+        return {
+            index: HostPayload(tuple(TensorSpec("int32", spec.shape) for spec in payload.specs), payload.buffers())
+            for index, payload in payloads.items()
+        }
 
-def test_pieces_that_do_not_fit_leave_an_empty_sequence(
-    model: MlxModel, cold: tuple[StateBytes, list[int]], captured_at: Callable[[int], Captured]
-) -> None:
-    captured = captured_at(AT_GRID)
-    id = new_id()
+    captured, id = captured_at(AT_GRID).on_host(), new_id()
     model.open(id)
-    if any(group.policy is HitPolicy.ALL for group in model.description.layout.groups):
-        with pytest.raises(ComputeFailed, match="tokens"):
-            model.restore(id, AT_GRID, captured.blocks[:-1], captured.snapshot)
-        assert model.position(id) == 0
-    if model.description.layout.needs_snapshots:
-        with pytest.raises(ComputeFailed, match="snapshot"):
-            model.restore(id, AT_GRID, captured.blocks, {})
-    prefill(model, id, PROMPT, 150)
-    assert whole_state(model, id) == cold[0]
+    with pytest.raises(StateMisfit, match="does not match"):
+        model.restore(id, AT_GRID, [retyped(block) for block in captured.blocks], retyped(captured.snapshot))
+    assert model.position(id) == 0
     model.close([id])
 
 

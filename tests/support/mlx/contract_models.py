@@ -1,8 +1,7 @@
 """The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,30 +21,26 @@ OTHER = prompt_of(90, 3, vocab_size=250)
 GREEDY = SamplingParams(temperature=0)
 
 
-Held = AbstractContextManager[LoadedModel]
-
-
-def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], Held]:
+def _fake(layout: str, runs_ahead: bool) -> LoadedModel:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
     source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: nullcontext(finish_load(FakeEngine(default=options).load(source, LoadOptions())))
+    return finish_load(FakeEngine(default=options).load(source, LoadOptions()))
 
 
-@contextmanager
-def _headed(name: str) -> Iterator[LoadedModel]:
+def _headed(name: str) -> LoadedModel:
     with TemporaryDirectory() as folder:
-        yield load_head(head_folder(name, Path(folder) / name))
+        return load_head(head_folder(name, Path(folder) / name))
 
 
-def _tiny(name: str) -> Callable[[], Held]:
-    return lambda: nullcontext(tiny_model(name))
-
-
-MODELS: dict[str, Callable[[], Held]] = {
-    **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
-    **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "falcon_h1", "mamba2", "gemma2")},
-    **{f"mlx-{name} with a head": partial(_headed, name) for name in ("mimo", "qwen3_5")},
+MODELS: dict[str, Callable[[], LoadedModel]] = {
+    **{f"fake-{name}": cache(partial(_fake, name, index % 2 == 0)) for index, name in enumerate(LAYOUTS)},
+    **{
+        f"mlx-{name}": cache(partial(tiny_model, name))
+        for name in ("llama", "gemma3_text", "falcon_h1", "mamba2", "gemma2")
+    },
+    **{f"mlx-{name} with a head": cache(partial(_headed, name)) for name in ("mimo", "qwen3_5")},
 }
+"""Each is made once a process, on its first use."""
 
 
 def start(

@@ -228,6 +228,10 @@ def test_an_embedding_models_files_say_what_it_is_for(tmp_path: Path) -> None:
     score = _repository(tmp_path, tmp_path / "models", tasks={ModelId("own"): Capability.SCORE})
     adapted = AdaptedModels(score, {ModelId("new"): Adapted(ModelId("own"), str(tmp_path))})
     assert [one.use.capabilities for one in _own(adapted)] == [{Capability.SCORE}] * 2
+    for found in (adapted.find(ModelId("new")), adapted.fetch(ModelId("new"), _ignored)):
+        assert found is not None
+        assert (found.path, found.adapter) == (str(folder), str(tmp_path))
+    assert AdaptedModels(score, {ModelId("x"): Adapted(ModelId("gone"), "a")}).find(ModelId("x")) is None
 
 
 def test_a_model_that_is_refused_is_found_with_the_reason_and_not_listed(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 Counted at the one function that brings a step's words to the host, and by the interpreter's own profile hook.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
@@ -13,19 +11,15 @@ import pytest
 from adapters.mlx.runtime.arrays import read_back
 from adapters.mlx.sampling import sampled as sampled_module
 from application.ports.compute import DecodeStart, LoadedModel
-from application.ports.token_constraint import TokenConstraint
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
 from tests.support.call_counts import num_calls
 from tests.support.mlx.tiny_models import tiny_model
 from tests.support.stores.state_replay import open_at, prompt_of
-from tests.support.text.toy_constraints import FakeConstraint
 
 GREEDY = SamplingParams(temperature=0)
 SETTINGS = {
     "greedy": [GREEDY],
-    "drawn": [SamplingParams(temperature=1, top_p=0.9)],
-    "with log probabilities": [SamplingParams(temperature=0, num_logprobs=5)],
     "of every kind": [
         GREEDY,
         SamplingParams(temperature=1, top_k=4, num_logprobs=2),
@@ -54,20 +48,13 @@ def read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def begin(
-    model: LoadedModel,
-    settings: list[SamplingParams],
-    num_rows: int,
-    constraints: Sequence[TokenConstraint | None] = (None,),
-) -> list[SequenceId]:
-    """Decoding in one group, the settings and the constraints in turns."""
+def begin(model: LoadedModel, settings: list[SamplingParams], num_rows: int) -> list[SequenceId]:
+    """Decoding in one group, the settings in turns."""
     ids: list[SequenceId] = []
     for row in range(num_rows):
         prompt = prompt_of(30, row)
         ids.append(open_at(model, prompt))
-        held = constraints[row % len(constraints)]
-        start = DecodeStart(prompt, settings[row % len(settings)], seed=row, constraint=held)
-        model.start_decode(ids[-1], prompt[-1:], start)
+        model.start_decode(ids[-1], prompt[-1:], DecodeStart(prompt, settings[row % len(settings)], seed=row))
     for _ in range(3):
         model.decode(ids)
     return ids
@@ -85,18 +72,6 @@ def test_a_step_is_read_once(model: LoadedModel, read_backs: list[int], settings
             for result, one in zip(results, settings * 6, strict=False)
         )
     model.close(ids)
-
-
-def test_a_held_step_is_read_once(model: LoadedModel, read_backs: list[int]):
-    with ThreadPoolExecutor(1) as workers:
-        answers = frozenset({bytes(range(97, 123)) * 3})
-        held = [FakeConstraint(workers, answers, frozenset(), lambda: None) for _ in range(4)]
-        ids = begin(model, SETTINGS["of every kind"], 6, [*held, None, None])
-        read_backs.clear()
-        for number in range(1, 8):
-            assert all(result.error is None for result in model.decode(ids))
-            assert len(read_backs) == number
-        model.close(ids)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

@@ -1,14 +1,11 @@
 """The vectorised sampler against plain arithmetic, row by row, and its independence of company."""
 
 from collections import Counter
-from collections.abc import Callable
 from math import exp
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.runtime import arrays
-from adapters.mlx.sampling import sampler as sampler_module
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampler import STEPS_AHEAD, GroupSampler, NoiseKeys, noise_keys
 from application.ports.compute import DecodeStart
@@ -139,30 +136,6 @@ def test_a_row_is_the_same_in_any_company() -> None:
             for index, token in zip(members, tokens, strict=True):
                 output[index].append(token)
     assert output == expected
-
-
-def test_only_rows_that_need_ranking_or_noise_pay_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that go into a sort, and rows that noise is drawn for, counted where the library is asked for both."""
-    num_sorted: list[int] = []
-    num_noisy: list[int] = []
-    sort, draw_rows = mx.sort, arrays.map_rows
-
-    def counted_sort(array: mx.array, axis: int = -1) -> mx.array:
-        num_sorted.append(array.shape[0])
-        return sort(array, axis=axis)
-
-    def counted_draw(function: Callable[[mx.array], mx.array], keys: mx.array) -> mx.array:
-        num_noisy.append(keys.shape[0])
-        return draw_rows(function, keys)
-
-    monkeypatch.setattr(mx, "sort", counted_sort)
-    monkeypatch.setattr(sampler_module, "map_rows", counted_draw)
-    settings = [GREEDY] * 5 + [SamplingParams(temperature=1)] * 2 + [SamplingParams(temperature=1, top_p=0.9)]
-    GroupSampler([row(sampling) for sampling in settings]).sample(logits_of(8))
-    assert (sum(num_sorted), sum(num_noisy)) == (1, 3)
-    num_sorted.clear()
-    GroupSampler([row(GREEDY), row(SamplingParams(top_k=3)), row(SamplingParams(top_k=3))]).sample(logits_of(3))
-    assert num_sorted == [2]
 
 
 def test_logprobs_are_of_the_model_before_any_change() -> None:

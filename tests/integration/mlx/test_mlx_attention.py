@@ -1,23 +1,33 @@
-"""Attention of a few queries without a plan: what the exact one gives, by lengths alone, within its bound."""
+"""Attention as on an NVIDIA GPU: what the exact one or mlx-lm's gives, chosen by lengths alone, within its bound."""
 
+import sys
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.classes import lib
-from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.leaves import new_caches
+from adapters.mlx.caches.kv_rows import KVRows, lib
+from adapters.mlx.caches.leaves import Caches, new_caches
+from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
 from adapters.mlx.cuda import attention as cuda_attention
-from adapters.mlx.cuda.attention import CudaAttention, ShortQueries, layer_bytes, replace_attention, verifying
+from adapters.mlx.cuda.attention import (
+    PASSES_TOGETHER,
+    CudaAttention,
+    ShortQueries,
+    layer_bytes,
+    replace_attention,
+    verifying,
+)
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from tests.support.mlx import tiny_models
-from tests.support.mlx.replaced_attention import attention_given_back
 
 MOST = 1 << 20
-GROUPS, DIM = 2, 16
+GROUPS, DIM, QUERY_HEADS = 2, 16, 4
+LENGTHS = (40, 7, 290, 90)
+_NAME = "scaled_dot_product_attention"
 
 
 @pytest.fixture
@@ -36,11 +46,14 @@ def attention(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> CudaAttentio
 
 
 @pytest.fixture
-def replaced(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """As on an H100, in all families; given back as they were."""
-    with attention_given_back():
-        replace_attention()
-        yield
+def replaced() -> Generator[CudaAttention]:
+    """The replacement in all families; undone at the end, in families that are imported meanwhile, too."""
+    before = getattr(mlx_lm_module("models.base"), _NAME)
+    replacement = replace_attention()
+    yield replacement
+    for module in list(sys.modules.values()):
+        if getattr(module, _NAME, None) is replacement:
+            setattr(module, _NAME, before)
 
 
 def random(seed: int, *shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
@@ -48,28 +61,17 @@ def random(seed: int, *shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
 
 
 def asked(
-    queries: int, keys: int, heads: int = 4, dtype: mx.Dtype = mx.bfloat16, seed: int = 1
+    queries: int, keys: int, heads: int = 4, dtype: mx.Dtype = mx.bfloat16, seed: int = 1, spare: float = mx.nan
 ) -> tuple[mx.array, mx.array, mx.array, Any]:
-    """Queries, and keys and values as a cache gives them; its free slots are no numbers."""
+    """Queries, and keys and values as a cache gives them; its free slots hold `spare`."""
     cache = lib.KVCache()
     for name in ("keys", "values"):
         tokens = random(seed + len(name), 1, GROUPS, keys, DIM, dtype=dtype)
-        setattr(cache, name, mx.concatenate([tokens, mx.full((1, GROUPS, 77, DIM), mx.nan, dtype)], axis=2))
+        setattr(cache, name, mx.concatenate([tokens, mx.full((1, GROUPS, 77, DIM), spare, dtype)], axis=2))
     cache.offset = keys
     # A layer turns the axes of heads and tokens.
     turned = mx.swapaxes(random(seed, 1, queries, heads, DIM, dtype=dtype), 1, 2)
     return turned, *cache.keys_and_values(), cache
-
-
-def with_stale_slots(
-    given: tuple[mx.array, mx.array, mx.array, Any],
-) -> tuple[mx.array, mx.array, mx.array, Any]:
-    """Free slots hold what was rejected before, instead of no numbers."""
-    queries, _, _, cache = given
-    for name in ("keys", "values"):
-        held = getattr(cache, name)
-        setattr(cache, name, mx.where(mx.isnan(held), mx.array(9.0, held.dtype), held))
-    return queries, *cache.keys_and_values(), cache
 
 
 def exact(queries: mx.array, keys: mx.array, values: mx.array, scale: float, *, is_causal: bool) -> mx.array:
@@ -114,7 +116,7 @@ def by_hand(queries: mx.array, keys: mx.array, values: mx.array, scale: float, s
     ("heads", "dtype"), [(2, mx.bfloat16), (8, mx.float16), (16, mx.bfloat16)], ids=["1", "4", "8"]
 )
 @pytest.mark.parametrize(("queries", "keys"), [(2, 2), (2, 3001), (3, 256), (16, 2000), (31, 31), (64, 1003)])
-def test_it_is_the_exact_attention_to_rounding(
+def test_short_queries_are_the_exact_attention_to_rounding(
     calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
 ) -> None:
     attention = CudaAttention(cast(Any, calls.append))
@@ -173,16 +175,6 @@ def test_a_layer_takes_what_the_bound_compares_and_not_much_less(queries: int, k
     assert 0.6 * counted < taken <= 1.01 * counted
 
 
-def test_a_mask_is_not_kept_for_what_goes_another_way() -> None:
-    way, one = ShortQueries(), asked(1, 500)
-    found = short(asked(500, 500), way)
-    evaluate([found, one[0], one[1], one[2]])
-    held = mx.get_active_memory()
-    assert way.attend(*one[:3], 0.3, None) is None
-    mx.synchronize()
-    assert mx.get_active_memory() <= held - 2 * 4 * 500 * 500
-
-
 def test_other_lengths_in_between_change_nothing(attention: CudaAttention) -> None:
     *given, cache = asked(16, 500)
     first = attention(*given, cache=cache, scale=0.3, mask="causal")
@@ -190,9 +182,6 @@ def test_other_lengths_in_between_change_nothing(attention: CudaAttention) -> No
         *others, other = asked(queries, keys, dtype=dtype)
         attention(*others, cache=other, scale=0.3, mask="causal")
     assert mx.array_equal(attention(*given, cache=cache, scale=0.3, mask="causal"), first).item()
-    for dtype in (mx.float16, mx.bfloat16):
-        *alone, of = asked(31, 31, dtype=dtype)
-        assert attention(*alone, cache=of, scale=0.3, mask="causal").dtype == dtype
 
 
 def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
@@ -212,7 +201,7 @@ def test_a_verification_is_fused_over_the_whole_buffer(
     attention: CudaAttention, calls: list[Any], queries: int, keys: int
 ) -> None:
     """And only within `verifying`. Free slots hold what was rejected before."""
-    *given, cache = with_stale_slots(asked(queries, keys))
+    *given, cache = asked(queries, keys, spare=9.0)
     with verifying(True):
         assert attention.is_verifying
         found = attention(*given, cache=cache, scale=0.3, mask="causal")
@@ -223,7 +212,7 @@ def test_a_verification_is_fused_over_the_whole_buffer(
 
 def test_a_verification_of_rows_sees_their_masks(attention: CudaAttention) -> None:
     """Two rows, the shorter one padded on the left."""
-    first, second = (with_stale_slots(asked(size, size, seed=size))[3] for size in (40, 30))
+    first, second = (asked(size, size, seed=size, spare=9.0)[3] for size in (40, 30))
     rows = KVRows(first)
     rows.append([second], 2)
     mask = rows.make_mask(3)
@@ -238,7 +227,7 @@ def test_a_verification_of_rows_sees_their_masks(attention: CudaAttention) -> No
     assert apart(found, expected) < 0.02
 
 
-def test_what_it_does_not_know_is_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
+def test_queries_of_another_kind_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
     queries, keys, values, cache = asked(6, 40)
     rotating, mask = lib.RotatingKVCache(100), mx.ones((6, 40), mx.bool_)
     both = [mx.concatenate([one, one]) for one in (queries, keys, values)]
@@ -280,3 +269,132 @@ def test_prefill_is_that_of_mlx_lm_to_rounding(name: str, request: pytest.Fixtur
     assert all(apart(found, expected) < 0.1 for found, expected in zip(after, before, strict=True))
     assert mx.array_equal(after[0], before[0]).item(), "a regular chunk is computed as before"
     assert all(mx.array_equal(one, again).item() for one, again in zip(states(network, lengths), after, strict=True))
+
+
+# ---- rows of different lengths --------------------------------------------------------------------------------------
+
+
+def plain(length: int, seed: int, dtype: mx.Dtype = mx.bfloat16) -> Caches:
+    cache = lib.KVCache()
+    cache.update_and_fetch(*(random(2 * seed + one, 1, GROUPS, length, DIM, dtype=dtype) for one in range(2)))
+    return [cache]
+
+
+def near(found: mx.array, expected: mx.array) -> bool:
+    return apart(found, expected) < 0.02
+
+
+def step(attention: CudaAttention, batch: Caches, rows: int, dtype: mx.Dtype, turn: int) -> tuple[mx.array, mx.array]:
+    """Fused attention of the next token, and mlx-lm's."""
+    make_room(batch, 1)
+    (cache,) = batch
+    mask = cache.make_mask(1)
+    new = random(100 + turn, rows, GROUPS, 1, DIM, dtype=dtype)
+    queries = random(200 + turn, rows, QUERY_HEADS, 1, DIM, dtype=dtype)
+    keys, values = cache.update_and_fetch(new, -new)
+    expected = mlx_lm_module("models.base").scaled_dot_product_attention(
+        queries, keys, values, cache=cache, scale=0.3, mask=mask
+    )
+    return attention(queries, keys, values, cache=cache, scale=0.3, mask=mask), expected
+
+
+def together(batch: Caches, rows: int, dtype: mx.Dtype) -> None:
+    """As many passes as it takes for these rows to count as ones that stay."""
+    (cache,) = batch
+    new = mx.ones((rows, GROUPS, 1, DIM), dtype)
+    while cache.num_passes_together < PASSES_TOGETHER:
+        make_room(batch, 1)
+        cache.update_and_fetch(new, new)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
+def test_fused_rows_are_what_mlx_lm_computes_while_rows_join_and_leave(
+    attention: CudaAttention, calls: list[Any], dtype: mx.Dtype
+) -> None:
+    batch = merge([plain(length, seed, dtype) for seed, length in enumerate(LENGTHS)])
+    together(batch, 4, dtype)
+    assert all(near(*step(attention, batch, 4, dtype, turn)) for turn in range(3))
+    keep_rows(batch, [0, 1, 2])
+    together(batch, 3, dtype)
+    assert near(*step(attention, batch, 3, dtype, 3))
+    append_rows(batch, 3, [plain(9, 8, dtype)], 4)
+    together(batch, 4, dtype)
+    assert near(*step(attention, batch, 4, dtype, 4))
+    batch = merge([plain(60, seed, dtype) for seed in range(3)])
+    together(batch, 3, dtype)
+    assert batch[0].make_mask(1) is None, "rows of equal lengths need none"
+    assert near(*step(attention, batch, 3, dtype, 5))
+    assert not calls
+
+
+def test_rows_that_come_and_go_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
+    """Each number of rows costs a plan, which a few steps do not pay."""
+    batch = merge([plain(length, seed) for seed, length in enumerate(LENGTHS)])
+    for turn in range(PASSES_TOGETHER):
+        step(attention, batch, 4, mx.bfloat16, turn)
+    assert len(calls) == PASSES_TOGETHER
+    step(attention, batch, 4, mx.bfloat16, 50)
+    assert len(calls) == PASSES_TOGETHER
+    keep_rows(batch, [0, 1, 2])
+    step(attention, batch, 3, mx.bfloat16, 51)
+    append_rows(batch, 3, [plain(9, 8, mx.bfloat16)], 4)
+    step(attention, batch, 4, mx.bfloat16, 52)
+    assert len(calls) == PASSES_TOGETHER + 2
+
+
+def test_stale_values_of_a_row_reach_no_other(attention: CudaAttention) -> None:
+    """Beyond its tokens as well: a masked NaN is still one."""
+    batch = merge([plain(length, seed) for seed, length in enumerate(LENGTHS)])
+    (cache,) = batch
+    keep_rows(batch, [0, 1, 2])
+    assert cache.capacity == 4, "else there is no room left behind"
+    cache.keys[3:], cache.values[3:] = mx.array(mx.nan), mx.array(mx.nan)
+    append_rows(batch, 3, [plain(9, 8, mx.bfloat16)], 4)
+    together(batch, 4, mx.bfloat16)
+    found, _ = step(attention, batch, 4, mx.bfloat16, 60)
+    assert mx.all(mx.isfinite(found)).item()
+
+
+def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good(
+    attention: CudaAttention, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def refuse(queries: mx.array, *_: Any, **__: Any) -> mx.array:
+        tried.append(queries.shape[0])
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(cuda_attention, "_fast", SimpleNamespace(scaled_dot_product_attention=refuse))
+    batch = merge([plain(length, seed) for seed, length in enumerate(LENGTHS)])
+    together(batch, 4, mx.bfloat16)
+    assert all(near(*step(attention, batch, 4, mx.bfloat16, turn)) for turn in range(3))
+    assert len(tried) == 1
+    assert len(calls) == 3
+
+
+def test_rows_of_another_kind_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
+    batch = merge([plain(length, seed) for seed, length in enumerate((30, 8, 20))])
+    together(batch, 3, mx.bfloat16)
+    make_room(batch, 1)
+    (cache,) = batch
+    mask = cache.make_mask(1)
+    new = mx.ones((3, GROUPS, 1, DIM), mx.bfloat16)
+    keys, values = cache.update_and_fetch(new, new)
+    queries = mx.ones((3, QUERY_HEADS, 1, DIM), mx.bfloat16)
+    others = [
+        (queries, keys * 1, values, cache, mask),
+        (queries, keys, values, lib.KVCache(), mask),
+        (queries.astype(mx.float32), keys, values, cache, mask),
+        (mx.repeat(queries, 2, axis=2), keys, values, cache, mask),
+        (queries, keys, values, cache, mask[:1]),
+        (queries, keys, values, cache, mx.where(mask, 0, -mx.inf).astype(mx.bfloat16)),
+    ]
+    for number, (asked, given_keys, given_values, of, held) in enumerate(others, 1):
+        attention(asked, given_keys, given_values, cache=of, scale=1.0, mask=held)
+        assert len(calls) == number
+
+
+def test_families_that_were_imported_before_attend_like_the_others(replaced: CudaAttention) -> None:
+    base, family = (mlx_lm_module(f"models.{name}") for name in ("base", "qwen3"))
+    assert replace_attention() is replaced
+    assert family.scaled_dot_product_attention is base.scaled_dot_product_attention is replaced
