@@ -106,14 +106,16 @@ def highest_bytes() -> int:
 
 
 def begin_peak() -> None:
-    """Resets MLX's peak. Compute thread only."""
+    """Resets MLX's peak. Compute thread only. Waits for the device thread to free the temporaries of earlier work."""
     global _highest_bytes
+    mx.synchronize()
     _highest_bytes = highest_bytes()
     mx.reset_peak_memory()
 
 
 def peak_bytes() -> int:
-    """The peak since `begin_peak` above what is active now. Call it once all queued work is done."""
+    """The peak since `begin_peak` above what is active now, once all queued work is done. Compute thread only."""
+    mx.synchronize()
     return max(0, mx.get_peak_memory() - mx.get_active_memory())
 
 
