@@ -11,7 +11,6 @@ A size is computed by the functions that the family's processor of transformers 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import ceil
 from typing import Any, NamedTuple, TypeAlias
@@ -27,38 +26,32 @@ LOW_TOKENS = 70
 Size: TypeAlias = tuple[int, int]
 """Rows and columns of pixels."""
 
-Changes: TypeAlias = Mapping[str, Any]
+Config: TypeAlias = Mapping[str, Any]
+"""A config.json."""
+
+
+MOST_TILES = 16
+"""The most tiles of an image in a row, and in a column."""
+
+MARKERS = (
+    *("\n", "\n\n", "<fake_token_around_image>", "<global-img>", "[IMG_BREAK]", "[IMG_END]"),
+    *(f"<row_{row + 1}_col_{column + 1}>" for row in range(MOST_TILES) for column in range(MOST_TILES)),
+)
+"""Every marker that is spelled. A tokenizer has one token for each, or, as that of Idefics 3, several for some."""
 
 
 class Layout(NamedTuple):
-    """The tokens of one image. `parts`: markers by name, and numbers of tokens that get features. `grid`: frames, rows
-    and columns, where they are positions."""
+    """The tokens of one image. `parts`: numbers of tokens that get features, and markers between them, as text or as
+    the setting of config.json that has its id. `changes`: arguments of the processor in place of its settings. `grid`:
+    frames, rows and columns, where they are positions."""
 
     parts: Sequence[str | int]
+    changes: Mapping[str, Any] = {}
     grid: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A processor of transformers with the model's config.json. `vision`: its part about the tower."""
-
-    processor: Any
-    config: Mapping[str, Any]
-    vision: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutFamily:
-    """The layout of a family's images. `layout`: of a size. `changes`: arguments of the processor in place of its
-    settings, for low detail or any other. `markers`: every marker that a layout may have,
-    as text or as the setting of config.json that has its id. `placeholder`: the setting
-    with the token that a template writes. `unused`: arrays of the processor that the tower does not take."""
-
-    layout: Callable[[Settings, Size, Changes], Layout]
-    changes: Callable[[Settings, bool], Changes] = lambda _settings, _is_low: {}
-    markers: Sequence[str] = ()
-    placeholder: str = "image_token_id"
-    unused: frozenset[str] = frozenset()
+LayOut: TypeAlias = Callable[[Any, Config, Size, bool], Layout]
+"""Lays out an image of a size, at low resolution or any other, by a processor of transformers and a configuration."""
 
 
 def _module(family: str) -> Any:
@@ -70,27 +63,19 @@ def _blank(size: Size) -> Any:
     return np.broadcast_to(np.uint8(0), (3, *size))
 
 
-# ---- tiles ---------------------------------------------------------------------------------------------------------
-
-_FAKE, _WHOLE, MOST_TILES = "<fake_token_around_image>", "<global-img>", 16
-
-
-def _tile_marker(row: int, column: int) -> str:
-    return f"<row_{row + 1}_col_{column + 1}>"
-
-
-def _tiles(settings: Settings, size: Size, changes: Changes) -> Layout:
-    processor, vision = settings.processor, settings.vision
-    count = (int(vision["image_size"]) // int(vision["patch_size"])) ** 2 // int(settings.config["scale_factor"]) ** 2
-    rows, columns = _num_tiles(processor, size) if changes["do_image_splitting"] else (0, 0)
+def _tiles(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    vision, fake = config["vision_config"], "<fake_token_around_image>"
+    count = (int(vision["image_size"]) // int(vision["patch_size"])) ** 2 // int(config["scale_factor"]) ** 2
+    is_split = processor.do_image_splitting and not is_low
+    rows, columns = _num_tiles(processor, size) if is_split else (0, 0)
     if max(rows, columns) > MOST_TILES:
         raise ValueError(f"it has {rows} rows and {columns} columns of tiles, and at most {MOST_TILES} are taken")
     parts: list[str | int] = []
-    for row in range(rows):
-        for column in range(columns):
-            parts += [_FAKE, _tile_marker(row, column), count]
-        parts.append("\n" if row < rows - 1 else "\n\n")
-    return Layout([*parts, _FAKE, _WHOLE, count, _FAKE])
+    for row in range(1, rows + 1):
+        for column in range(1, columns + 1):
+            parts += [fake, f"<row_{row}_col_{column}>", count]
+        parts.append("\n" if row < rows else "\n\n")
+    return Layout([*parts, fake, "<global-img>", count, fake], {"do_image_splitting": is_split})
 
 
 def _num_tiles(processor: Any, size: Size) -> Size:
@@ -106,111 +91,53 @@ def _num_tiles(processor: Any, size: Size) -> Size:
     return (height // side, width // side) if max(height, width) > side else (0, 0)
 
 
-# ---- rows of patches -----------------------------------------------------------------------------------------------
-
-
-def _rows(settings: Settings, size: Size, changes: Changes) -> Layout:
-    patch = _merged_patch(settings)
-    longest = changes["size"]["longest_edge"]
+def _rows(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    patch = int(config["vision_config"]["patch_size"]) * int(config.get("spatial_merge_size", 1))
+    longest = int(processor.size["longest_edge"])
+    longest = min(LOW_SIDE, longest) if is_low else longest
     found = _module("pixtral").get_resize_output_image_size(_blank(size), longest, patch, "channels_first")
     rows, columns = (side // patch for side in found)
-    return Layout([*(columns, "[IMG_BREAK]") * (rows - 1), columns, "[IMG_END]"])
+    changes = {"patch_size": {"height": patch, "width": patch}, "size": {"longest_edge": longest}}
+    return Layout([*(columns, "[IMG_BREAK]") * (rows - 1), columns, "[IMG_END]"], changes)
 
 
-def _merged_patch(settings: Settings) -> int:
-    return int(settings.vision["patch_size"]) * int(settings.config.get("spatial_merge_size", 1))
+def _square(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    shown = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
+    vision = config["vision_config"]
+    patch = int(vision["patch_size"])
+    count = (int(shown["height"]) // patch) * (int(shown["width"]) // patch)
+    count += vision.get("model_type") == "clip_vision_model"
+    return Layout([count - (config.get("vision_feature_select_strategy", "default") == "default")])
 
 
-def _row_changes(settings: Settings, is_low: bool) -> Changes:
-    patch, longest = _merged_patch(settings), int(settings.processor.size["longest_edge"])
-    longest = min(LOW_SIDE, longest) if is_low else longest
-    return {"patch_size": {"height": patch, "width": patch}, "size": {"longest_edge": longest}}
-
-
-# ---- as many for every image ---------------------------------------------------------------------------------------
-
-
-def _square(settings: Settings, size: Size, changes: Changes) -> Layout:
-    cut = settings.processor.crop_size if getattr(settings.processor, "do_center_crop", False) else None
-    height, width = (int((cut or settings.processor.size)[name]) for name in ("height", "width"))
-    patch = int(settings.vision["patch_size"])
-    count = (height // patch) * (width // patch)
-    has_class = settings.vision.get("model_type") == "clip_vision_model"
-    if settings.config.get("vision_feature_select_strategy", "default") == "default":
-        return Layout([count + has_class - 1])
-    return Layout([count + has_class])
-
-
-def _pooled(settings: Settings, size: Size, changes: Changes) -> Layout:
-    count = int(settings.config.get("mm_tokens_per_image", 256))
-    return Layout(["\n\n", "boi_token_index", count, "eoi_token_index", "\n\n"])
-
-
-# ---- up to so many -------------------------------------------------------------------------------------------------
-
-
-def _soft(settings: Settings, size: Size, changes: Changes) -> Layout:
-    processor = settings.processor
-    patch, pooled = int(processor.patch_size), int(processor.pooling_kernel_size)
-    height, width = _module("gemma4").get_aspect_ratio_preserving_size(
-        *size, patch, changes["max_soft_tokens"] * pooled**2, pooled
-    )
-    return Layout(["boi_token_id", (height // patch) * (width // patch) // pooled**2, "eoi_token_id"])
-
-
-def _soft_changes(settings: Settings, is_low: bool) -> Changes:
-    return {"max_soft_tokens": LOW_TOKENS if is_low else int(settings.processor.max_soft_tokens)}
-
-
-# ---- a grid --------------------------------------------------------------------------------------------------------
-
-
-def _grid(settings: Settings, size: Size, changes: Changes) -> Layout:
-    processor = settings.processor
-    bounds = changes["size"]
+def _grid(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
+    most = min(most, max(least, LOW_SIDE**2)) if is_low else most
     factor = int(processor.patch_size) * int(processor.merge_size)
-    height, width = _module("qwen2_vl").smart_resize(
-        *size, factor=factor, min_pixels=bounds["shortest_edge"], max_pixels=bounds["longest_edge"]
-    )
-    rows, columns = height // factor, width // factor
-    return Layout([rows * columns], (1, rows, columns))
+    found = _module("qwen2_vl").smart_resize(*size, factor=factor, min_pixels=least, max_pixels=most)
+    rows, columns = (side // factor for side in found)
+    return Layout([rows * columns], {"size": {"shortest_edge": least, "longest_edge": most}}, (1, rows, columns))
 
 
-def _grid_changes(settings: Settings, is_low: bool) -> Changes:
-    bounds = settings.processor.size
-    least, most = bounds["shortest_edge"], bounds["longest_edge"]
-    return {"size": {"shortest_edge": least, "longest_edge": min(most, max(least, LOW_SIDE**2)) if is_low else most}}
+def _pooled(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    count = int(config.get("mm_tokens_per_image", 256))
+    return Layout(["\n\n", "boi_token_index", count, "eoi_token_index", "\n\n"], {"do_pan_and_scan": False})
 
 
-_TILES = LayoutFamily(
-    _tiles,
-    lambda settings, is_low: {"do_image_splitting": settings.processor.do_image_splitting and not is_low},
-    markers=[
-        *(_FAKE, _WHOLE, "\n", "\n\n"),
-        *(_tile_marker(row, column) for row in range(MOST_TILES) for column in range(MOST_TILES)),
-    ],
-    unused=frozenset({"pixel_attention_mask"}),  # an image alone is not padded
-)
-_ROWS = LayoutFamily(_rows, _row_changes, ("[IMG_BREAK]", "[IMG_END]"))
-_GRID = LayoutFamily(_grid, _grid_changes)
+def _soft(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    patch, pooled = int(processor.patch_size), int(processor.pooling_kernel_size)
+    most = LOW_TOKENS if is_low else int(processor.max_soft_tokens)
+    height, width = _module("gemma4").get_aspect_ratio_preserving_size(*size, patch, most * pooled**2, pooled)
+    count = (height // patch) * (width // patch) // pooled**2
+    return Layout(["boi_token_id", count, "eoi_token_id"], {"max_soft_tokens": most})
 
-LAYOUTS: Mapping[str, LayoutFamily] = {
-    **dict.fromkeys(("idefics3", "smolvlm"), _TILES),
-    **dict.fromkeys(("pixtral", "mistral3"), _ROWS),
-    "llava": LayoutFamily(_square),
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _GRID),
-    "gemma3": LayoutFamily(
-        _pooled,
-        markers=("\n\n", "boi_token_index", "eoi_token_index"),
-        changes=lambda _settings, _is_low: {"do_pan_and_scan": False},
-        placeholder="boi_token_index",
-        unused=frozenset({"num_crops"}),
-    ),
-    "gemma4": LayoutFamily(
-        _soft,
-        _soft_changes,
-        markers=("boi_token_id", "eoi_token_id"),
-        unused=frozenset({"num_soft_tokens_per_image"}),
-    ),
+
+LAYOUTS: Mapping[str, LayOut] = {
+    **dict.fromkeys(("idefics3", "smolvlm"), _tiles),
+    **dict.fromkeys(("pixtral", "mistral3"), _rows),
+    "llava": _square,
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _grid),
+    "gemma3": _pooled,
+    "gemma4": _soft,
 }
 """By the model type of config.json."""

@@ -1,4 +1,4 @@
-"""An image processor: image files to tokens of a prompt (`measure`) and to arrays of a tower (`prepare`).
+"""Image processors by transformers: files to tokens of a prompt (`measure`) and to arrays of a tower (`prepare`).
 
 Both decode the file and use one layout, so that the tokens of a prompt and the features of its images agree. What is
 resized, cut and normalised is decided by the model's own preprocessor_config.json.
@@ -6,114 +6,120 @@ resized, cut and normalised is decided by the model's own preprocessor_config.js
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.image_processors.layouts import Layout, LayoutFamily, Settings
+from adapters.image_processors.layouts import LAYOUTS, MARKERS, Layout
 from application.ports.vision import DecodeImage, ImageTokens, Pixels
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.id_row import IdRow
+from domain.models.capability import Capability
+from domain.models.model_card import ModelSource
 from domain.request.media import Detail, Image
+
+_TRIED = (512, 512)
+
+_UNUSED = frozenset({"pixel_attention_mask", "num_crops", "num_soft_tokens_per_image"})
+"""Arrays that no tower needs for an image alone."""
 
 _LEAST_DTYPE = {np.dtype(np.float64): np.float32}
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessedImage:
+class ProcessedImage(NamedTuple):
     """A PreparedImage. `arrays`: by the tower's names. `num_features`: the number of tokens that get one."""
 
     arrays: Mapping[str, NDArray[Any]]
     num_features: int
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+
+class ImageProcessors:
+    """An ImageProcessorLoader for folders in Hugging Face format. No code of a folder is run."""
+
+    def __init__(self, decode: DecodeImage) -> None:
+        self._decode = decode
+
+    def load(self, source: ModelSource) -> "HfImageProcessor | None":
+        if Capability.SEE not in source.use.capabilities:
+            return None
+        folder = Path(source.path)
+        try:
+            config = cast("dict[str, Any]", json.loads((folder / "config.json").read_text(encoding="utf-8")))
+            processor = import_module("transformers").AutoImageProcessor.from_pretrained(
+                str(folder), backend="pil", local_files_only=True, trust_remote_code=False
+            )
+            LAYOUTS[config["model_type"]](processor, config, _TRIED, False)  # what it needs is there
+        except Exception as error:
+            raise ModelLoadFailed(f"the image processor of {folder} could not be loaded: {_reason(error)}") from error
+        return HfImageProcessor(folder, processor, config, self._decode)
 
 
 class HfImageProcessor:
     """An ImageProcessor of one model folder."""
 
-    def __init__(self, folder: Path, family: LayoutFamily, settings: Settings, decode: DecodeImage) -> None:
+    def __init__(self, folder: Path, processor: Any, config: dict[str, Any], decode: DecodeImage) -> None:
         """Raises ModelLoadFailed if the tokenizer has no token for images."""
-        self._family, self._settings, self._decode = family, settings, decode
-        self._placeholder, self._image_id, self._markers = _read_tokens(folder, family, settings.config)
-        kept = json.dumps(settings.processor.to_dict(), sort_keys=True, default=str)
+        self._processor, self._config, self._decode = processor, config, decode
+        self._lay_out = LAYOUTS[config["model_type"]]
+        # The tokenizer, which may take a hundred megabytes, is read for its few tokens of images only.
+        try:
+            tokenizer = import_module("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:
+            raise ModelLoadFailed(f"{folder / 'tokenizer.json'} cannot be read: {error}") from error
+        self._markers: dict[str, list[int]] = {
+            text: tokenizer.encode(text, add_special_tokens=False).ids for text in MARKERS
+        }
+        self._image_id: int | None = config.get("image_token_id", config.get("image_token_index"))
+        written = config.get("boi_token_index", self._image_id)  # Gemma 3's template writes the marker
+        placeholder: str | None = None if written is None else tokenizer.id_to_token(written)
+        if placeholder is None or self._image_id is None:
+            raise ModelLoadFailed(f"{folder / 'config.json'} names no token for images that its tokenizer has")
+        self.placeholder = placeholder
+        kept = json.dumps(processor.to_dict(), sort_keys=True, default=str)
         self._identity = sha256(f"{kept} {version('transformers')} {version('pillow')}".encode()).digest()
 
-    @property
-    def placeholder(self) -> str:
-        return self._placeholder
-
     def measure(self, image: Image) -> ImageTokens:
-        pixels = self._decode(image.data, image.field)
-        layout = self._layout((pixels.height, pixels.width), image)
+        layout = self._layout(self._decode(image.data, image.field), image)
         ids, embedded = list[int](), list[tuple[int, int]]()
         for part in layout.parts:
-            if isinstance(part, str):
-                ids += self._markers[part]
-            else:
+            if isinstance(part, int):
                 embedded.append((len(ids), len(ids) + part))
                 ids += [self._image_id] * part
+            else:
+                ids += [self._config[part]] if part in self._config else self._markers[part]
         digest = sha256(self._identity + image.digest).digest()
-        whole = ((0, len(ids)),)
-        return ImageTokens(IdRow(ids), digest, () if tuple(embedded) == whole else tuple(embedded), layout.grid)
+        is_whole = embedded == [(0, len(ids))]
+        return ImageTokens(IdRow(ids), digest, () if is_whole else tuple(embedded), layout.grid)
 
     def prepare(self, image: Image) -> ProcessedImage:
         return self.process(self._decode(image.data, image.field), image)
 
     def process(self, pixels: Pixels, image: Image) -> ProcessedImage:
         """Returns the arrays of a decoded image."""
-        layout = self._layout((pixels.height, pixels.width), image)
+        layout = self._layout(pixels, image)
         array = np.frombuffer(pixels.rgb, np.uint8).reshape(pixels.height, pixels.width, 3)
-        changes = {"do_convert_rgb": False, **self._changes(image)}
+        given: dict[str, Any] = {"do_convert_rgb": False, "input_data_format": "channels_last", **layout.changes}
         try:
-            found = self._settings.processor(
-                images=[array], return_tensors="np", input_data_format="channels_last", **changes
-            )
+            found = self._processor(images=[array], return_tensors="np", **given)
         except Exception as error:
             raise _refusal(image, error) from error
-        arrays = {name: _narrow(array) for name, array in found.items() if name not in self._family.unused}
+        arrays = {name: _narrow(array) for name, array in found.items() if name not in _UNUSED}
         return ProcessedImage(arrays, sum(part for part in layout.parts if isinstance(part, int)))
 
-    def _layout(self, size: tuple[int, int], image: Image) -> Layout:
+    def _layout(self, pixels: Pixels, image: Image) -> Layout:
+        size, is_low = (pixels.height, pixels.width), image.detail is Detail.LOW
         try:
-            layout = self._family.layout(self._settings, size, self._changes(image))
+            layout = self._lay_out(self._processor, self._config, size, is_low)
             if 0 in layout.parts:
                 raise ValueError("its sides are too unequal")
         except Exception as error:
             raise _refusal(image, error) from error
         return layout
-
-    def _changes(self, image: Image) -> Mapping[str, Any]:
-        return self._family.changes(self._settings, image.detail is Detail.LOW)
-
-
-def _read_tokens(
-    folder: Path, family: LayoutFamily, config: Mapping[str, Any]
-) -> tuple[str, int, Mapping[str, list[int]]]:
-    """The placeholder, the id of an image's token, and those of the markers. The tokenizer, which may take a hundred
-    megabytes, is read for them only."""
-    id = config.get("image_token_id", config.get("image_token_index"))
-    written = config.get(family.placeholder, id)
-    try:
-        tokenizer = import_module("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
-        placeholder: str | None = tokenizer.id_to_token(written)
-        markers = {
-            name: [config[name]] if name in config else tokenizer.encode(name, add_special_tokens=False).ids
-            for name in family.markers
-        }
-    except Exception as error:
-        raise ModelLoadFailed(f"{folder / 'tokenizer.json'} cannot be read: {error}") from error
-    if placeholder is None or not isinstance(id, int):
-        raise ModelLoadFailed(f"{folder / 'config.json'} names no token for images that its tokenizer has")
-    return placeholder, id, markers
 
 
 def _narrow(array: Any) -> NDArray[Any]:
@@ -121,7 +127,10 @@ def _narrow(array: Any) -> NDArray[Any]:
     return found.astype(_LEAST_DTYPE.get(found.dtype, found.dtype), copy=False)
 
 
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
+
+
 def _refusal(image: Image, error: Exception) -> InvalidRequest:
     name = image.field or "image"
-    reason = str(error).strip().partition("\n")[0][:200]
-    return InvalidRequest(f"{name}: the model cannot take the image: {reason}", param=image.field or None)
+    return InvalidRequest(f"{name}: the model cannot take the image: {_reason(error)}", param=image.field or None)

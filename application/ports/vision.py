@@ -9,7 +9,7 @@ pixels never do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from domain.id_row import IdRow
 from domain.models.model_card import ModelSource
@@ -79,11 +79,8 @@ class ImageRows:
         return EncodedPrompt(IdRow.joined((*rows, prompt.token_ids[start:])), tuple(forks), tuple(spans))
 
 
-class PreparedImage(Protocol):
-    """The pixels of one image as the model's tower takes them, in host memory. Opaque, immutable, any thread."""
-
-    @property
-    def size_bytes(self) -> int: ...
+PreparedImage: TypeAlias = object
+"""The pixels of one image as the model's tower takes them, in host memory. Immutable, any thread."""
 
 
 class ImageFeatures(Protocol):

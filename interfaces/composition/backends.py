@@ -93,7 +93,7 @@ def image_processors(settings: Settings) -> ImageProcessorLoader | None:
 
     if missing():
         return None
-    from adapters.image_processors.loader import ImageProcessors
+    from adapters.image_processors.processor import ImageProcessors
     from adapters.pillow.decoder import decode
 
     return ImageProcessors(decode)

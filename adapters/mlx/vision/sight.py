@@ -1,15 +1,17 @@
 """A loaded model's sight: its tower, its image processor, and its trunk's way to take images."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import mlx.core as mx
+from numpy.typing import NDArray
 
 from adapters.mlx.batch import Row
 from adapters.mlx.memory import begin_peak, peak_bytes
 from adapters.mlx.vision.families import Family
 from adapters.mlx.vision.passes import Pass, chunk_pass
-from adapters.mlx.vision.tower import Features, ProcessedImage, Tower
+from adapters.mlx.vision.tower import Features, Tower
 from application.ports.compute import Images
 from application.ports.vision import ImageProcessor, PreparedImage
 from domain.memory.shape import ImageCost, StepCost
@@ -27,10 +29,10 @@ class Sight:
 
     def look(self, image: PreparedImage) -> Features:
         """See `Seeing.look`. No other work may be under way, since its peak is measured."""
-        seen = cast(ProcessedImage, image)
+        arrays, num_features = cast("tuple[Mapping[str, NDArray[Any]], int]", image)
         begin_peak()
-        features = self.tower.look(seen)
-        estimated = self._estimate.bytes_at(seen.num_features, seen.num_features)
+        features = self.tower.look(arrays, num_features)
+        estimated = self._estimate.bytes_at(num_features, num_features)
         self._factor = max(self._factor, peak_bytes() / max(estimated, 1))
         now = (round(MARGIN * self._factor * cost) for cost in (self._estimate.token_bytes, self._estimate.pair_bytes))
         self.cost = replace(self.cost, tower=StepCost(token_bytes=next(now), pair_bytes=next(now)))

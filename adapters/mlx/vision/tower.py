@@ -8,7 +8,7 @@ choice of layers are mlx-vlm's own code, whatever the family.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from numpy.typing import NDArray
@@ -33,17 +33,6 @@ class Features:
         return sum(array.nbytes for array in (self.embeddings, *self.deep))
 
 
-class ProcessedImage(Protocol):
-    """An image from the processor of its family. `arrays`: by the names of mlx-vlm's arguments. `num_features`: the
-    embeddings that the prompt has room for."""
-
-    @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]: ...
-
-    @property
-    def num_features(self) -> int: ...
-
-
 class Tower:
     """The tower of one model. Compute thread only."""
 
@@ -60,11 +49,13 @@ class Tower:
         """Bytes of one activation."""
         return max(array.dtype.size for _, array in parameters(self.module) if mx.issubdtype(array.dtype, mx.floating))
 
-    def look(self, image: ProcessedImage) -> Features:
-        """Computes the embeddings of one image and waits for them. Raises ComputeFailed."""
+    def look(self, arrays: Mapping[str, NDArray[Any]], num_features: int) -> Features:
+        """Computes the embeddings of one image and waits for them. `arrays`: from the processor of its family, by the
+        names of mlx-vlm's arguments. `num_features`: the embeddings that the prompt has room for. Raises
+        ComputeFailed."""
         try:
-            tokens = mx.full((1, image.num_features), self._image_token, dtype=mx.int32)
-            pixels = {name: from_numpy(array) for name, array in image.arrays.items()}
+            tokens = mx.full((1, num_features), self._image_token, dtype=mx.int32)
+            pixels = {name: from_numpy(array) for name, array in arrays.items()}
             found = self.module.get_input_embeddings(tokens, mask=mx.ones_like(tokens), **pixels)
             embeddings, deep = found.inputs_embeds[0], found.deepstack_visual_embeds
             # Of another type they would change that of the trunk's states.

@@ -13,8 +13,7 @@ import transformers
 from PIL import Image as PillowImage
 
 from adapters.huggingface.model_folder import SEER_ID, embedded_folder, read_config
-from adapters.image_processors.loader import ImageProcessors
-from adapters.image_processors.processor import HfImageProcessor, ProcessedImage
+from adapters.image_processors.processor import HfImageProcessor, ImageProcessors, ProcessedImage
 from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.loading.network import load_folder

@@ -127,7 +127,7 @@ def test_features_are_of_the_trunks_type_whatever_the_towers_is(tmp_path: Path) 
     config = json.loads((tmp_path / "config.json").read_text())
     tower = load_tower(tmp_path, config, dict(mx.load(str(tmp_path / "model.safetensors"))), mx.bfloat16)
 
-    features = tower.look(image_of("qwen3_vl")[0])
+    features = tower.look(*image_of("qwen3_vl")[0])
 
     assert {array.dtype for array in (features.embeddings, *features.deep)} == {mx.bfloat16}
     assert len(features.deep) == 2

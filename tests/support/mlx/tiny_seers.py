@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from tokenizers import AddedToken, Tokenizer
 
-from adapters.image_processors.loader import ImageProcessors
+from adapters.image_processors.processor import ImageProcessors
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from adapters.mlx.vision.library import vlm_module
@@ -169,16 +169,11 @@ _PROCESSORS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 """Of some families: the placeholder, other markers, and preprocessor_config.json."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A ProcessedImage."""
+class Seen(NamedTuple):
+    """A PreparedImage."""
 
     arrays: dict[str, NDArray[Any]]
     num_features: int
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
 
 
 def image_of(name: str, seed: int = 0) -> tuple[Seen, MediaSpan]:

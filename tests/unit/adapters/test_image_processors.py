@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from adapters.image_processors.loader import ImageProcessors
-from adapters.image_processors.processor import HfImageProcessor
+from adapters.image_processors.processor import HfImageProcessor, ImageProcessors
 from adapters.mlx.vision.library import vlm_module
 from application.ports.vision import Pixels
 from domain.errors import InvalidRequest, ModelLoadFailed
@@ -102,10 +101,10 @@ def sized(width: int, height: int, detail: Detail = Detail.AUTO) -> Image:
     return Image(f"{width}x{height}".encode(), detail, "messages[0].content[1]")
 
 
-def written(name: str, folder: Path) -> ModelSource:
+def written(name: str, folder: Path, num_added: int | None = None) -> ModelSource:
     config, processor, tokens = FAMILIES[name]
     tokenizer = tiny_tokenizers.byte_level()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in tokens])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in tokens[:num_added]])
     tiny_tokenizers.write_folder(folder, tokenizer)
     ids = {"image_token_id": tokenizer.token_to_id(tokens[0])}
     if name.startswith("gemma"):
@@ -153,7 +152,6 @@ def test_the_tokens_of_an_image_are_as_many_as_its_features(
     assert sum(end - start for start, end in runs) == prepared.num_features == num_features(name, dict(prepared.arrays))
     if "image_grid_thw" in prepared.arrays:
         assert tuple(prepared.arrays["image_grid_thw"][0] // [1, 2, 2]) == tokens.grid
-    assert prepared.size_bytes == sum(array.nbytes for array in prepared.arrays.values())
 
 
 def test_low_detail_takes_no_more_tokens_and_is_another_image(processor: HfImageProcessor) -> None:
@@ -163,10 +161,14 @@ def test_low_detail_takes_no_more_tokens_and_is_another_image(processor: HfImage
     assert high.digest == processor.measure(sized(512, 512, Detail.HIGH)).digest
 
 
-@pytest.mark.parametrize("name", ["idefics3", "pixtral", "mistral3", "gemma3", "gemma4"])
-def test_the_markers_are_those_of_mlx_vlm(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "are_added"),
+    [(name, True) for name in ("idefics3", "pixtral", "mistral3", "gemma3", "gemma4")] + [("idefics3", False)],
+)
+def test_the_markers_are_those_of_mlx_vlm(name: str, are_added: bool, tmp_path: Path) -> None:
+    """`are_added`: that of Idefics 3 spells most of them by several tokens."""
     pytest.importorskip("mlx_vlm")
-    source = written(name, tmp_path)
+    source = written(name, tmp_path, None if are_added else 2)
     processor = ImageProcessors(gray).load(source)
     assert processor is not None
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -201,7 +203,7 @@ def test_an_image_that_the_model_cannot_take_names_its_field(name: str, reason: 
 
 
 def test_no_library_of_arrays_on_a_device_is_needed() -> None:
-    code = "import adapters.image_processors.loader, sys; assert not {'mlx', 'torch', 'mlx_vlm'} & set(sys.modules)"
+    code = "import adapters.image_processors.processor, sys; assert not {'mlx', 'torch', 'mlx_vlm'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
