@@ -244,7 +244,7 @@ class Simulation:
         """Reads that are under way do not return before the workers' next turn, and the deadline passes."""
         self.counts["hung reads"] += self._world.lane.hang()
         for run in self._world.loop._runs.values():
-            self._late.update({run.request_id} if run.images._preparing else ())
+            self._late.update({run.request_id} if any(one.prepared for one in run.images._used.values()) else ())
         self._world.clock.advance(3600)
 
     def _finish(self) -> None:

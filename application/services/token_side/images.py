@@ -1,19 +1,19 @@
 """Images on the token side: pixels that workers prepare, and the features that the model's tower makes of them.
 
-    not needed      its tokens were restored
-    needed ──► preparing ──► prepared ──look──► in use ──► kept, until memory is wanted
-      └──────────── its features are kept ────────▲
+    needed ──► preparing ──► prepared ──look──► features in use ──► kept, until memory is wanted
+      └────────────── its features are kept ────────────▲
 
-An image is prepared when the prompt's computed part comes near it: the prompt is not computed into the image before,
-and other sequences are. The tower runs in the prefill turn that reaches the image. Features are kept by model, tenant
-and image, the least recently used dropped first and all of them before any other kept state. They are not stored: a
-prefix that was stored needs none. Keyed by tenant, because the time to the first token shows what was kept.
+An image is prepared when the prompt's computed part comes near it, unless its tokens were restored: the prompt is not
+computed into the image before, and other sequences are. The tower runs in the prefill turn that reaches the image.
+Images are found by model, tenant and digest, by all sequences. Features are kept, the least recently used dropped first
+and all of them before any other kept state. They are not stored: a prefix that was stored needs none. Keyed by tenant,
+because the time to the first token shows what was kept.
 
 Compute thread only, but for the workers.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -45,14 +45,25 @@ Key: TypeAlias = tuple[ModelId, str, bytes]
 
 
 @dataclass(slots=True)
-class _Features:
-    """`lease`: while `num_uses` sequences use them. `may_stay`: kept afterwards, unless the cache was cleared."""
+class _Image:
+    """An image that `num_uses` sequences use, or whose features are kept. `prepared`: the work of a worker, to be done
+    by `until_ns`; None once there are features. `size_bytes`: of the features, or of the pixels before. `lease`: for
+    them, while it is used. `may_stay`: its features are kept afterwards, unless the cache was cleared."""
 
-    features: ImageFeatures
+    prepared: "Future[PreparedImage] | None"
+    until_ns: int
     size_bytes: int
+    lease: Lease
+    may_stay: bool
+    features: ImageFeatures | None = None
     num_uses: int = 0
-    lease: Lease | None = None
-    may_stay: bool = True
+
+    def is_late(self, now_ns: int) -> bool:
+        return self.prepared is not None and not self.prepared.done() and now_ns >= self.until_ns
+
+    def is_ready(self, now_ns: int) -> bool:
+        """True if computing need not wait for it. One that failed or is late is not waited for."""
+        return self.prepared is None or self.prepared.done() or now_ns >= self.until_ns
 
 
 class EngineImages:
@@ -72,51 +83,63 @@ class EngineImages:
         self.wake: Callable[[], object] = lambda: None
         self.kept_bytes = self.num_cleared = 0
         self.max_kept_bytes = max_kept_bytes
-        self._found: OrderedDict[Key, _Features] = OrderedDict()
+        self._found: OrderedDict[Key, _Image] = OrderedDict()
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._found
+    def has_features(self, key: Key) -> bool:
+        return key in self._found and self._found[key].features is not None
 
-    def use(self, key: Key) -> ImageFeatures | None:
-        """Returns features that are kept from now on until they are given back; None for none."""
-        if (found := self._found.get(key)) is None:
-            return None
-        self._found.move_to_end(key)
-        if not found.num_uses:
+    def use(self, key: Key, prepare: Callable[[], "Future[PreparedImage]"], size_bytes: int, may_stay: bool) -> _Image:
+        """Returns an image that stays until it is given back. `prepare`: begins to prepare it, to `size_bytes` of
+        pixels, if there is none or its worker is late."""
+        found, now_ns = self._found.get(key), self.batcher.now_ns()
+        if found is None or found.is_late(now_ns):
+            prepared, until_ns = prepare(), now_ns + int(PREPARE_TIMEOUT_S * 1e9)
+            if found is None:
+                found = _Image(prepared, until_ns, size_bytes, self.memory.hold(Purpose.IMAGES, size_bytes), may_stay)
+                self._found[key] = found
+            found.prepared, found.until_ns = prepared, until_ns
+            prepared.add_done_callback(lambda _: self.wake())
+        elif not found.num_uses:
             self.kept_bytes -= found.size_bytes
             found.lease = self.memory.hold(Purpose.IMAGES, found.size_bytes)
+        self._found.move_to_end(key)
         found.num_uses += 1
-        return found.features
+        return found
 
-    def add(self, key: Key, features: ImageFeatures, *, may_stay: bool) -> None:
-        """Adds features that are used from now on."""
-        size_bytes = features.size_bytes
-        lease = self.memory.hold(Purpose.IMAGES, size_bytes)
-        self._found[key] = _Features(features, size_bytes, 1, lease, may_stay)
+    def put_features(self, found: _Image, features: ImageFeatures) -> None:
+        """Puts features in place of the pixels of an image in use."""
+        pixels, found.prepared = found.lease, None
+        found.features, found.size_bytes = features, features.size_bytes
+        found.lease = self.memory.hold(Purpose.IMAGES, found.size_bytes)
+        pixels.end()
 
     def give_back(self, key: Key) -> None:
-        """Undoes one `use` or `add`."""
+        """Undoes one `use`."""
         found = self._found[key]
         found.num_uses -= 1
-        if found.num_uses or found.lease is None:
+        if found.num_uses:
             return
         found.lease.end()
-        found.lease, self.kept_bytes = None, self.kept_bytes + found.size_bytes
-        if not found.may_stay:
-            self._drop([key])
-        self.shrink(self.max_kept_bytes)
+        if found.prepared is not None:
+            found.prepared.cancel()
+        if found.features is None or not found.may_stay:
+            del self._found[key]
+        else:
+            self.kept_bytes += found.size_bytes
+            self.shrink(self.max_kept_bytes)
 
     def shrink(self, size_bytes: int) -> int:
         """Drops features that no sequence uses, down to `size_bytes`; returns the freed bytes."""
         before = self.kept_bytes
-        for key, found in tuple(self._found.items()) if before > size_bytes else ():
-            if self.kept_bytes > size_bytes and not found.num_uses:
-                self._drop([key])
+        for key in [key for key, found in self._found.items() if not found.num_uses]:
+            if self.kept_bytes > size_bytes:
+                self._drop(key)
         return before - self.kept_bytes
 
     def drop_model(self, id: ModelId) -> None:
         """Drops the features of a model of which no sequence is open."""
-        self._drop([key for key in self._found if key[0] == id])
+        for key in [key for key in self._found if key[0] == id]:
+            self._drop(key)
 
     def note_clears(self, number: int) -> None:
         """Drops everything when the prefix cache was cleared since the last call. `number`: how often it was."""
@@ -136,27 +159,12 @@ class EngineImages:
         problems = [f"{self.kept_bytes} bytes accounted, {counted} counted"] if counted != self.kept_bytes else []
         if self.kept_bytes > self.max_kept_bytes:
             problems.append(f"{self.kept_bytes} bytes kept of {self.max_kept_bytes}")
-        return problems + [
-            f"the uses and the lease of {key} differ"
-            for key, found in self._found.items()
-            if (found.lease is None) != (found.num_uses == 0)
-        ]
+        used = sum(found.size_bytes for found in self._found.values() if found.num_uses)
+        held = self.memory.held_bytes(Purpose.IMAGES)
+        return [*problems, f"{held} bytes held, {used} used"] if held != used else problems
 
-    def _drop(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self.kept_bytes -= self._found.pop(key).size_bytes
-
-
-@dataclass(slots=True)
-class _Preparing:
-    span: MediaSpan
-    prepared: "Future[PreparedImage]"
-    lease: Lease
-    until_ns: int
-
-    def end(self) -> None:
-        self.prepared.cancel()
-        self.lease.end()
+    def _drop(self, key: Key) -> None:
+        self.kept_bytes -= self._found.pop(key).size_bytes
 
 
 class SequenceImages:
@@ -165,8 +173,7 @@ class SequenceImages:
     def __init__(self, images: EngineImages, submission: Submission, id: RequestId) -> None:
         self._images, self._submission, self._id = images, submission, id
         self._media, self._num_cleared = submission.prompt.media, images.num_cleared
-        self._preparing: dict[bytes, _Preparing] = {}
-        self._used: dict[bytes, ImageFeatures] = {}
+        self._used: dict[bytes, _Image] = {}
 
     def place(self, model: LoadedModel, id: SequenceId) -> None:
         """Places the images in the open, empty sequence."""
@@ -191,106 +198,76 @@ class SequenceImages:
 
     def added_to(self, view: SequenceView, model: LoadedModel | None) -> SequenceView:
         """Returns the planner's view of the sequence with its images."""
-        unseen = [span for span in self._media if span.end > view.num_computed and self._key(span) not in self._images]
-        is_whole = model is not None and model.description.image_is_whole
-        num_leased = sum(one.span.length for one in self._preparing.values())
+        ahead = [span for span in self._media if span.end > view.num_computed]
+        unseen = [span for span in ahead if not self._images.has_features(self._key(span.digest))]
+        lengths = {span.digest: span.length for span in unseen}
+        num_leased = sum(length for digest, length in lengths.items() if digest in self._used)
         num_pixels = max(0, most_pixels(unseen, self._images.ahead_tokens) - num_leased)
+        now_ns = self._images.batcher.now_ns()
+        ready = {digest for digest, image in self._used.items() if image.is_ready(now_ns)}
+        is_whole = model is not None and model.description.image_is_whole
         return replace(
             view,
             unseen=(max((span.length for span in unseen), default=0), num_pixels),
             whole=tuple([(span.start, span.end) for span in self._media]) if is_whole else (),
-            blocked_at=self._blocked_at(view.num_computed),
+            blocked_at=next((max(view.num_computed, span.start) for span in ahead if span.digest not in ready), None),
         )
 
     def move_to(self, position: int, model: LoadedModel) -> None:
         """Begins to prepare the images that `position` comes near to, and gives back those before it."""
-        if not self._media:
-            return
         end = position + self._images.ahead_tokens
-        near = {span.digest: span for span in reversed(self._media) if span.end > position and span.start < end}
-        self._give_back(spared=near)
-        for span in reversed(near.values()):
-            if span.digest in self._used or span.digest in self._preparing:
-                continue
-            if (features := self._images.use(self._key(span))) is not None:
-                self._used[span.digest] = features
-            else:
-                self._preparing[span.digest] = self._begin(span, model)
-
-    def _blocked_at(self, position: int) -> int | None:
-        """Returns where computing has to wait for an image; None where all are ready. One that failed or is late is
-        not waited for: `look` raises its error."""
-        for span in self._media:
-            if span.end > position and span.digest not in self._used:
-                one = self._preparing.get(span.digest)
-                if one is None or not (one.prepared.done() or self._is_late(one)):
-                    return max(position, span.start)
-        return None
+        near = [span for span in self._media if span.end > position and span.start < end]
+        self._give_back(spared={span.digest for span in near})
+        for span in near:
+            if span.digest not in self._used:
+                self._used[span.digest] = self._use(span, model)
 
     def look(self, model: LoadedModel, start: int, end: int) -> Images:
         """Returns the features of all images in the chunk [start, end), which the tower makes now where there are none.
         Raises as `Seeing.look`, and for an image that is not prepared, or not in time."""
         spans = [span for span in self._media if span.start < end and start < span.end]
-        if not spans:
-            return NO_IMAGES
-        for span in spans:
-            if span.digest not in self._used:
-                key = self._key(span)
-                features = self._images.use(key)  # another sequence may have been there first
-                if features is None:
-                    features = self._seen(span, model)
-                    self._images.add(key, features, may_stay=self._num_cleared == self._images.num_cleared)
-                self._used[span.digest] = features
-                self._preparing.pop(span.digest).end()
-        return {span.digest: self._used[span.digest] for span in spans}
+        return {span.digest: self._features(span, model) for span in spans} if spans else NO_IMAGES
 
     def release(self) -> None:
         """Gives everything back. Idempotent."""
         self._give_back(spared=())
 
-    def _key(self, span: MediaSpan) -> Key:
-        return self._submission.model, self._submission.cache_salt, span.digest
+    def _key(self, digest: bytes) -> Key:
+        return self._submission.model, self._submission.cache_salt, digest
 
     def _give_back(self, spared: Container[bytes]) -> None:
-        for digest in [digest for digest in self._preparing if digest not in spared]:
-            self._preparing.pop(digest).end()
         for digest in [digest for digest in self._used if digest not in spared]:
             del self._used[digest]
-            self._images.give_back((self._submission.model, self._submission.cache_salt, digest))
+            self._images.give_back(self._key(digest))
 
-    def _begin(self, span: MediaSpan, model: LoadedModel) -> _Preparing:
-        images, processor = self._images, model.image_processor
-        if processor is None:
+    def _use(self, span: MediaSpan, model: LoadedModel) -> _Image:
+        if (processor := model.image_processor) is None:
             raise ComputeFailed("this model does not see images")
-        prepared = images.lane.submit(processor.prepare, self._submission.images[span.digest])
-        lease = images.memory.hold(Purpose.IMAGES, span.length * model.description.memory.image.prepared_bytes)
-        prepared.add_done_callback(lambda _: images.wake())
-        return _Preparing(span, prepared, lease, images.batcher.now_ns() + int(PREPARE_TIMEOUT_S * 1e9))
+        image, lane = self._submission.images[span.digest], self._images.lane
+        size_bytes = span.length * model.description.memory.image.prepared_bytes
+        may_stay = self._num_cleared == self._images.num_cleared
+        key = self._key(span.digest)
+        return self._images.use(key, lambda: lane.submit(processor.prepare, image), size_bytes, may_stay)
 
-    def _seen(self, span: MediaSpan, model: LoadedModel) -> ImageFeatures:
-        batcher, started_ns = self._images.batcher, self._images.batcher.now_ns()
-        features = model.look(self._prepared(self._preparing[span.digest]))
-        batcher.emit(
-            ImageSeen(
-                id=self._id,
-                num_tokens=span.length,
-                size_bytes=features.size_bytes,
-                started_ns=started_ns,
-                at_ns=batcher.now_ns(),
-            )
-        )
-        return features
+    def _features(self, span: MediaSpan, model: LoadedModel) -> ImageFeatures:
+        found, batcher = self._used[span.digest], self._images.batcher
+        if found.prepared is not None:
+            started_ns = batcher.now_ns()
+            features = model.look(_prepared(found.prepared, f"image {span.number} of the prompt"))
+            self._images.put_features(found, features)
+            times = {"started_ns": started_ns, "at_ns": batcher.now_ns()}
+            batcher.emit(ImageSeen(id=self._id, num_tokens=span.length, size_bytes=features.size_bytes, **times))
+        assert found.features is not None
+        return found.features
 
-    def _is_late(self, one: _Preparing) -> bool:
-        return self._images.batcher.now_ns() >= one.until_ns
 
-    def _prepared(self, one: _Preparing) -> PreparedImage:
-        name, future, limit = f"image {one.span.number} of the prompt", one.prepared, f"{PREPARE_TIMEOUT_S:g} s"
-        if not future.done():
-            raise ServerUnavailable(f"{name} was not prepared within {limit}: try again later, or send a smaller image")
-        if future.cancelled():
-            raise ServerUnavailable("the server is stopping")
-        error = future.exception()
-        if error is None:
-            return future.result()
-        raise bare(error) if isinstance(error, DomainError) else ComputeFailed(f"{name} failed: {described(error)}")
+def _prepared(prepared: "Future[PreparedImage]", name: str) -> PreparedImage:
+    if not prepared.done():
+        limit = f"{PREPARE_TIMEOUT_S:g} s"
+        raise ServerUnavailable(f"{name} was not prepared within {limit}: try again later, or send a smaller image")
+    if prepared.cancelled():
+        raise ServerUnavailable("the server is stopping")
+    error = prepared.exception()
+    if error is None:
+        return prepared.result()
+    raise bare(error) if isinstance(error, DomainError) else ComputeFailed(f"{name} failed: {described(error)}")

@@ -134,6 +134,19 @@ def test_an_image_that_is_late_fails_its_request() -> None:
     bench.finish()
 
 
+def test_a_request_that_comes_after_the_deadline_is_prepared_by_another_worker() -> None:
+    bench = Bench()
+    bench.ask("late", ("x" * 70, CAT, "?"))
+    while not bench.lane.num_pending:
+        bench.loop.step()
+    bench.clock.advance(PREPARE_TIMEOUT_S)
+    bench.ask("after", (CAT, "what?"))
+    bench.step(2)
+    assert bench.lane.num_pending == 2
+    bench.finish()
+    assert [bench.end(id).error for id in ("late", "after")] == [None, None]
+
+
 def test_a_worker_that_breaks_fails_its_request_with_the_image_named() -> None:
     def breaks(_image: object) -> None:
         raise MemoryError("no memory")
@@ -309,12 +322,13 @@ def test_the_pixels_and_features_in_use_are_counted_until_the_image_is_passed() 
     assert bench.loop.images.kept_bytes == NUM_WORDS * WORD_BYTES
 
 
-def test_an_image_that_another_request_has_seen_meanwhile_is_not_seen_twice() -> None:
+def test_an_image_of_two_requests_is_prepared_and_seen_once() -> None:
     bench = Bench(reuses=False)
     for id in ("a", "b"):
         bench.ask(id, (id, CAT, "?"))
     bench.step(3)
-    assert bench.lane.num_pending == 2
+    assert bench.lane.num_pending == 1
+    assert bench.cache.memory.held_bytes(Purpose.IMAGES) == 45 * WORD_BYTES
     bench.finish()
     assert bench.num_passes == 1
 

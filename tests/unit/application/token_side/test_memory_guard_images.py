@@ -1,10 +1,12 @@
 """The memory guard over images: pixels, features and passes of the tower are counted, and kept features go first."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 
 from adapters.fake.environment import FakeClock
 from adapters.fake.leaves import Words
 from adapters.fake.vision import ToyWords
+from application.ports.vision import PreparedImage
 from application.services.memory_ledger import Lease, Purpose
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.event_batcher import EventBatcher
@@ -63,7 +65,8 @@ class KeptFeatures(EngineImages):
         super().__init__(LiveTier().memory, EventBatcher(FakeClock()), 1_000)
         for at in range(number):
             key = (ModelId("toy"), "", bytes((at,)))
-            self.add(key, ToyWords(Words("Q", range(125))), may_stay=True)
+            found = self.use(key, Future[PreparedImage], 0, True)
+            self.put_features(found, ToyWords(Words("Q", range(125))))
             self.give_back(key)
 
 
