@@ -4,7 +4,9 @@ mlx-lm runs some of these families by one type of text only, or not at all. Thei
 names of their own; the tower's weights are left to `adapters.mlx.vision`.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -19,7 +21,9 @@ _LLAMA = {
 }
 """Settings that old files of LLaVA leave out."""
 
-_PREFIXES = ("language_model.model.", "language_model.", "text_model.")
+_TEXT_WEIGHT = re.compile(
+    r"(?:model\.)?(?:(?:language|text)_model\.(?:model\.)?(.+)|((?:layers|embed_tokens|norm|lm_head)\..+))"
+)
 
 
 def knows_model(config: Mapping[str, Any]) -> bool:
@@ -33,23 +37,17 @@ def classes_of(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
         found: tuple[Callable[[Any], Any], Any] = mlx_lm_module("utils")._get_classes(config=config)
         return found
     model, arguments = mlx_lm_module("utils")._get_classes(config={"model_type": _text_type(config)})
-    return lambda known: TextTrunk(model(known)), _Arguments(arguments)
+
+    def from_dict(config: Mapping[str, Any]) -> Any:
+        tied = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+        return arguments.from_dict({**_LLAMA, **tied, **config["text_config"]})
+
+    return lambda known: TextTrunk(model(known)), SimpleNamespace(from_dict=from_dict)
 
 
 def _text_type(config: Mapping[str, Any]) -> str:
     text = cast("Mapping[str, Any]", config.get("text_config") or {})
     return str(text.get("model_type") or COMPOSED[config["model_type"]])
-
-
-class _Arguments:
-    """Makes mlx-lm's arguments of the text's part of a configuration."""
-
-    def __init__(self, arguments: Any) -> None:
-        self._arguments = arguments
-
-    def from_dict(self, config: Mapping[str, Any]) -> Any:
-        tied = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
-        return self._arguments.from_dict({**_LLAMA, **tied, **config["text_config"]})
 
 
 class TextTrunk(nn.Module):  # type: ignore[misc]
@@ -72,19 +70,11 @@ class TextTrunk(nn.Module):  # type: ignore[misc]
 
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
         """Keeps the text's weights, by mlx-lm's names."""
-        found = {name: array for key, array in weights.items() if (name := _text_name(key))}
+        found: dict[str, mx.array] = {}
+        for key, array in weights.items():
+            if match := _TEXT_WEIGHT.fullmatch(key):
+                name = match[1] or match[2]
+                found[name if name.startswith("lm_head.") else f"model.{name}"] = array
         if hasattr(self.language_model, "sanitize"):
             found = self.language_model.sanitize(found)
         return {f"language_model.{name}": array for name, array in found.items()}
-
-
-def _text_name(key: str) -> str:
-    """The name of a weight in the text model; empty if it is none of the text's."""
-    key = key.removeprefix("model.")
-    prefix = next((one for one in _PREFIXES if key.startswith(one)), "")
-    rest = key.removeprefix(prefix)
-    if rest.startswith("lm_head."):
-        return rest
-    if prefix:
-        return rest if rest.startswith("model.") else f"model.{rest}"
-    return f"model.{rest}" if rest.startswith(("layers.", "embed_tokens.", "norm.")) else ""
