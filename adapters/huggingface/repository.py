@@ -128,7 +128,7 @@ class HuggingFaceRepository:
     def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
         use, file_bytes = use_of(read_files(folder, id), self._tasks.get(id)), weight_file_bytes(folder)
         if Capability.SEE in use.capabilities and (reason := self._blind()):
-            use = replace(use, capabilities=use.capabilities - {Capability.SEE}, unseen=reason)
+            use = use.without_images(reason)
         if use.unseen:
             note = f"{note} Its images are not seen: {use.unseen}.".strip()
         return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes, use=use)

@@ -5,6 +5,7 @@ resized, cut and normalised is decided by the model's own preprocessor_config.js
 """
 
 import json
+import os
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
@@ -50,6 +51,7 @@ class ImageProcessors:
         folder = Path(source.path)
         try:
             config = cast("dict[str, Any]", json.loads((folder / "config.json").read_text(encoding="utf-8")))
+            os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent, as is meant
             processor = import_module("transformers").AutoImageProcessor.from_pretrained(
                 str(folder), backend="pil", local_files_only=True, trust_remote_code=False
             )

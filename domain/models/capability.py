@@ -6,7 +6,7 @@ SCORE      a number in 0..1 for a query and a document: the probability of "yes"
 SEE        images in the prompt, beside one of the others
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 MAX_ROW = 512
@@ -42,8 +42,8 @@ class Pooling:
 class ModelUse:
     """What a model is for, by its files. `size`: of its vectors, which can be cut down to `least`. `prompt`: a text to
     put before each text. `start`, `end`: spell the tokens around each. `max_tokens`: of a text, None for the context.
-    `refusal`: why it cannot be served, and what to do; usually empty. `unseen`: why a model with a
-    tower does not see."""
+    `refusal`: why it cannot be served, and what to do; usually empty. `unseen`: why a model with a tower does not see.
+    """
 
     capabilities: frozenset[Capability] = GENERATES
     pooling: Pooling = Pooling()
@@ -59,6 +59,9 @@ class ModelUse:
     @property
     def is_pooled(self) -> bool:
         return Capability.GENERATE not in self.capabilities
+
+    def without_images(self, why: str) -> "ModelUse":
+        return replace(self, capabilities=self.capabilities - {Capability.SEE}, unseen=why)
 
 
 PLAIN_USE = ModelUse()

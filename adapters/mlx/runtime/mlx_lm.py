@@ -7,6 +7,7 @@ package loads, and the soft limit is raised towards the hard one instead. All of
 """
 
 import importlib
+import os
 import resource
 from collections.abc import Mapping
 from functools import cache
@@ -55,6 +56,7 @@ def _import_quietly() -> None:
             real(kind, limits)
 
     setattr(resource, "setrlimit", keep_file_limit)  # noqa: B010 - an assignment would need an ignore for two checkers
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent, as is meant
     try:
         importlib.import_module("mlx_lm.utils")
     finally:

@@ -25,7 +25,7 @@ MAX_RELOADS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    source: ModelSource
+    files: tuple[str, str, int, int]
     message: str
     at_ns: int
 
@@ -39,7 +39,7 @@ class LoadFailures:
 
     def note(self, source: ModelSource, message: str) -> None:
         self._failures.pop(source.id, None)
-        self._failures[source.id] = _Failure(source, message, self._clock.now_ns())
+        self._failures[source.id] = _Failure(_files_of(source), message, self._clock.now_ns())
         if len(self._failures) > MAX_REMEMBERED:
             del self._failures[next(iter(self._failures))]
 
@@ -49,7 +49,7 @@ class LoadFailures:
         if failure is None:
             return None
         age_s = (self._clock.now_ns() - failure.at_ns) / 1e9
-        if failure.source != source or age_s >= REMEMBERED_S:
+        if failure.files != _files_of(source) or age_s >= REMEMBERED_S:
             del self._failures[source.id]
             return None
         return (
@@ -60,6 +60,11 @@ class LoadFailures:
     def forget(self, id: ModelId) -> None:
         """Forgets the failure of a model that was loaded."""
         self._failures.pop(id, None)
+
+
+def _files_of(source: ModelSource) -> tuple[str, str, int, int]:
+    """The files by their places, newest change and size: a note or a use may be learnt while they are read."""
+    return source.path, source.adapter, source.created_s, source.file_bytes
 
 
 class BlamedLoads:

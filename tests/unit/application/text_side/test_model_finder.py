@@ -14,11 +14,13 @@ from adapters.fake.tokenizer import FakeTokenizers
 from adapters.huggingface.model_folder import EMBEDDED_NOTES
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer
+from application.ports.vision import ImageProcessorLoader
 from application.services.text_side.models.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
 from application.services.text_side.models.model_finder import FoundModel, ModelFinder
 from application.settings import ModelSettings, ServerSettings, Settings
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.ids import ModelId
+from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 from interfaces.composition.backends import model_repository
 from tests.support.patience import PATIENCE_S
@@ -41,9 +43,10 @@ class Tokenizers(FakeTokenizers):
         return super().load(source)
 
 
-def found(tokenizers: Tokenizers, check: ModelCheck) -> FoundModel:
+def found(tokenizers: Tokenizers, check: ModelCheck, images: ImageProcessorLoader | None = None) -> FoundModel:
     async def run() -> FoundModel:
-        finder = ModelFinder(FakeModels((NAME,)), tokenizers, ModelSettings(default=NAME), {}, check, FakeClock())
+        models, settings = FakeModels((NAME,), seeing=[NAME]), ModelSettings(default=NAME)
+        finder = ModelFinder(models, tokenizers, settings, {}, check, FakeClock(), images=images)
         try:
             return await finder.find(ModelId(NAME))
         finally:
@@ -60,6 +63,19 @@ def test_the_tokenizer_is_loaded_while_the_engine_has_not_answered() -> None:
         return ModelPreview(weight_bytes=7)
 
     assert found(tokenizers, answers_late).weight_bytes == 7
+
+
+def test_a_model_whose_image_processor_is_broken_serves_text_and_says_why() -> None:
+    class Broken:
+        def load(self, source: ModelSource) -> None:
+            raise ModelLoadFailed("its preprocessor_config.json is broken")
+
+    seen = found(Tokenizers(), lambda _source, _options: ModelPreview(1), Broken())
+
+    assert seen.images is None
+    assert Capability.SEE not in seen.source.use.capabilities
+    assert seen.source.use.unseen == "its preprocessor_config.json is broken"
+    assert seen.source.note.endswith("Its images are not seen: its preprocessor_config.json is broken.")
 
 
 @pytest.mark.parametrize("tokenizer_fails", [True, False])
@@ -104,6 +120,11 @@ def test_changed_files_are_tried(failures: LoadFailures, changed: ModelSource) -
     failures.note(SOURCE, "broken")
     assert failures.recall(changed) is None
     assert failures.recall(SOURCE) is None, "and what was known of the others is forgotten"
+
+
+def test_a_note_that_was_learnt_meanwhile_leaves_the_files_the_same(failures: LoadFailures) -> None:
+    failures.note(replace(SOURCE, note="Its images are not seen: broken."), "broken")
+    assert failures.recall(SOURCE) is not None
 
 
 def test_a_success_is_no_failure_any_more(failures: LoadFailures) -> None:
