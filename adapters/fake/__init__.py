@@ -21,7 +21,7 @@ from adapters.fake.options import (
     windowed,
 )
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
-from adapters.fake.vision import ToyImages, ToyImagesLoader, decode_toy, toy_image
+from adapters.fake.vision import ToyImages, toy_image
 
 __all__ = (
     "ATTENTION",
@@ -42,8 +42,6 @@ __all__ = (
     "FakeTokenizer",
     "FakeTokenizers",
     "ToyImages",
-    "ToyImagesLoader",
-    "decode_toy",
     "reply_with",
     "toy_image",
     "windowed",

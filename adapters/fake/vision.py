@@ -14,28 +14,19 @@ from hashlib import sha256
 
 from adapters.fake.leaves import WORD_BYTES, Words, mix
 from adapters.fake.options import PAD_ID
-from application.ports.vision import ImageProcessor, ImageTokens, Pixels
+from application.ports.vision import ImageTokens
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
-from domain.models.capability import Capability
-from domain.models.model_card import ModelSource
 from domain.request.media import Image
 
 MARK_ID = 10
-MAX_SIDE = 64
 
-_FILE = re.compile(rb"toy:(\d{1,2})x(\d{1,2}):(.*)", re.DOTALL)
+_FILE = re.compile(rb"toy:([1-9]\d?)x([1-9]\d?):(.*)", re.DOTALL)
 
 
 def toy_image(rows: int, columns: int, content: str = "", field: str = "") -> Image:
     """Returns an image of a toy file. A content that begins with `broken` is measured, and cannot be prepared."""
     return Image(f"toy:{rows}x{columns}:{content}".encode(), field=field)
-
-
-def decode_toy(data: bytes, field: str = "") -> Pixels:
-    """A DecodeImage of toy files: a pixel a token."""
-    rows, columns, content = _read(data, field)
-    return Pixels(columns, rows, (sha256(content).digest() * (rows * columns))[: 3 * rows * columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class ToyImages:
         self._before_prepare = before_prepare
 
     def measure(self, image: Image) -> ImageTokens:
-        rows, columns, _ = _read(image.data, image.field)
+        rows, columns, _ = _read(image)
         return ImageTokens(
             IdRow((*[PAD_ID] * columns, MARK_ID) * rows),
             sha256(b"toy images\0" + bytes((self._has_grid,)) + image.digest).digest(),
@@ -70,25 +61,16 @@ class ToyImages:
 
     def prepare(self, image: Image) -> ToyWords:
         self._before_prepare(image)
-        rows, columns, content = _read(image.data, image.field)
+        rows, columns, content = _read(image)
         if content.startswith(b"broken"):
             raise InvalidRequest(f"{image.field or 'image'} is broken: send another file", param=image.field or None)
         first = int.from_bytes(sha256(image.data).digest()[:WORD_BYTES], "little")
         return ToyWords(Words("Q", [mix(first + at) for at in range(rows * columns)]))
 
 
-class ToyImagesLoader:
-    """An ImageProcessorLoader."""
-
-    def load(self, source: ModelSource) -> ImageProcessor | None:
-        return ToyImages() if Capability.SEE in source.use.capabilities else None
-
-
-def _read(data: bytes, field: str) -> tuple[int, int, bytes]:
+def _read(image: Image) -> tuple[int, int, bytes]:
     """Returns rows, columns and content."""
-    found = _FILE.fullmatch(data)
-    rows, columns = (int(found[1]), int(found[2])) if found is not None else (0, 0)
-    if found is None or not (0 < rows <= MAX_SIDE and 0 < columns <= MAX_SIDE):
-        name = field or "image"
-        raise InvalidRequest(f"{name} is no toy image of 1 to {MAX_SIDE} rows and columns", param=field or None)
-    return rows, columns, found[3]
+    if (found := _FILE.fullmatch(image.data)) is None:
+        name = image.field or "image"
+        raise InvalidRequest(f"{name} is no toy image of 1 to 99 rows and columns", param=image.field or None)
+    return int(found[1]), int(found[2]), found[3]

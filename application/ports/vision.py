@@ -7,7 +7,7 @@ Both sides have an ImageProcessor of the same model, made from the same files. T
 pixels never do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -26,12 +26,9 @@ class Pixels:
     rgb: bytes
 
 
-class DecodeImage(Protocol):
-    """Decodes an image file. Any thread; blocking."""
-
-    def __call__(self, data: bytes, field: str = "") -> Pixels:
-        """Raises InvalidRequest that names `field`, for a file that is no image or beyond the limits."""
-        ...
+DecodeImage: TypeAlias = Callable[[bytes, str], Pixels]
+"""Decodes an image file. Any thread; blocking. Raises InvalidRequest that names the field (the second argument), for a
+file that is no image or beyond the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ PreparedImage: TypeAlias = object
 
 
 class ImageFeatures(Protocol):
-    """The output of the tower for one image: what stands in its tokens' place. Opaque; compute thread only."""
+    """The output of the tower for one image, in place of its tokens' embeddings. Opaque; compute thread only."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -115,12 +112,9 @@ class ImageProcessorLoader(Protocol):
         ...
 
 
-class FetchImage(Protocol):
-    """Fetches an image file by URL. Any thread; blocking, with a deadline.
+FetchImage: TypeAlias = Callable[[str, str, int], bytes]
+"""Fetches an image file by URL, of at most so many bytes. Any thread; blocking, with a deadline. Raises InvalidRequest
+that names the field (the second argument).
 
-    It asks hosts that the operator allows, at public addresses only, whatever a name server says: no client reaches
-    what only this machine can reach."""
-
-    def __call__(self, url: str, field: str, max_bytes: int) -> bytes:
-        """Raises InvalidRequest that names `field`."""
-        ...
+It asks hosts that the operator allows, at public addresses only, whatever a name server says: no client reaches what
+only this machine can reach."""

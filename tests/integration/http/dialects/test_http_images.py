@@ -7,7 +7,7 @@ import pytest
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
-from adapters.fake.vision import ToyImages, ToyImagesLoader, toy_image
+from adapters.fake.vision import ToyImages, toy_image
 from domain.errors import InvalidRequest
 from tests.support.http.images import (
     CAT,
@@ -15,6 +15,7 @@ from tests.support.http.images import (
     DOG,
     DOG_TOKENS,
     SHOWING,
+    Processors,
     Showing,
     anthropic_block,
     data_url,
@@ -31,7 +32,7 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 def service() -> Iterator[FakeService]:
     options = FakeOptions(reply=reply_with("I see."), images=ToyImages(), context_length=2_000)
     models = FakeModels(seeing=[DEFAULT_MODEL])
-    with fake_service(options, models=models, images=ToyImagesLoader(), reuses=True) as running:
+    with fake_service(options, models=models, images=Processors(ToyImages()), reuses=True) as running:
         yield running
 
 
@@ -187,7 +188,7 @@ def test_an_image_of_an_allowed_host_is_fetched_and_is_the_image_that_it_holds()
         return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
 
     options, models = FakeOptions(images=ToyImages()), FakeModels(seeing=[DEFAULT_MODEL])
-    with fake_service(options, models=models, images=ToyImagesLoader(), fetch=fetch, reuses=True) as service:
+    with fake_service(options, models=models, images=Processors(ToyImages()), fetch=fetch, reuses=True) as service:
         sent = post(service, "/tokenize", {"messages": [{"role": "user", "content": [openai_part(CAT)]}]})
         url = "https://images.example/cat.png"
         assert post(service, "/tokenize", {"messages": [shown(url)]})["tokens"] == sent["tokens"]
