@@ -26,11 +26,8 @@ NUM_THREADS, NUM_FETCHING = 2, 4
 MAX_PENDING = 256
 TIMEOUT_S = 30.0
 
-MAX_KEPT_TOKENS = 2**22
-"""The bound of the kept measurements, in tokens of four bytes: some 4,000 large images."""
-
-KEPT_OVERHEAD = 128
-"""Counted for each kept image beside its tokens."""
+MAX_KEPT = 1024
+"""The images whose tokens are kept: four kilobytes each for most models, and 64 for the largest images of any."""
 
 MAX_FETCHED_BYTES = 64 << 20
 """The most bytes that are fetched for one request."""
@@ -51,14 +48,11 @@ class ShownPrompt:
 class PromptImages:
     """Event loop only; threads start with the first image and end with `close`. `fetch`: None fetches nothing."""
 
-    def __init__(
-        self, fetch: FetchImage | None = None, timeout_s: float = TIMEOUT_S, max_kept_tokens: int = MAX_KEPT_TOKENS
-    ) -> None:
-        self._fetch = fetch
+    def __init__(self, fetch: FetchImage | None = None, timeout_s: float = TIMEOUT_S, max_kept: int = MAX_KEPT) -> None:
+        self._fetch, self._max_kept = fetch, max_kept
         self._lane = Lane("image", NUM_THREADS, max_pending=MAX_PENDING, timeout_s=timeout_s)
         self._fetching = Lane("image-url", NUM_FETCHING, max_pending=MAX_PENDING, timeout_s=timeout_s)
         self._kept: OrderedDict[_Key, ImageTokens] = OrderedDict()
-        self._num_kept, self._max_kept = 0, max_kept_tokens
 
     async def shown(self, prompt: ChatPrompt, served: ServedModel, salt: str) -> ShownPrompt:
         """Returns the prompt with the images that can be shown. Raises InvalidRequest, naming the image, and
@@ -68,12 +62,8 @@ class PromptImages:
         num_answered = max((at for at, one in enumerate(prompt.messages, 1) if one.role is Role.ASSISTANT), default=0)
         if (processor := served.images) is None:
             return ShownPrompt(_unseen(prompt, served.source, is_refused=num_answered == 0))
-        tokens, files, messages, room = (
-            dict[bytes, ImageTokens](),
-            dict[bytes, Image](),
-            list[ChatMessage](),
-            MAX_FETCHED_BYTES,
-        )
+        tokens, files = dict[bytes, ImageTokens](), dict[bytes, Image]()
+        messages, room = list[ChatMessage](), MAX_FETCHED_BYTES
         for at, message in enumerate(prompt.messages):
             shown = list[Image | str]()
             for image in (placed.image for placed in message.images):
@@ -100,29 +90,18 @@ class PromptImages:
 
     async def _fetched(self, image: Image, max_bytes: int) -> Image:
         if self._fetch is None:
-            raise InvalidRequest(
-                f"{image.field}: images are not fetched here; send a data URL like data:image/png;base64,..., or list"
-                " the host in server.image_hosts",
-                param=image.field,
-            )
+            remedy = "send a data URL like data:image/png;base64,..., or list the host in server.image_hosts"
+            raise InvalidRequest(f"{image.field}: images are not fetched here; {remedy}", param=image.field)
         data = await self._fetching.run(self._fetch, image.url, image.field, max_bytes)
         return Image(data, image.detail, image.field)
 
     async def _tokens(self, image: Image, processor: ImageProcessor, key: _Key) -> ImageTokens:
-        if (found := self._kept.get(key)) is not None:
-            self._kept.move_to_end(key)
-            return found
-        found = await self._lane.run(processor.measure, image)
-        if key not in self._kept:  # another request may have measured it meanwhile
-            self._num_kept += _size(found)
-        self._kept[key] = found
-        while self._num_kept > self._max_kept:
-            self._num_kept -= _size(self._kept.popitem(last=False)[1])
+        if (found := self._kept.get(key)) is None:
+            found = self._kept[key] = await self._lane.run(processor.measure, image)
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._max_kept:
+            self._kept.popitem(last=False)
         return found
-
-
-def _size(tokens: ImageTokens) -> int:
-    return len(tokens.token_ids) + KEPT_OVERHEAD
 
 
 def _unseen(prompt: ChatPrompt, source: ModelSource, *, is_refused: bool) -> ChatPrompt:

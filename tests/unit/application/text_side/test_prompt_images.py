@@ -12,7 +12,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
 from application.ports.vision import ImageTokens
-from application.services.text_side.answers.prompt_images import KEPT_OVERHEAD, PromptImages, ShownPrompt
+from application.services.text_side.answers.prompt_images import PromptImages, ShownPrompt
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
@@ -89,7 +89,7 @@ def test_the_least_recently_used_are_forgotten_first() -> None:
         for image in (CAT, DOG, CAT, toy_image(1, 1), CAT, DOG):
             await images.shown(chat(image), served(counting), "")
 
-    run(work, PromptImages(max_kept_tokens=2 * (KEPT_OVERHEAD + 6)))
+    run(work, PromptImages(max_kept=2))
     assert counting.measured == [CAT.data, DOG.data, toy_image(1, 1).data, DOG.data]
 
 
