@@ -11,7 +11,7 @@ from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its
 from tests.support.http.servers.fake_service import FakeService
 
 PAGES = ("/admin", "/chat")
-MAX_PAGE_BYTES = 160_000
+MAX_PAGE_BYTES = 154_000
 
 
 @pytest.mark.parametrize("path", PAGES)

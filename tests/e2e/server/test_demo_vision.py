@@ -1,4 +1,4 @@
-"""`cairn-demo-vision` answers about pictures over a socket, and looks at each of them once."""
+"""Models that see, served as they ship: `cairn-demo-vision` answers about pictures and looks at each of them once."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,22 +13,23 @@ from application.settings import EngineSettings, ModelSettings, ServerSettings, 
 from domain.byte_size import ByteSize
 from domain.models.capability import Capability
 from interfaces.cli.server.server_process import EXAMPLES
-from tests.support.http.images import SHOWING, openai_part
+from tests.support.http.images import openai_part
 from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.mlx.drawn_pictures import NUMBER, SHAPES, SIGN, WORD
+from tests.support.mlx.tiny_seers import picture, write_seeing_folder
 from tests.support.patience import PATIENCE_S
 
 pytest.importorskip("mlx_vlm")
 
 
 @contextmanager
-def served(store: Path | None = None) -> Iterator[LiveService]:
+def served(store: Path | None = None, model: str = SEER_ID) -> Iterator[LiveService]:
     kept = StoreSettings(kind="off")
     if store is not None:
         kept = StoreSettings(kind="lmdb", dir=str(store), quota=ByteSize.parse("64MiB"))
     settings = Settings(
         server=ServerSettings(port=0),
-        model=ModelSettings(default=SEER_ID, download=False),
+        model=ModelSettings(default=model, download=False),
         engine=EngineSettings(backend="mlx"),
         store=kept,
     )
@@ -82,15 +83,6 @@ def user(*content: str | bytes) -> dict[str, Any]:
 )
 def test_it_answers_about_a_picture(live: LiveService, picture: bytes, question: str, answer: str) -> None:
     assert ask(live, [user(picture, question)]).text == answer
-
-
-@pytest.mark.parametrize("dialect", SHOWING)
-def test_it_answers_in_every_dialect(live: LiveService, dialect: str) -> None:
-    showing = SHOWING[dialect]
-    body = {"model": SEER_ID, **showing.body(SHAPES, "What color is the square?")}
-    response = httpx.post(live.base_url + showing.path, json=body, timeout=PATIENCE_S)
-    assert response.status_code == 200, response.text
-    assert "The square is blue." in response.text
 
 
 def test_images_are_told_apart(live: LiveService) -> None:
@@ -154,3 +146,29 @@ def test_a_conversation_over_two_images_takes_two_passes_of_the_tower(
         again = ask(live, history[:-1])
         assert (again.text, again.seen) == (history[-1]["content"], 0)
         assert again.reused >= known - 16
+
+
+def test_a_model_with_positions_of_rows_and_columns_computes_images_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, store = str(write_seeing_folder("qwen3_vl", tmp_path / "model")), tmp_path / "store"
+    first, second = picture(1), picture(2, 40, 70)
+    system = {"role": "system", "content": "Here is what I was told about the picture before you came. " * 12}
+    begun = [system, user(first, "and", second, "what are they?")]
+
+    with served(store, model) as live:
+        answered = ask(live, begun, max_tokens=6)
+        assert answered.reused == 0
+        other = ask(live, [system, user(second, "and", first, "what are they?")], max_tokens=6)
+        assert other.text != answered.text  # the same pixels in another order are another prompt
+        turn = [*begun, {"role": "assistant", "content": answered.text}, user("why?")]
+        later = ask(live, turn, max_tokens=6)
+        assert later.reused >= answered.num_tokens - 16
+        only = ask(live, [system, user(first, "and", "what is it?")], max_tokens=6)
+        assert only.reused > 256  # the common beginning, to the middle of the prompt
+
+    with served(store, model) as live:
+        restarted = ask(live, turn, max_tokens=6)
+        assert (restarted.text, restarted.seen) == (later.text, 0)
+        assert restarted.reused >= answered.num_tokens - 16

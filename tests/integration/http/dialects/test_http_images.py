@@ -137,16 +137,6 @@ def test_an_explanation_names_the_image_that_differs(service: FakeService) -> No
     assert found["divergence"]["before"].endswith("two.[image]")
 
 
-def test_an_image_in_the_result_of_a_tool_is_seen(service: FakeService) -> None:
-    def num_tokens(data: bytes) -> int:
-        result = {"type": "tool_result", "tool_use_id": "t1", "content": [anthropic_block(data)]}
-        call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]}
-        body = {"max_tokens": 9, "messages": [call, {"role": "user", "content": [result]}]}
-        return int(post(service, f"{MESSAGES}/count_tokens", body)["input_tokens"])
-
-    assert num_tokens(DOG) - num_tokens(CAT) == DOG_TOKENS - CAT_TOKENS
-
-
 def test_a_stored_response_keeps_its_images(service: FakeService) -> None:
     asked = {"role": "user", "content": [responses_part(CAT), {"type": "input_text", "text": "what is it?"}]}
     first = post(service, RESPONSES, {"input": [asked]})

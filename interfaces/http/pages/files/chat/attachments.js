@@ -1,6 +1,7 @@
 // The images of a question that is being written: shown small, each with a button that removes it.
 import { h } from "../shared/dom.js";
-import { MAX_PICTURES, readPicture } from "./picture.js";
+
+const MAX_PICTURES = 8; // of one question
 
 export class Attachments {
   element = h("ul", { class: "pictures attached", "aria-label": "Images of the question", hidden: true });
@@ -48,6 +49,7 @@ export class Attachments {
         return;
       }
       try {
+        const { readPicture } = await import("./picture.js"); // loaded with the first image
         this.#pictures.push(await readPicture(file));
         this.#show();
       } catch {

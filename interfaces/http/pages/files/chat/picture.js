@@ -3,13 +3,10 @@
 // A picture is plain data, `{url, width, height}`, or `{gone: true}` where the browser had no room to keep it. The same
 // URL is sent with every turn, so that the server recognises the image and looks at it once.
 
-export const MAX_PICTURES = 8; // of one question
 export const MAX_CHARS = 300_000; // of one picture
 const MAX_SIDE = 1568;
 const MIN_SIDE = 64;
 const QUALITIES = [0.9, 0.8, 0.65];
-
-export const TYPES = "image/png,image/jpeg,image/webp,image/gif";
 
 /** @param {File} file @returns {Promise<{url: string, width: number, height: number}>} rejects what is no image */
 export async function readPicture(file) {
@@ -47,10 +44,4 @@ function smallEnough(canvas, isSharp) {
     if (url.length <= MAX_CHARS) return url;
   }
   return null;
-}
-
-/** Whether stored data is a picture that a page may show. */
-export function isPicture(value) {
-  if (value?.gone === true) return true;
-  return typeof value?.url === "string" && /^data:image\/(png|jpeg);base64,/.test(value.url) && Number.isFinite(value.width) && Number.isFinite(value.height);
 }

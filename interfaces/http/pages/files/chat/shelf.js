@@ -5,7 +5,6 @@
 // conversation (another version's, a damaged one) is removed.
 import { fail, newAnswer } from "./answer.js";
 import { blankSettings } from "./conversation.js";
-import { isPicture } from "./picture.js";
 
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
@@ -170,4 +169,10 @@ function storedKeys(storage) {
   const keys = [];
   for (let at = 0; at < (storage?.length ?? 0); at += 1) keys.push(storage.key(at));
   return keys.filter((key) => key.startsWith(PREFIX));
+}
+
+/** Whether stored data is a picture that a page may show. */
+function isPicture(value) {
+  if (value?.gone === true) return true;
+  return typeof value?.url === "string" && /^data:image\/(png|jpeg);base64,/.test(value.url) && Number.isFinite(value.width) && Number.isFinite(value.height);
 }
