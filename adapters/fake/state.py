@@ -63,15 +63,13 @@ class ToyState:
     def features(self, chunk: int, images: Images, *, is_whole: bool) -> dict[int, int]:
         """Returns the features of the next `chunk` tokens by their positions."""
         found, end = dict[int, int](), self.position + chunk
-        for span in self.media:
-            if is_whole and span.start < end < span.end:
+        for span in (span for span in self.media if span.start < end and self.position < span.end):
+            if is_whole and end < span.end:
                 raise RuntimeError(f"a chunk ends at {end}, inside the image {span.start}..{span.end}")
-            if span.start < end and self.position < span.end:
-                features = images[span.digest]
-                assert isinstance(features, ToyWords)
-                runs = span.embedded or ((0, span.length),)
-                places = [span.start + at for first, last in runs for at in range(first, last)]
-                found.update(zip(places, features.words, strict=True))
+            features = images[span.digest]
+            assert isinstance(features, ToyWords)
+            places = [span.start + at for run in span.embedded or ((0, span.length),) for at in range(*run)]
+            found.update(zip(places, features.words, strict=True))
         return found
 
     def slices(self, layout: StateLayout, start: int, end: int) -> GroupPayloads:

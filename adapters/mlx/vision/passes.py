@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.views import CacheView
@@ -28,15 +29,6 @@ class Pass(NamedTuple):
     tokens: mx.array
     caches: Caches
     embeddings: mx.array | None = None
-
-
-class _Piece(NamedTuple):
-    """A run of an image's features in a chunk: rows [first, ...) of `features` from token `start` to `end`."""
-
-    start: int
-    end: int
-    first: int
-    features: Features
 
 
 def prepare_trunk(network: Any, family: Family, config: Mapping[str, Any]) -> None:
@@ -75,52 +67,45 @@ def chunk_pass(
     """Returns the pass over tokens [1, length] from position `start` on. `media`: of the whole sequence; `images`: by
     digest. Raises ComputeFailed for an image that is needed and not there."""
     length = tokens.shape[1]
-    pieces = list(_pieces(media, start, length, images))
+    places = list(_places(media, start, length, images))
     positions = grid_positions(media, start, length)
     offset = start - shift_at(media, start) if positions is None else from_numpy(positions)
-    runs = [(piece.start, piece.end) for piece in pieces] if family.is_whole else []
-    if not pieces and not runs and offset == start:
+    if not places and offset == start:
         return Pass(tokens, caches)
-    deep = _deep(pieces, length)
+    runs = [(int(at[0]), int(at[-1]) + 1) for at, _, _ in places] if family.is_whole else []
+    deep: dict[int, mx.array] = {}
+    for at, rows, features in places:
+        for layer, added in enumerate(features.deep):
+            found = deep.setdefault(layer, mx.zeros((1, length, added.shape[-1]), added.dtype))
+            found[0, from_numpy(at)] = added[from_numpy(rows)]
     views = [
         CacheView(cache, offset, runs=runs, deep=deep.get(index)) if hasattr(cache, "offset") else cache
         for index, cache in enumerate(caches)
     ]
-    if not pieces:
+    if not places:
         return Pass(tokens, views)
     model = text_model(trunk_of(network)).model
     is_text = np.ones((1, length), np.uint32)
-    for piece in pieces:
-        is_text[:, piece.start : piece.end] = 0
+    for at, _, _ in places:
+        is_text[:, at] = 0
     tokens = tokens * from_numpy(is_text)
     embeddings = model.embed_tokens(tokens)
-    for piece in pieces:
-        rows = piece.features.embeddings[piece.first : piece.first + piece.end - piece.start]
-        scale = model.embed_scale if family.is_scaled else 1
-        embeddings[0, piece.start : piece.end] = (rows / scale).astype(embeddings.dtype)
+    scale = model.embed_scale if family.is_scaled else 1
+    for at, rows, features in places:
+        taken = features.embeddings[from_numpy(rows)] / scale
+        embeddings[0, from_numpy(at)] = taken.astype(embeddings.dtype)
     return Pass(tokens, views, embeddings)
 
 
-def _pieces(media: Sequence[MediaSpan], start: int, length: int, images: Mapping[bytes, Features]) -> Iterator[_Piece]:
-    for span in media:
-        if span.end <= start or span.start >= start + length:
-            continue
-        first = 0
-        for begin, end in span.embedded or ((0, span.length),):
-            at, to = span.start + begin - start, span.start + end - start
-            if to > 0 and at < length:
-                if span.digest not in images:
-                    raise ComputeFailed(f"image {span.number} of the prompt was not computed")
-                yield _Piece(max(at, 0), min(to, length), first + max(-at, 0), images[span.digest])
-            first += end - begin
-
-
-def _deep(pieces: Sequence[_Piece], length: int) -> dict[int, mx.array]:
-    """Returns the features to add behind the first layers, each [1, length, hidden]."""
-    found = dict[int, mx.array]()
-    for piece in pieces:
-        for layer, rows in enumerate(piece.features.deep):
-            if layer not in found:
-                found[layer] = mx.zeros((1, length, rows.shape[-1]), rows.dtype)
-            found[layer][0, piece.start : piece.end] = rows[piece.first : piece.first + piece.end - piece.start]
-    return found
+def _places(
+    media: Sequence[MediaSpan], start: int, length: int, images: Mapping[bytes, Features]
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], Features]]:
+    """Yields the places in a chunk that get features of an image, and the rows of its features."""
+    for span in (span for span in media if span.start < start + length and start < span.end):
+        runs = [np.arange(*run, dtype=np.int32) for run in span.embedded or ((0, span.length),)]
+        at = np.concatenate(runs) + (span.start - start)
+        rows = np.flatnonzero((at >= 0) & (at < length)).astype(np.int32)
+        if len(rows):
+            if span.digest not in images:
+                raise ComputeFailed(f"image {span.number} of the prompt was not computed")
+            yield at[rows], rows, images[span.digest]
