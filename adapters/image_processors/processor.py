@@ -69,19 +69,19 @@ class HfImageProcessor:
         self._processor, self._config, self._decode = processor, config, decode
         self._lay_out = LAYOUTS[config["model_type"]]
         # The tokenizer, which may take a hundred megabytes, is read for its few tokens of images only.
+        image_id = config.get("image_token_id", config.get("image_token_index"))
+        written = config.get("boi_token_index", image_id)  # Gemma 3's template writes the marker
         try:
             tokenizer = import_module("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+            placeholder: str | None = tokenizer.id_to_token(written) if isinstance(written, int) else None
         except Exception as error:
             raise ModelLoadFailed(f"{folder / 'tokenizer.json'} cannot be read: {error}") from error
         self._markers: dict[str, list[int]] = {
             text: tokenizer.encode(text, add_special_tokens=False).ids for text in MARKERS
         }
-        self._image_id: int | None = config.get("image_token_id", config.get("image_token_index"))
-        written = config.get("boi_token_index", self._image_id)  # Gemma 3's template writes the marker
-        placeholder: str | None = None if written is None else tokenizer.id_to_token(written)
-        if placeholder is None or self._image_id is None:
+        if placeholder is None or not isinstance(image_id, int):
             raise ModelLoadFailed(f"{folder / 'config.json'} names no token for images that its tokenizer has")
-        self.placeholder = placeholder
+        self.placeholder, self._image_id = placeholder, image_id
         kept = json.dumps(processor.to_dict(), sort_keys=True, default=str)
         self._identity = sha256(f"{kept} {version('transformers')} {version('pillow')}".encode()).digest()
 

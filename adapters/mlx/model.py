@@ -24,8 +24,7 @@ from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
-from adapters.mlx.vision.passes import Pass
-from adapters.mlx.vision.sight import Sight
+from adapters.mlx.vision.passes import Pass, Sight
 from application.ports.compute import (
     NO_DRAFTS,
     NO_IMAGES,

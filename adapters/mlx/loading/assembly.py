@@ -24,7 +24,7 @@ from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
-from adapters.mlx.vision.sight import Sight
+from adapters.mlx.vision.passes import Sight
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.model_card import ModelDescription

@@ -11,8 +11,7 @@ from adapters.mlx.runtime.arrays import evaluate, parameters
 from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
 from adapters.mlx.vision.families import Family
 from adapters.mlx.vision.library import missing
-from adapters.mlx.vision.passes import prepare_trunk
-from adapters.mlx.vision.sight import Sight
+from adapters.mlx.vision.passes import Sight, prepare_trunk
 from adapters.mlx.vision.tower import Tower, load_tower
 from application.ports.vision import ImageProcessor
 from domain.errors import ModelLoadFailed

@@ -15,7 +15,7 @@ from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.model import MlxModel
 from adapters.mlx.speculation.drafting import forward
-from adapters.mlx.vision.sight import Sight
+from adapters.mlx.vision.passes import Sight
 from application.ports.compute import DecodeStart, Images
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
