@@ -246,8 +246,8 @@ class StoreSettings:
 
     `shared`: the address of a RESP server, `redis://HOST:6379/0`, or `rediss://` for TLS; empty for none.
     `shared_key_file`: the secret by which records of the fleet are authenticated; only on loopback it may be missing.
-    `shared_password`: for the server. `shared_ca_file`: authorities besides the system's, for TLS. `shared_deadline_s`:
-    the time that a request may lose to it, beyond what computing takes.
+    `shared_password`: for the server. `shared_deadline_s`: the time that a request may lose to it, beyond what
+    computing takes.
     """
 
     kind: str = "lmdb"
@@ -258,7 +258,6 @@ class StoreSettings:
     shared: str = ""
     shared_key_file: str | None = None
     shared_password: str | None = None
-    shared_ca_file: str | None = None
     shared_deadline_s: float = field(default=0.05, metadata=FIXED)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ READ_BYTES = 1 << 20
 class RespConnection:
     """Connects on first use. Any thread. `url`: as `store.shared`. `timeout_s`: of a connection and of each answer."""
 
-    def __init__(self, url: str, password: str | None, ca_file: str | None, timeout_s: float) -> None:
+    def __init__(self, url: str, password: str | None, timeout_s: float) -> None:
         parts = urlsplit(url)
         self._address = f"{parts.hostname}:{parts.port or 6379}"
         self._arguments: dict[str, Any] = {
@@ -45,8 +45,7 @@ class RespConnection:
             "lib_version": None,
         }
         if parts.scheme == "rediss":
-            tls = {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": ca_file}
-            self._arguments |= tls
+            self._arguments |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         self._db = int(parts.path.strip("/") or 0)
         self._lock = Lock()
         self._client: Any = None

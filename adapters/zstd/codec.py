@@ -33,7 +33,7 @@ from adapters.zstd.frame import (
     runs,
 )
 from adapters.zstd.planes import BUFFER, CHUNK, MERGES, SPLITS, Bytes
-from application.ports.block_store import CodecError
+from application.ports.block_store import CodecError, EncodedPayload
 from domain.prefix.record import HostPayload, StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(
@@ -72,6 +72,8 @@ class ZstdStateCodec:
         self._compress = compress
 
     def encode(self, payload: StatePayload) -> Sequence[memoryview]:
+        if isinstance(payload, EncodedPayload):
+            return [payload.frame]
         segments: list[Segment] = []
         stored: list[memoryview] = []
         buffers = list(payload.buffers())

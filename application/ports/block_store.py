@@ -28,11 +28,27 @@ from typing import Protocol, TypeAlias
 
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, StatePayload
+from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey, StatePayload, TensorSpec
 
 
 class CodecError(Exception):
     """The bytes are not a frame this codec can decode (foreign, newer, truncated)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPayload:
+    """A StatePayload as the frame that it arrived in, which a store keeps as it is. `buffers` decodes it."""
+
+    specs: tuple[TensorSpec, ...]
+    frame: memoryview
+    decode: Callable[[memoryview], StatePayload]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(spec.size_bytes for spec in self.specs)
+
+    def buffers(self) -> tuple[memoryview, ...]:
+        return self.decode(self.frame).buffers()
 
 
 class StateCodec(Protocol):
@@ -43,7 +59,8 @@ class StateCodec(Protocol):
     codec may trust bytes that passed one, and must still never read out of bounds."""
 
     def encode(self, payload: StatePayload) -> Sequence[memoryview]:
-        """The frame as consecutive buffers, not joined, so that the writer copies once."""
+        """The frame as consecutive buffers, not joined, so that the writer copies once. Of an EncodedPayload, which
+        the same codec has decoded before, its own frame."""
         ...
 
     def decode(self, frame: memoryview) -> StatePayload:

@@ -47,9 +47,11 @@ class SharedHint(NamedTuple):
 
 
 class SharedRead(NamedTuple):
-    """`records`: None for a miss. `num_rejected`: misses that are there and not authentic. `num_bytes`: received."""
+    """`records`: None for a miss. `encoded`: the same, as they arrived, for another store. `num_rejected`: misses that
+    are there and not authentic. `num_bytes`: received."""
 
     records: Sequence[Record | None]
+    encoded: Sequence[Record | None]
     num_rejected: int
     num_bytes: int
 

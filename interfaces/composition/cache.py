@@ -17,8 +17,7 @@ from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.prefix.shared.access import SharedAccess
-from application.services.prefix.shared.queue import SharedQueue
+from application.services.prefix.shared.access import SharedAccess, SharedQueue
 from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreTier, Upload
 from application.services.prefix.tiers import PrefixTiers

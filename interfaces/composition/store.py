@@ -75,7 +75,7 @@ def build_shared_store(settings: StoreSettings) -> SharedStore | None:
     from adapters.resp.shared_store import RespSharedStore  # here: its library takes a tenth of a second to import
 
     key = _fleet_key(settings.shared_key_file)
-    return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password, settings.shared_ca_file)
+    return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password)
 
 
 def _fleet_key(name: str | None) -> bytes:

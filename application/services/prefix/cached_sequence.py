@@ -84,7 +84,7 @@ class CachedSequence(Lookup):
             persist=self._persist,
             is_canonical=is_canonical,
             restored=fetch.blocks if fetch is not None else (),
-            shared=fetch.shared if fetch is not None else (),
+            shared=fetch.shared if fetch is not None else None,
             taken_over_bytes=self._shape.state_bytes(start) if live is not None else None,
         )
         for position in self._expected:

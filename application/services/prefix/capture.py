@@ -17,7 +17,7 @@ mode nothing is kept that is not canonical.
 Compute thread only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from application.ports.state_access import StateAccess
@@ -56,12 +56,12 @@ class StateCapture:
         persist: bool = True,
         restored: Sequence[Record] = (),
         taken_over_bytes: int | None = None,
-        shared: Collection[RecordKey] = (),
+        shared: Mapping[RecordKey, Record | None] | None = None,
     ) -> None:
         """`is_canonical`: whether the state at `start` is. `persist` False: records are kept in memory only.
         `restored`: the blocks that were restored. `taken_over_bytes`: the size of a state that was taken over, whose
         blocks may be nowhere: where it still holds all tokens, they are captured too. `shared`: the records that came
-        from the shared tier."""
+        from the shared tier, as they arrived: the store keeps them so."""
         self.chain = chain
         self.start = self.position = start
         self.num_canonical = start if is_canonical else 0
@@ -74,7 +74,7 @@ class StateCapture:
         self._writes = persist and tiers.store.writer is not None
         self._is_canonical = is_canonical
         self._is_broken = False
-        self._shared = shared
+        self._shared = shared or {}
         self._next_block = start // rules.grid.block_size
         if taken_over_bytes is not None:
             first_missing = self._offer_known(match, ())
@@ -82,6 +82,7 @@ class StateCapture:
                 self._next_block = first_missing
         elif restored and self._writes:
             self._offer_known(match, restored)
+        self._shared = dict.fromkeys(self._shared)  # their bytes are not held any longer
         known = match.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
         # Beyond the last position nothing is kept, and a pause would only change how the rest is rounded.

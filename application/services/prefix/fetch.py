@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from application.services.prefix.shared.access import READ
-from application.services.prefix.shared.tier import RECORDS_PER_CALL, SharedAsk, SharedCall, SharedTier
+from application.services.prefix.shared.tier import Arrived, SharedAsk, SharedCall, SharedTier, calls_of
 from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
 from domain.prefix.hashing import BlockChain
@@ -23,7 +23,7 @@ RECORDS_PER_READ = 4
 many are left to upload when the last was decoded. Each read has its own timeout."""
 
 _Records: TypeAlias = Sequence[Record | None]
-_Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | SharedCall[_Records]]
+_Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | SharedCall[Arrived]]
 """Indices into the records, and the read that brings them."""
 
 
@@ -32,7 +32,8 @@ class PrefixFetch:
 
     `position`: where the sequence resumes with them. `records`: its blocks from the start, then its snapshot if it has
     one; `missing`: the keys of those that could not be read; `gone`: those of them that the store does not have. All
-    are final once `finish` returned. `shared`: the keys of what is read from the shared tier.
+    are final once `finish` returned. `shared`: the keys of what is read from the shared tier, with the records in the
+    form in which they arrived, for the store.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class PrefixFetch:
         self._ask = ask
         self._began_ns = tiers.clock.now_ns()
         self._far_reads: list[_Read] = []
-        self.shared = self._begin_far_reads()
+        self.shared: dict[RecordKey, Record | None] = self._begin_far_reads()
         self._num_far = sum(need.num_tokens for need in match.needs if need.key in self.shared)
         self._is_begun = self._begin_reads([index for index in self._cold if self._keys[index] not in self.shared])
 
@@ -135,7 +136,7 @@ class PrefixFetch:
             self._ask.note_late(self._began_ns, READ, sum(len(indices) for indices, _ in late))
         pairs = zip(self._needs, self._found, strict=True)
         self.missing = frozenset(need.key for need, record in pairs if not self._is_as_promised(need, record))
-        self.gone = self.missing - self.shared - {self._keys[index] for index in self._unread}
+        self.gone = self.missing - self.shared.keys() - {self._keys[index] for index in self._unread}
         self._promote()
         self._tiers.store.touch([key for key in self._keys if key not in self.missing])
         return not self.missing
@@ -156,20 +157,20 @@ class PrefixFetch:
         num_late = sum(self._needs[index].num_tokens for indices in late for index in indices)
         return self._ask.is_overdue(self._began_ns, self._num_far - num_late)
 
-    def _begin_far_reads(self) -> frozenset[RecordKey]:
+    def _begin_far_reads(self) -> dict[RecordKey, Record | None]:
         """Begins to read the records that only the shared tier has; returns their keys."""
         shared, ask = self._tiers.shared, self._ask
         if shared is None or ask is None or not (hints := ask.finds.hints):
-            return frozenset()
+            return {}
         places = self._tiers.indexes.places([self._keys[index] for index in self._cold])
         cold = zip(self._cold, places, strict=True)
         far = [index for index, place in cold if not place & PERSISTED and self._keys[index] in hints]
-        for at in range(0, len(far), RECORDS_PER_CALL):
-            indices = far[at : at + RECORDS_PER_CALL]
-            read = shared.read([hints[self._keys[index]] for index in indices], ask.id, self._tiers.wake)
+        wanted = [hints[self._keys[index]] for index in far]
+        for part in calls_of(wanted):
+            read = shared.read(wanted[part], ask.id, self._tiers.wake)
             if read is not None:  # or its records are missing at once
-                self._far_reads.append((indices, read))
-        return frozenset(self._keys[index] for index in far)
+                self._far_reads.append((far[part], read))
+        return dict.fromkeys(self._keys[index] for index in far)
 
     def _begin_reads(self, cold: Sequence[int]) -> bool:
         """Begins to read missing records. Returns False while the store is stuck and, after a late read, while another
@@ -191,6 +192,9 @@ class PrefixFetch:
         found, store = read.answer, self._tiers.store
         if found is None:
             return
+        if isinstance(found, Arrived):
+            self.shared.update((self._keys[index], one) for index, one in zip(indices, found.encoded, strict=True))
+            found = found.records
         self._unread.difference_update(indices)
         if store.uploads_on_compute_thread:
             found = store.uploaded(found)

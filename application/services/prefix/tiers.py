@@ -10,7 +10,7 @@ The hot tier, the queue and the store report each record that they gain or lose 
 of theirs. The shared tier is asked.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -85,13 +85,17 @@ class PrefixTiers:
         return load
 
     def offer(
-        self, info: NamespaceInfo, records: Sequence[Record], id: RequestId, shared: Collection[RecordKey]
+        self,
+        info: NamespaceInfo,
+        records: Sequence[Record],
+        id: RequestId,
+        shared: Mapping[RecordKey, Record | None],
     ) -> bool:
         """Queues records of one namespace for the store, parents first, all or none; after a refusal nothing that
         follows them can be stored. Those that it took are offered to the shared tier, but for what came from there
-        (`shared`). `id`: the request that computed them."""
+        (`shared`), which the store gets as it arrived. `id`: the request that computed them."""
         writer = self.store.writer
-        if writer is None or not writer.offer(info, records, id):
+        if writer is None or not writer.offer(info, [shared.get(record.key) or record for record in records], id):
             return False
         fresh = [record for record in records if record.key not in shared]
         if self.shared is not None and fresh:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from adapters.resp.shared_store import RespSharedStore
-from adapters.resp.value import PIECE_BYTES
+from adapters.resp.shared_store import PIECE_BYTES, RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedHint, SharedStore, SharedStoreError
 from domain.ids import BlockHash
@@ -68,6 +67,7 @@ def test_one_server_reads_what_another_put_bit_for_bit(connect: Connect):
     assert found(reader, records) == [True] * 5
     answer = reader.read(hints(reader, records))
     assert all(same(one, record) for one, record in zip(answer.records, records, strict=True))
+    assert all(same(one, record) for one, record in zip(answer.encoded, records, strict=True))
     assert answer.num_rejected == 0
     assert answer.num_bytes > 0
 

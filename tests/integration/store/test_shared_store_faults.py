@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from valkey import Valkey
 
-from adapters.resp.shared_store import RespSharedStore
-from adapters.resp.value import LABEL_BYTES, PIECE_BYTES
-from adapters.resp.value import fleet_of as fleet_name
+from adapters.resp.shared_store import LABEL_BYTES, PIECE_BYTES, RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from domain.prefix.record import Record
@@ -124,7 +122,7 @@ class TestForgery:
 
 
 def fleet_of(store: RespSharedStore) -> bytes:
-    return fleet_name(store._secret).encode()
+    return store.prefix.split(":")[2].encode()
 
 
 def mutated(value: bytes, other: bytes, random: Random) -> bytes:
@@ -234,8 +232,9 @@ class TestTls:
         ],
     )
     def test_certificates_are_verified(
-        self, tmp_path: Path, certificates: Path, name: str, ca: str, is_accepted: bool
+        self, tmp_path: Path, certificates: Path, name: str, ca: str, is_accepted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """The authority of an own certificate is named as OpenSSL has it, by SSL_CERT_FILE."""
         crt, key, authority = (str(certificates / file) for file in (f"{name}.crt", f"{name}.key", "authority.crt"))
         port = free_port()
         files = ("--tls-cert-file", crt, "--tls-key-file", key, "--tls-ca-cert-file", authority)
@@ -245,7 +244,9 @@ class TestTls:
         except AssertionError as error:
             pytest.skip(f"this redis-server has no TLS: {str(error)[-200:]}")
         try:
-            store = store_of(port, scheme="rediss", ca_file=str(certificates / ca) if ca else None)
+            if ca:
+                monkeypatch.setenv("SSL_CERT_FILE", str(certificates / ca))
+            store = store_of(port, scheme="rediss")
             if is_accepted:
                 store.ping()
                 return

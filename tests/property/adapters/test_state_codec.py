@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import CodecError
+from application.ports.block_store import CodecError, EncodedPayload
 from domain.prefix.record import ITEM_BYTES, HostPayload, StatePayload, TensorSpec
 from tests.support.effort import scaled
 
@@ -133,3 +133,13 @@ def test_the_result_does_not_refer_to_the_frame() -> None:
     found = CODECS["raw"].decode(memoryview(frame))
     frame[:] = bytes(len(frame))
     assert_same(found, payload)
+
+
+def test_what_arrived_encoded_is_kept_as_it_is() -> None:
+    spec = TensorSpec("bfloat16", (40_000,))
+    payload = HostPayload((spec,), (memoryview(content("normal", spec.size_bytes, 1)),))
+    frame = memoryview(b"".join(CODECS["zstd"].encode(payload)))
+    arrived = EncodedPayload(payload.specs, frame, CODECS["zstd"].decode)
+    assert CODECS["zstd"].encode(arrived) == [frame]
+    assert arrived.size_bytes == payload.size_bytes
+    assert arrived.buffers()[0] == payload.data[0]

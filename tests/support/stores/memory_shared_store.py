@@ -4,9 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from application.ports.block_store import EncodedPayload
 from application.ports.shared_store import SharedFailure, SharedHint, SharedPut, SharedRead, SharedStoreError
-from domain.ids import BlockHash
-from domain.prefix.record import HostPayload, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.ids import BlockHash, GroupIndex
+from domain.prefix.record import (
+    HostPayload,
+    Namespace,
+    NamespaceInfo,
+    Record,
+    RecordKey,
+    SnapshotKey,
+    StatePayload,
+)
 
 
 @dataclass(slots=True)
@@ -47,7 +56,8 @@ class MemorySharedStore:
             for key in rejected:
                 del self._memory.records[self._fleet, key]
         records = [None if record is None or record.key in rejected else record for record in found]
-        return SharedRead(records, len(rejected), sum(record.raw_bytes for record in found if record is not None))
+        num_bytes = sum(record.raw_bytes for record in found if record is not None)
+        return SharedRead(records, [record and _encoded(record) for record in records], len(rejected), num_bytes)
 
     def put(self, info: NamespaceInfo, records: Sequence[Record]) -> SharedPut:
         self._check()
@@ -87,6 +97,15 @@ class MemorySharedStore:
 
 def _is_in(info: NamespaceInfo, includes: Callable[[NamespaceInfo], bool] | None) -> bool:
     return includes is None or includes(info)
+
+
+def _encoded(record: Record) -> Record:
+    """With frames that say nothing, for stores that only hand them on."""
+    groups: dict[GroupIndex, StatePayload] = {
+        index: EncodedPayload(payload.specs, memoryview(b""), lambda _, payload=payload: payload)
+        for index, payload in record.groups.items()
+    }
+    return replace(record, groups=groups)
 
 
 def _hosted(record: Record) -> Record:

@@ -15,8 +15,7 @@ from application.ports.shared_store import (
     SharedStoreError,
 )
 from application.services.lane import Lane
-from application.services.prefix.shared.access import SharedAccess
-from application.services.prefix.shared.queue import SharedQueue
+from application.services.prefix.shared.access import SharedAccess, SharedQueue
 from application.services.prefix.shared.tier import SharedTier
 from application.settings import StoreSettings
 from domain.ids import BlockHash

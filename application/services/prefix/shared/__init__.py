@@ -1,1 +1,1 @@
-"""The shared tier: `access` (whether the store is asked), `queue` (what is written to it), `tier` (what is read)."""
+"""The shared tier: `access` (whether the store is asked, and what is written to it), `tier` (what is read)."""

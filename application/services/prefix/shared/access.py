@@ -1,4 +1,5 @@
-"""The access to a shared store that may be gone: a breaker over all calls, and the count of what came of each.
+"""The access to a shared store that may be gone: a breaker over all calls, the count of what came of each, and the
+queue of records that are written.
 
     state        leaves by                                        asked
     closed       a failure ──► open                               yes
@@ -8,9 +9,18 @@
 
 Trials are made beside requests, so that no request waits for a server that failed. It begins open, without a pause: the
 first trial makes the connection.
+
+    offered ──► queued ──► written | present, another server had put it | dropped, by reason
+       └──► dropped: the queue is full, or the store does not answer
+
+Nothing waits for a store that does not answer: what is dropped is computed again by the next server that needs it, and
+offered by that one.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from threading import Lock
 
 from application.events import FaultObserved, SharedStoreUsed
@@ -18,11 +28,16 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.shared_store import SharedFailure, SharedStore, SharedStoreError
 from application.services.faults import described
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
 from domain.ids import NO_REQUEST, RequestId
+from domain.prefix.record import NamespaceInfo, Record
 
 MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 ASK, READ, WRITE = "ask", "read", "write"
 LATE, FAILED = "late", "failed"
+QUEUE_FULL, SHUTDOWN = "queue_full", "shutdown"
+"""Reasons for which records are dropped, beside those of SharedFailure."""
 
 
 class SharedAccess:
@@ -97,3 +112,70 @@ class SharedAccess:
                 is_news, self._is_failing = not self._is_failing, True
         if is_news:
             self._events.emit(FaultObserved(f"shared.{outcome}", message, now_ns))
+
+
+class SharedQueue:
+    """Any thread. `num_queued`: records that wait or are being written; `queued_bytes`: their state in memory."""
+
+    def __init__(self, access: SharedAccess, max_bytes: int, lane: Lane | None = None) -> None:
+        self._access = access
+        self._max_bytes = max_bytes
+        self._lane = lane or Lane("shared-write", 1)
+        self._lock = Lock()
+        self._last: Future[str] | None = None
+        self.num_queued = self.queued_bytes = 0
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId) -> None:
+        """Queues records of one namespace, or drops them and says why. Never blocks on the store."""
+        raw_bytes, now_ns = sum(record.raw_bytes for record in records), self._access.clock.now_ns()
+        reason = self._refusal(raw_bytes)
+        if not reason:
+            self._count(len(records), raw_bytes)
+            try:
+                self._last = self._lane.submit(self._write, info, records, id)
+            except ServerUnavailable:
+                self._count(-len(records), -raw_bytes)
+                reason = SHUTDOWN
+            else:
+                self._last.add_done_callback(partial(self._settle, len(records), raw_bytes, now_ns, id))
+        if reason:
+            self._access.report(WRITE, reason, len(records), now_ns, id)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> None:
+        """Removes whole namespaces from the store, behind everything that is queued. Raises SharedStoreError, and
+        ServerUnavailable after `close`."""
+        self._lane.submit(self._access.store.erase, includes).result()
+
+    def close(self, timeout_s: float) -> None:
+        """Refuses more records, and drops what is not written after `timeout_s`."""
+        wait([self._last] if self._last is not None else [], timeout_s)
+        self._lane.close()
+
+    def _write(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId) -> str:
+        """Returns why they were dropped; empty when they were written."""
+        access = self._access
+        if not access.is_closed:
+            return SharedFailure.UNREACHABLE.value
+        began_ns = access.clock.now_ns()
+        try:
+            put = access.store.put(info, records)
+        except Exception as error:  # a payload may still lie on a device, which fails in its own ways
+            return access.failed(error)
+        access.report(WRITE, "present", put.num_present, began_ns, id)
+        access.report(WRITE, "written", put.num_written, began_ns, id, put.num_bytes)
+        return ""
+
+    def _settle(self, number: int, raw_bytes: int, began_ns: int, id: RequestId, future: "Future[str]") -> None:
+        self._count(-number, -raw_bytes)
+        if reason := SHUTDOWN if future.cancelled() else future.result():
+            self._access.report(WRITE, reason, number, began_ns, id)
+
+    def _count(self, number: int, raw_bytes: int) -> None:
+        with self._lock:
+            self.num_queued += number
+            self.queued_bytes += raw_bytes
+
+    def _refusal(self, raw_bytes: int) -> str:
+        if not self._access.is_closed:
+            return SharedFailure.UNREACHABLE.value
+        return QUEUE_FULL if self.num_queued and self.queued_bytes + raw_bytes > self._max_bytes else ""

@@ -11,7 +11,7 @@ A store that is late or fails is not asked until a trial beside the requests has
 a lookup waits, the compute thread looks again every few milliseconds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -19,8 +19,7 @@ from application.ports.cache_stats import Cleared, SharedStats
 from application.ports.clock import Clock
 from application.ports.shared_store import SharedHint, SharedStoreError
 from application.services.lane import Call, Lane
-from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess
-from application.services.prefix.shared.queue import SharedQueue
+from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess, SharedQueue
 from domain.errors import ServerUnavailable
 from domain.ids import NO_REQUEST, RequestId
 from domain.prefix.fingerprint import NamespaceChoice
@@ -31,11 +30,11 @@ from domain.prefix.record import BlockKey, Record, RecordKey, SnapshotKey
 T = TypeVar("T")
 
 NUM_CALLERS = 4
-MAX_CALLS = 64
+MAX_CALLS = 1024
 """Calls that wait or run; more are not made."""
 
-RECORDS_PER_CALL = 4
-"""Records that one call reads, which bounds what is received at a time."""
+RECORDS_PER_CALL, BYTES_PER_CALL = 4, 4 << 20
+"""The limits of one call, but for a single record: a caller verifies and decodes while another receives."""
 
 PARENTS_AT_ONCE = 32
 """Blocks that are asked for the lengths of their snapshots at a time, the last ones first."""
@@ -72,6 +71,24 @@ class SharedCall(Call[T]):
     def ended(self, error: BaseException | None) -> None:
         self.took_ns = self._clock.now_ns() - self.began_ns
         super().ended(error)
+
+
+def calls_of(hints: Sequence[SharedHint]) -> Iterator[slice]:
+    """Yields the part of the hints that each call reads."""
+    start = num_bytes = 0
+    for at, hint in enumerate(hints):
+        num_bytes += hint.size_bytes
+        if at > start and (at - start == RECORDS_PER_CALL or num_bytes > BYTES_PER_CALL):
+            yield slice(start, at)
+            start, num_bytes = at, hint.size_bytes
+    yield slice(start, len(hints))
+
+
+class Arrived(NamedTuple):
+    """What a call read: the records, None for a miss, and the same as they arrived, for the local store."""
+
+    records: Sequence[Record | None]
+    encoded: Sequence[Record | None]
 
 
 class SharedAsk:
@@ -168,7 +185,7 @@ class SharedTier:
 
     def read(
         self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]
-    ) -> SharedCall[Sequence[Record | None]] | None:
+    ) -> SharedCall[Arrived] | None:
         """Reads records in a worker; None when too many calls wait already."""
         return self._call(partial(self._read, hints, id), on_done)
 
@@ -246,16 +263,16 @@ class SharedTier:
                 break
         return SharedFinds(SharedRecords(blocks, snapshots), hints)
 
-    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> Sequence[Record | None]:
+    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> Arrived:
         access = self.access
         began_ns = access.clock.now_ns()
         try:
             found = access.store.read(hints)
         except Exception as error:
             access.report(READ, access.failed(error), len(hints), began_ns, id)
-            return [None] * len(hints)
+            return Arrived([None] * len(hints), [None] * len(hints))
         num_missing = sum(record is None for record in found.records) - found.num_rejected
         access.report(READ, "read", len(hints) - num_missing - found.num_rejected, began_ns, id, found.num_bytes)
         access.report(READ, "rejected", found.num_rejected, began_ns, id)
         access.report(READ, "missing", num_missing, began_ns, id)
-        return self.uploaded(found.records)
+        return Arrived(self.uploaded(found.records), found.encoded)

@@ -8,6 +8,7 @@ import pytest
 from adapters.fake import ATTENTION, WINDOWED
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import SharedStoreUsed
+from application.ports.block_store import EncodedPayload
 from application.ports.cache_stats import Cleared
 from application.services.prefix.shared.tier import MIN_ASKED_TOKENS, RECORDS_PER_CALL
 from domain.ids import ModelId
@@ -15,7 +16,7 @@ from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.fingerprint import EVERYTHING
 from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
-from domain.prefix.record import BlockKey
+from domain.prefix.record import BlockKey, Record
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, KINDS, OPTIONS, CacheDriver, plain_answer
 from tests.support.stores.memory_shared_store import SharedMemory
@@ -77,6 +78,20 @@ def test_what_arrived_is_kept_here_and_not_sent_back(layout: StateLayout) -> Non
     assert second.store is not None
     restarted = CacheDriver(fleet.options, store=second.store)
     assert restarted.run(PROMPT).explanation.reused == {"store": len(PROMPT) - 1}
+
+
+def test_the_local_store_gets_what_arrived_as_it_is() -> None:
+    """Its codec need not compress again what another server's has."""
+    fleet = Fleet()
+    fleet.known()
+    second = fleet.server()
+    assert second.store is not None
+    put: list[Record] = []
+    stores = second.store.put
+    second.store.put = lambda records: (put.extend(records), stores(records))[1]  # type: ignore[method-assign]
+    second.run(PROMPT)
+    arrived = [record for record in put if all(isinstance(one, EncodedPayload) for one in record.groups.values())]
+    assert sum(len(record.key_ids) for record in arrived) == len(PROMPT) - 1
 
 
 @KINDS

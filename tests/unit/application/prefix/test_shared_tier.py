@@ -10,7 +10,6 @@ from adapters.fake import LAYOUTS, FakeClock
 from application.events import FaultObserved, SharedStoreUsed
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from application.services.prefix.shared.access import MAX_PAUSE_S, MIN_PAUSE_S, SharedAccess
-from application.services.prefix.shared.queue import FULL_PAUSE_S
 from application.services.prefix.shared.tier import (
     ASSUMED_TOKENS_PER_S,
     MAX_CALLS,
@@ -294,19 +293,6 @@ class TestWriting:
 
     def test_a_record_larger_than_the_queue_is_written_alone(self) -> None:
         bench = Bench(max_bytes=1)
-        bench.offer(chain(ONE, 1))
-        pump(bench.tier)
-        assert bench.tier.stats().written["written"] == 1
-
-    def test_a_full_store_is_left_alone_for_a_while(self, bench: Bench) -> None:
-        bench.faults.is_full = True
-        for seed in range(3):
-            bench.offer(chain(ONE, 1, seed=seed))
-            pump(bench.tier)
-        assert bench.tier.stats().written == {"full": 3}
-        assert bench.store.calls.count("put") == 1
-        bench.faults.is_full = False
-        bench.clock.advance(FULL_PAUSE_S)
         bench.offer(chain(ONE, 1))
         pump(bench.tier)
         assert bench.tier.stats().written["written"] == 1
