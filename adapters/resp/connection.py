@@ -31,12 +31,9 @@ class RespConnection:
     """Connects on first use. Any thread. `url`: as `store.shared`. `timeout_s`: of a connection and of each answer."""
 
     def __init__(self, url: str, password: str | None, timeout_s: float) -> None:
-        parts = urlsplit(url)
+        parts, self._url = urlsplit(url), url
         self._address = f"{parts.hostname}:{parts.port or 6379}"
         self._arguments: dict[str, Any] = {
-            "host": parts.hostname,
-            "port": parts.port or 6379,
-            "username": parts.username,
             "password": password,
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
@@ -45,8 +42,7 @@ class RespConnection:
             "lib_version": None,
         }
         if parts.scheme == "rediss":
-            self._arguments |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
-        self._db = int(parts.path.strip("/") or 0)
+            self._arguments |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         self._lock = Lock()
         self._client: Any = None
         self._is_closed = False
@@ -67,16 +63,10 @@ class RespConnection:
                     raise answer
             return answers
 
-    def names(self, pattern: str) -> Generator[list[bytes]]:
-        """Yields the names of all values that match, in batches. Raises SharedStoreError."""
+    def names(self, pattern: str) -> list[bytes]:
+        """Returns the names of all values that match. Raises SharedStoreError."""
         with self._errors():
-            batch: list[bytes] = []
-            for name in self._connected().scan_iter(match=pattern, count=NAMES_AT_ONCE):
-                batch.append(name)
-                if len(batch) >= NAMES_AT_ONCE:
-                    yield batch
-                    batch = []
-            yield batch
+            return list(self._connected().scan_iter(match=pattern, count=NAMES_AT_ONCE))
 
     def close(self) -> None:
         with self._lock:
@@ -93,12 +83,12 @@ class RespConnection:
 
     def _connect(self) -> Any:
         # A connection that the server has closed since its last use costs one more try, and no request.
-        client: Any = Valkey(db=self._db, retry=Retry(NoBackoff(), 1, (NoConnection,)), **self._arguments)
+        client: Any = Valkey.from_url(self._url, retry=Retry(NoBackoff(), 1, (NoConnection,)), **self._arguments)
         client.connection_pool.connection_kwargs["socket_read_size"] = READ_BYTES
         if client.info("server").get("redis_mode") != "cluster":
             return client
         client.close()
-        return ValkeyCluster(cluster_error_retry_attempts=1, **self._arguments)
+        return ValkeyCluster.from_url(self._url, cluster_error_retry_attempts=1, **self._arguments)
 
     @contextmanager
     def _errors(self) -> Generator[None]:

@@ -117,9 +117,9 @@ class RespSharedStore:
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> int:
         num_erased = 0
         for pattern in [f"{self.prefix}:*"] if includes is None else self._chosen(includes):
-            for names in self._connection.names(pattern):
-                self._connection.run([("UNLINK", name) for name in names])
-                num_erased += sum(name.split(b":")[4] in (b"b", b"s") for name in names)
+            names = self._connection.names(pattern)
+            self._connection.run([("UNLINK", name) for name in names])
+            num_erased += sum(name.split(b":")[4] in (b"b", b"s") for name in names)
         return num_erased
 
     def ping(self) -> None:
@@ -130,11 +130,11 @@ class RespSharedStore:
 
     def _chosen(self, includes: Callable[[NamespaceInfo], bool]) -> Iterator[str]:
         """Yields the patterns of the names of all that these namespaces hold."""
-        for names in self._connection.names(f"{self.prefix}:*:i"):
-            values = self._connection.run([("GETRANGE", name, 0, 2 * MAX_FINGERPRINT_BYTES) for name in names])
-            for info in map(_info, names, values):
-                if info is not None and includes(info):
-                    yield f"{self.prefix}:{info.namespace.hex()}:*"
+        names = self._connection.names(f"{self.prefix}:*:i")
+        values = self._connection.run([("GETRANGE", name, 0, 2 * MAX_FINGERPRINT_BYTES) for name in names])
+        for info in map(_info, names, values):
+            if info is not None and includes(info):
+                yield f"{self.prefix}:{info.namespace.hex()}:*"
 
     def _reads(self, hint: SharedHint) -> list[Command]:
         first: Command = ("GETRANGE", self._name(hint.key), LABEL_BYTES, LABEL_BYTES + PIECE_BYTES - 1)

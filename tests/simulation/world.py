@@ -38,7 +38,7 @@ from tests.support.engines.drafters import CHEAP, KINDS, KnowingDrafter
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
+from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.shared_stores import stepped_tier
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents

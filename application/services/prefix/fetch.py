@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from application.ports.shared_store import SharedRead
+from application.services.lane import Call
 from application.services.prefix.shared.access import READ
-from application.services.prefix.shared.tier import Arrived, SharedAsk, SharedCall, SharedTier, calls_of
+from application.services.prefix.shared.tier import SharedAsk, SharedTier, calls_of
 from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
 from domain.prefix.hashing import BlockChain
@@ -23,7 +25,7 @@ RECORDS_PER_READ = 4
 many are left to upload when the last was decoded. Each read has its own timeout."""
 
 _Records: TypeAlias = Sequence[Record | None]
-_Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | SharedCall[Arrived]]
+_Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | Call[SharedRead]]
 """Indices into the records, and the read that brings them."""
 
 
@@ -192,7 +194,7 @@ class PrefixFetch:
         found, store = read.answer, self._tiers.store
         if found is None:
             return
-        if isinstance(found, Arrived):
+        if isinstance(found, SharedRead):
             self.shared.update((self._keys[index], one) for index, one in zip(indices, found.encoded, strict=True))
             found = found.records
         self._unread.difference_update(indices)

@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from application.ports.cache_stats import CacheStats
+from application.ports.cache_stats import CacheStats, SharedStats
 from application.ports.document_store import DocumentUsage
 from application.ports.engine import EngineStatus
 from domain.memory.ledger import MemoryLimits
@@ -183,22 +183,6 @@ class QueueBody(Usage):
     dropped: dict[str, int]
 
 
-class SharedBody(Usage):
-    """The store that other servers share, since the start. `is_available`: it is asked now; `outages`: times that it
-    failed. `asked`: prompts by outcome, `read` and `written`: records by outcome. Bytes are encoded, but for the
-    queue's."""
-
-    is_available: bool
-    num_outages: int
-    asked: dict[str, int]
-    read: dict[str, int]
-    written: dict[str, int]
-    queued: int
-    queued_bytes: int
-    read_bytes: int
-    written_bytes: int
-
-
 class DocumentsBody(Usage):
     """Stored responses and the like. `evicted` and `faults` (by kind): since their store was opened."""
 
@@ -220,7 +204,7 @@ class TiersBody(Struct):
     documents: DocumentsBody | None
     problem: str = ""
     live: LiveBody | None = None
-    shared: SharedBody | None = None
+    shared: SharedStats | None = None
 
 
 def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
@@ -234,7 +218,7 @@ def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
         tier(documents, DocumentsBody) if documents is not None else None,
         stats.problem,
         tier(stats.live, LiveBody) if stats.live is not None else None,
-        tier(stats.shared, SharedBody) if stats.shared is not None else None,
+        stats.shared,
     )
 
 

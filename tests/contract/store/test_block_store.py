@@ -15,7 +15,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, Record, RecordKey
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
+from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.store_records import BLOCK_TOKENS, chain, empty, held, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 

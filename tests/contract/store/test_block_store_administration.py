@@ -12,7 +12,7 @@ from domain.ids import BlockHash, GroupIndex
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, RecordKey, SnapshotKey
 from tests.contract.store.test_block_store import ADAPTERS, ONE, present, put
-from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
+from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.store_records import chain, keys_of, namespace_of, payload_of, snapshot
 
 TWO = namespace_of("two?salt=alice")

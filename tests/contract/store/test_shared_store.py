@@ -11,7 +11,7 @@ from domain.ids import BlockHash
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import Record
 from tests.support.processes.redis_server import RedisServer, needs_redis, redis_server
-from tests.support.stores.memory_shared_store import MemorySharedStore, SharedMemory
+from tests.support.stores.shared_stores import MemorySharedStore, SharedMemory
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 ONE, TWO = namespace_of("one"), namespace_of("two?salt=alice")

@@ -19,7 +19,7 @@ from application.services.prefix.write_behind import WriteBehind
 from domain.ids import GroupIndex
 from domain.prefix.index import PERSISTED, QUEUED, STORED
 from domain.prefix.record import Record, RecordKey
-from tests.support.stores.gated_store import PATIENCE_S, GatedStore
+from tests.support.stores.faulty_stores import PATIENCE_S, GatedStore
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents

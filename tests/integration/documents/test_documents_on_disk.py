@@ -17,8 +17,7 @@ from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
 from tests.support.stores.kill_documents import numbered, open_documents
-from tests.support.stores.lmdb_store import faults
-from tests.support.stores.volumes import leave_free, small_volume
+from tests.support.stores.lmdb_store import faults, leave_free, small_volume
 from tests.support.telemetry.recording import RecordingEvents
 
 SECRET = b"the answer to the question about the treasure"

@@ -36,7 +36,7 @@ from domain.scheduling.step_values import StepLimits
 from domain.speculation.drafter import SpeculationMode
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.caches import prefix_cache
+from tests.support.stores.cache_driver import prefix_cache
 from tests.support.telemetry.recording import RecordingEvents
 
 A, B, C = ModelId("a"), ModelId("b"), ModelId("c")

@@ -23,7 +23,7 @@ from domain.scheduling.step_values import StepLimits
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission, tokens_of
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.cache_driver import BLOCK, GRID, VOCAB, plain_answer
-from tests.support.stores.fault_injection import FaultInjectingBlockStore, FaultPlan
+from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
 
 WAIT_S = PATIENCE_S
 MODEL = ModelId("toy")

@@ -22,7 +22,7 @@ from domain.speculation.gain import WIDTHS, WidthCosts
 from tests.support.engines.drafters import CHEAP
 from tests.support.engines.sync_engine import GREEDY, Inbox, SyncEngine, submission, usage_of
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.caches import prefix_cache
+from tests.support.stores.cache_driver import prefix_cache
 
 MODEL = ModelId("fake-attention")
 DEAR = WidthCosts.measured([[10.0 * width for width in WIDTHS]] * 2)

@@ -16,7 +16,7 @@ from application.services.prefix.store_tier import NUM_READERS
 from interfaces.http.answering.documented import CACHE_HEADER
 from tests.support.http.clients import COMPLETIONS, PROMPT, WARM, complete, explain, warm
 from tests.support.http.servers.fake_service import FakeService, fake_service
-from tests.support.stores.hanging_store import PATIENCE_S, READS, HangingStore
+from tests.support.stores.faulty_stores import PATIENCE_S, READS, HangingStore
 
 SOON_S = 0.05
 """A deadline on the event loop's own clock, for what nobody computes."""

@@ -19,14 +19,14 @@ from application.ports.block_store import PutOutcome
 from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.processes.cli_process import PATIENCE_S, CairnProcess, cairn_process
 from tests.support.processes.processes import finish, start
-from tests.support.stores.bad_sector import INFO, content, opened
+from tests.support.stores.damage.bad_sector import INFO, content, opened
 from tests.support.stores.store_records import chain, keys_of, same
 
-SOURCE = Path(__file__).parents[2] / "support/stores/bad_sector.c"
+SOURCE = Path(__file__).parents[2] / "support/stores/damage/bad_sector.c"
 HEADER = """
 import sys
 from pathlib import Path
-from tests.support.stores.bad_sector import content, opened, say
+from tests.support.stores.damage.bad_sector import content, opened, say
 from tests.support.stores.store_records import keys_of
 store, events = opened(Path(sys.argv[1]))
 """
@@ -37,7 +37,7 @@ WRITE = (
     HEADER
     + """
 from application.ports.block_store import PutOutcome
-from tests.support.stores.bad_sector import INFO, SIZE_BYTES
+from tests.support.stores.damage.bad_sector import INFO, SIZE_BYTES
 from tests.support.stores.store_records import chain
 stored = [store.put(chain(INFO, 1, seed=seed, size_bytes=SIZE_BYTES)) is PutOutcome.STORED for seed in (8, 9)]
 store.close()
@@ -180,12 +180,6 @@ def test_a_killed_process_costs_no_record(store: Path, moment: str) -> None:
         assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
 
-def test_kills_while_reading_cost_nothing_however_many_in_a_row(store: Path) -> None:
-    for _ in range(3):
-        killed(store, "reading()")
-    assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
-
-
 def test_a_database_that_was_removed_is_made_anew_whatever_was_noted(store: Path) -> None:
     killed(store, "notes.of(4)")
     (store / "data.mdb").unlink()
@@ -244,17 +238,6 @@ def test_a_server_answers_all_the_same(library: Path, tmp_path: Path) -> None:
     again, log = answer(tmp_path, arguments, "It rains. " * 60, **bad_at(library, large_page(path)))
     assert again == text
     assert log.count("fault in store: unreadable") == 1
-
-
-def test_a_server_stores_beside_a_bad_sector(library: Path, tmp_path: Path) -> None:
-    """The sector is under the record that was written last: storing others does not touch it."""
-    path = tmp_path / "store"
-    arguments = ("serve", "--backend", "fake", "--memory", "1GiB", "--port", "0", "--store", str(path))
-    answer(tmp_path, arguments, "It rains. " * 200)
-    size_bytes = (path / "data.mdb").stat().st_size
-    _, log = answer(tmp_path, arguments, "It snows. " * 200, **bad_at(library, last_page(path, is_head=False)))
-    assert "ERROR" not in log
-    assert (path / "data.mdb").stat().st_size > size_bytes
 
 
 def test_a_server_whose_index_lies_on_a_bad_sector_goes_on_without_storing(library: Path, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.effort import scaled
 from tests.support.processes.processes import fast_folder, finish, start
-from tests.support.stores.damage.bit_flips import make, sample
-from tests.support.stores.damage.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.stores.damage.bit_flips import make
 from tests.support.stores.damage.power_cuts import cut_often
+from tests.support.stores.damage.volatile_disk import Op, build_recorder, read_log, recording_environment
 from tests.support.stores.lmdb_store import faults, open_store
-from tests.support.stores.store_records import chain, held, keys_of, namespace_of, same
+from tests.support.stores.store_records import chain, held, keys_of, namespace_of
 from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
@@ -69,6 +69,7 @@ def test_a_file_cut_while_it_is_open(scratch: Path) -> None:
     program = f"""
 from pathlib import Path
 from tests.integration.store.test_store_damage import *
+from tests.support.stores.store_records import same
 path, events = Path({str(scratch)!r}) / "store", RecordingEvents()
 store = open_store(path, events)
 blocks = chain(INFO, 4, size_bytes=50_000)
@@ -179,14 +180,6 @@ def test_a_bad_payload_is_quarantined_with_following_records(tmp_path: Path) -> 
     assert held(store, keys_of(blocks)) == [True] * 2 + [False] * 4
     assert store.check_integrity(payloads=True).problems == ()
     assert store.usage().faults == {"checksum": 1}
-    store.close()
-
-
-def test_the_sample_of_the_trial_survives_when_nothing_is_flipped(tmp_path: Path) -> None:
-    make(tmp_path / "store")
-    store = open_store(tmp_path / "store")
-    records = sample()
-    assert all(map(same, store.get(keys_of(records)), records))
     store.close()
 
 

@@ -14,9 +14,8 @@ from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store, quota_bytes
-from tests.support.stores.lmdb_store import faults, open_store
+from tests.support.stores.lmdb_store import faults, leave_free, open_store, small_volume
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same
-from tests.support.stores.volumes import leave_free, small_volume
 from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
@@ -150,20 +149,6 @@ def test_without_room_for_a_copy_the_old_file_stays_in_use(volume: Path, free_by
     assert file_bytes(path) <= SMALL_BYTES
     assert store.usage().stored_bytes <= store.usage().quota_bytes == SMALL_BYTES
     assert store.check_integrity(payloads=True).problems == ()
-    store.close()
-
-
-def test_the_next_start_with_room_shrinks(volume: Path) -> None:
-    path, events = volume / "store", RecordingEvents()
-    records = fill(path, LARGE_BYTES)
-    leave_free(volume, 0)
-    open_store(path, quota_bytes=SMALL_BYTES).close()
-    assert file_bytes(path) > SMALL_BYTES
-    leave_free(volume, 10 * MIB)
-    store = open_store(path, events, quota_bytes=SMALL_BYTES)
-    assert file_bytes(path) <= SMALL_BYTES
-    assert num_there(store, records) > 10
-    assert faults(events) == []
     store.close()
 
 

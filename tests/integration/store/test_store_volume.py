@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
@@ -21,10 +20,9 @@ from domain.prefix.record import Record
 from interfaces.composition.store import build_store
 from tests.support.processes.cache_cli import isolate, make_store, run
 from tests.support.processes.processes import finish, start
-from tests.support.stores.lmdb_store import PAUSE_S, faults, open_store
+from tests.support.stores.lmdb_store import PAUSE_S, faults, leave_free, open_store, small_volume
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same
 from tests.support.stores.two_models import ONE
-from tests.support.stores.volumes import leave_free, small_volume
 from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
@@ -312,16 +310,3 @@ def test_a_lagging_reader_costs_writes_only(tmp_path: Path) -> None:
     assert writer.check_integrity(payloads=True).problems == ()
     assert writer.put(chain(INFO, 1, seed=1000, size_bytes=100_000)) is PutOutcome.STORED
     writer.close()
-
-
-def test_a_full_map_pauses_no_later_write(tmp_path: Path) -> None:
-    events = RecordingEvents()
-    store = open_store(tmp_path / "store", events)
-
-    def fill() -> None:
-        raise lmdb.MapFullError("mdb_del: Environment mapsize limit reached")
-
-    store._containment.write(fill, None)  # pyright: ignore[reportPrivateUsage]
-    assert faults(events) == ["map_full"]
-    assert store.put(chain(INFO, 1)) is PutOutcome.STORED
-    store.close()

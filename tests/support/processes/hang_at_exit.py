@@ -19,7 +19,7 @@ from domain.prefix.record import HostPayload
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.stores.cache_driver import VOCAB
-from tests.support.stores.hanging_store import READS, HangingStore
+from tests.support.stores.faulty_stores import READS, HangingStore
 from tests.support.telemetry.recording import RecordingEvents
 
 HUNG = Event()

@@ -1,4 +1,4 @@
-"""Drives a toy model through the prefix cache as the engine loop does, one sequence or several interleaved."""
+"""A prefix cache that is stepped, and caches for tests that are about something else."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,9 @@ import pytest
 
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeModel, FakeOptions
 from application.ports.block_store import BlockStore
+from application.ports.clock import Clock
 from application.ports.compute import DecodeStart
+from application.ports.event_sink import EventSink
 from application.ports.shared_store import SharedStore
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
@@ -242,3 +244,18 @@ def plain_answer(options: FakeOptions, prompt: Sequence[int], num_output: int = 
     """What the model says without any cache."""
     driver = CacheDriver(options, is_enabled=False)
     return driver.run(prompt, num_output).output
+
+
+def prefix_cache(
+    events: EventSink | None = None,
+    clock: Clock | None = None,
+    *,
+    is_enabled: bool = False,
+    hot_bytes: int = 1 << 28,
+    block_size: int = 16,
+    grid: int = 32,
+) -> PrefixCache:
+    """Without a store; `is_enabled` False: nothing is ever reused."""
+    events, clock = events or RecordingEvents(), clock or FakeClock()
+    tiers = PrefixTiers(HotTier(hot_bytes), StoreTier(clock, events), hashing=Lane("hash", 1))
+    return PrefixCache(tiers, BlockGrid(block_size, grid), is_enabled=is_enabled)

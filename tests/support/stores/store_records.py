@@ -1,6 +1,7 @@
-"""Records for store tests: chains with real hashes, and payloads whose bytes follow from their key."""
+"""Records for tests of stores."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
@@ -12,6 +13,7 @@ from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import (
     BlockKey,
     HostPayload,
+    Namespace,
     NamespaceInfo,
     Provenance,
     Record,
@@ -111,3 +113,27 @@ def same(stored: Record | None, record: Record) -> bool:
         and [bytes(view) for view in stored.groups[index].buffers()] == [bytes(view) for view in payload.buffers()]
         for index, payload in record.groups.items()
     )
+
+
+NAMESPACE = Namespace(sha256(b"sized state").digest())
+
+
+@dataclass(frozen=True, slots=True)
+class SizedPayload:
+    """A StatePayload of so many bytes where computing happens."""
+
+    size_bytes: int
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("uint8", (self.size_bytes,)),)
+
+    def buffers(self) -> tuple[memoryview, ...]:
+        raise AssertionError("nobody reads it")
+
+
+def sized_record(number: int, size_bytes: int) -> Record:
+    """A block of its own, like no other number's."""
+    digest = BlockHash(sha256(number.to_bytes(8, "little")).digest())
+    payload = {GroupIndex(0): SizedPayload(size_bytes)}
+    return Record(BlockKey(NAMESPACE, digest), BlockHash(NAMESPACE), 1, IdRow((number,)), payload)

@@ -16,8 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from application.ports.cache_stats import Cleared, SharedStats
-from application.ports.clock import Clock
-from application.ports.shared_store import SharedHint, SharedStoreError
+from application.ports.shared_store import SharedHint, SharedRead, SharedStoreError
 from application.services.lane import Call, Lane
 from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess, SharedQueue
 from domain.errors import ServerUnavailable
@@ -25,7 +24,7 @@ from domain.ids import NO_REQUEST, RequestId
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import NOTHING_SHARED, PrefixMatch, ReuseRules, SharedRecords
-from domain.prefix.record import BlockKey, Record, RecordKey, SnapshotKey
+from domain.prefix.record import BlockKey, Record, RecordKey
 
 T = TypeVar("T")
 
@@ -36,11 +35,8 @@ MAX_CALLS = 1024
 RECORDS_PER_CALL, BYTES_PER_CALL = 4, 4 << 20
 """The limits of one call, but for a single record: a caller verifies and decodes while another receives."""
 
-PARENTS_AT_ONCE = 32
-"""Blocks that are asked for the lengths of their snapshots at a time, the last ones first."""
-
 MAX_SNAPSHOTS = 256
-"""Snapshots that are looked for at a time: the lengths may be anybody's."""
+"""Snapshots that are looked for, the last ones: the lengths may be anybody's."""
 
 ASSUMED_TOKENS_PER_S = 10_000
 """The rate at which a model computes prompts, until it was measured."""
@@ -53,24 +49,11 @@ MEASURED_TOKENS = 64
 
 
 class SharedFinds(NamedTuple):
-    """The answer: records for the index, and the hints to read them."""
+    """The answer: records for the index, the hints to read them, and when it came."""
 
     records: SharedRecords = NOTHING_SHARED
     hints: Mapping[RecordKey, SharedHint] = {}
-
-
-class SharedCall(Call[T]):
-    """One call of the store, made by a worker and polled by its caller. `took_ns`: set when it has ended."""
-
-    def __init__(self, work: Callable[[], T], on_done: Callable[[], None], clock: Clock) -> None:
-        super().__init__(work)
-        self.began_ns, self.took_ns = clock.now_ns(), 0
-        self._clock = clock
-        self.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
-
-    def ended(self, error: BaseException | None) -> None:
-        self.took_ns = self._clock.now_ns() - self.began_ns
-        super().ended(error)
+    at_ns: int = 0
 
 
 def calls_of(hints: Sequence[SharedHint]) -> Iterator[slice]:
@@ -84,22 +67,15 @@ def calls_of(hints: Sequence[SharedHint]) -> Iterator[slice]:
     yield slice(start, len(hints))
 
 
-class Arrived(NamedTuple):
-    """What a call read: the records, None for a miss, and the same as they arrived, for the local store."""
-
-    records: Sequence[Record | None]
-    encoded: Sequence[Record | None]
-
-
 class SharedAsk:
     """The question for one prompt. Compute thread only. `finds`: empty until it `settled`. `is_late`: the store did not
     answer in time, now or when it was read."""
 
-    def __init__(self, tier: "SharedTier", call: SharedCall[SharedFinds], model: str, id: RequestId) -> None:
+    def __init__(self, tier: "SharedTier", call: Call[SharedFinds], model: str, id: RequestId) -> None:
         self.finds, self.is_late, self.id = SharedFinds(), False, id
         self._tier, self._model = tier, model
-        self._call: SharedCall[SharedFinds] | None = call
-        self._left_ns = tier.access.deadline_ns
+        self._call: Call[SharedFinds] | None = call
+        self._began_ns, self._left_ns = tier.access.clock.now_ns(), tier.access.deadline_ns
 
     def settle(self) -> bool:
         """Returns True when the answer has come or is not waited for any longer."""
@@ -107,11 +83,11 @@ class SharedAsk:
             return True
         if call.is_done:
             self.finds, self._call = call.answer or SharedFinds(), None
-            self._left_ns = max(0, self._left_ns - call.took_ns)
-        elif self.is_overdue(call.began_ns, 0):
+            self._left_ns = max(0, self._left_ns - max(0, self.finds.at_ns - self._began_ns))
+        elif self.is_overdue(self._began_ns, 0):
             call.abandon()
             self._call = None
-            self.note_late(call.began_ns, ASK, 0)
+            self.note_late(self._began_ns, ASK, 0)
         return self._call is None
 
     def is_overdue(self, began_ns: int, num_arrived: int) -> bool:
@@ -174,18 +150,16 @@ class SharedTier:
 
     def find(self, chain: BlockChain, match: PrefixMatch, rules: ReuseRules, id: RequestId = NO_REQUEST) -> SharedFinds:
         """Returns what the store has of a prompt beyond `match`; nothing when it fails. Blocks for the store."""
-        began_ns = self.access.clock.now_ns()
+        access, began_ns = self.access, self.access.clock.now_ns()
         try:
             finds = self._find(chain, match, rules)
         except Exception as error:
-            self.access.report(ASK, self.access.failed(error), 0, began_ns, id)
-            return SharedFinds()
-        self.access.report(ASK, "found" if finds.hints else "nothing", len(finds.hints), began_ns, id)
-        return finds
+            access.report(ASK, access.failed(error), 0, began_ns, id)
+            return SharedFinds(at_ns=access.clock.now_ns())
+        access.report(ASK, "found" if finds.hints else "nothing", len(finds.hints), began_ns, id)
+        return finds._replace(at_ns=access.clock.now_ns())
 
-    def read(
-        self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]
-    ) -> SharedCall[Arrived] | None:
+    def read(self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]) -> Call[SharedRead] | None:
         """Reads records in a worker; None when too many calls wait already."""
         return self._call(partial(self._read, hints, id), on_done)
 
@@ -230,8 +204,9 @@ class SharedTier:
         if self.access.begins_trial() and self._call(self.access.try_again, lambda: None) is None:
             self.access.note_late()
 
-    def _call(self, work: Callable[[], T], on_done: Callable[[], None]) -> SharedCall[T] | None:
-        call = SharedCall(work, on_done, self.access.clock)
+    def _call(self, work: Callable[[], T], on_done: Callable[[], None]) -> Call[T] | None:
+        call = Call(work)
+        call.future.add_done_callback(lambda future: None if future.cancelled() else on_done())
         try:
             self._calls.start(call)
         except ServerUnavailable:  # too many wait, or it is stopping
@@ -246,33 +221,27 @@ class SharedTier:
         hints: dict[RecordKey, SharedHint] = {hint.key: hint for hint in found if hint is not None}
         blocks = frozenset(key.hash for key in hints if isinstance(key, BlockKey))
         run = first + next((at for at, hint in enumerate(found) if hint is None), len(keys))
-        snapshots: dict[int, SnapshotKey] = {}
         last = min(run, (chain.num_prompt - 1) // size)  # the last token is always computed
         # Where blocks hold everything, only the tail behind the last one is worth a snapshot.
-        lowest = match.position // size if rules.needs_snapshots else last
-        for end in range(last + 1, lowest, -PARENTS_AT_ONCE):
-            start = max(lowest, end - PARENTS_AT_ONCE)
-            lengths = store.lengths(chain.namespace, [chain.parent(index) for index in range(start, end)])
-            ends = [at * size + length for at, some in enumerate(lengths, start) for length in some if length < size]
-            own = [at for at in ends if match.position < at < chain.num_prompt and rules.grid.is_resumable(at)]
-            named = {chain.snapshot_key(at): at for at in sorted(own)[-MAX_SNAPSHOTS:]}
-            there = {hint.key: hint for hint in (store.find(list(named)) if named else ()) if hint is not None}
-            snapshots |= {at: key for key, at in named.items() if key in there}
-            hints |= there
-            if there:
-                break
-        return SharedFinds(SharedRecords(blocks, snapshots), hints)
+        ends = range(match.position // size if rules.needs_snapshots else last, last + 1)
+        lengths = store.lengths(chain.namespace, [chain.parent(index) for index in ends])
+        near = [at * size + length for at, some in zip(ends, lengths, strict=True) for length in some if length < size]
+        own = [at for at in near if match.position < at < chain.num_prompt and rules.grid.is_resumable(at)]
+        named = {chain.snapshot_key(at): at for at in sorted(own)[-MAX_SNAPSHOTS:]}
+        there = {hint.key: hint for hint in (store.find(list(named)) if named else ()) if hint is not None}
+        snapshots = {at: key for key, at in named.items() if key in there}
+        return SharedFinds(SharedRecords(blocks, snapshots), hints | there)
 
-    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> Arrived:
+    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> SharedRead:
         access = self.access
         began_ns = access.clock.now_ns()
         try:
             found = access.store.read(hints)
         except Exception as error:
             access.report(READ, access.failed(error), len(hints), began_ns, id)
-            return Arrived([None] * len(hints), [None] * len(hints))
+            return SharedRead([None] * len(hints), [None] * len(hints), 0, 0)
         num_missing = sum(record is None for record in found.records) - found.num_rejected
         access.report(READ, "read", len(hints) - num_missing - found.num_rejected, began_ns, id, found.num_bytes)
         access.report(READ, "rejected", found.num_rejected, began_ns, id)
         access.report(READ, "missing", num_missing, began_ns, id)
-        return Arrived(self.uploaded(found.records), found.encoded)
+        return found._replace(records=self.uploaded(found.records))

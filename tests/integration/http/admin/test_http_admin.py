@@ -10,7 +10,7 @@ from application.settings import CacheSettings, ServerSettings
 from domain.client import Client
 from tests.support.browser.admin_api import LONG, complete, read
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service, headers, keyed_service
-from tests.support.stores.hanging_store import HangingStore
+from tests.support.stores.faulty_stores import HangingStore
 
 SECRET = "The launch code is 0451." + "".join(f" Rule {number}." for number in range(100))
 CHANGED = SECRET[:300] + "?" * 12

@@ -14,7 +14,7 @@ from domain.prefix.record import Namespace
 from tests.support.http.clients import EXPLAIN, PROMPT, WARM, RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
 from tests.support.processes.gate import Gate
-from tests.support.stores.gated_store import GatedStore
+from tests.support.stores.faulty_stores import GatedStore
 
 PATH = "/v1/completions"
 OTHER_MODEL = "fake-hybrid"

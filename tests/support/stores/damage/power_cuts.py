@@ -26,8 +26,7 @@ from domain.byte_size import ByteSize
 from domain.prefix.record import Record
 from interfaces.composition.store import open_lmdb_store
 from tests.support.processes.processes import finish, start
-from tests.support.stores.damage.io_log import Op, build_recorder, read_log, recording_environment
-from tests.support.stores.damage.volatile_disk import VolatileDisk
+from tests.support.stores.damage.volatile_disk import Op, VolatileDisk, build_recorder, read_log, recording_environment
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 

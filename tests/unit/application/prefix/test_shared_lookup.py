@@ -19,8 +19,7 @@ from domain.prefix.prompt_content import EncodedPrompt, ForkKind, ForkPoint
 from domain.prefix.record import BlockKey, Record
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.cache_driver import BLOCK, KINDS, OPTIONS, CacheDriver, plain_answer
-from tests.support.stores.memory_shared_store import SharedMemory
-from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults
+from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults, SharedMemory
 
 PROMPT = list(range(100, 740))
 

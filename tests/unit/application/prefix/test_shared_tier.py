@@ -24,8 +24,14 @@ from domain.prefix.index import PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import Record
 from tests.support.processes.lanes import HeldLane
-from tests.support.stores.memory_shared_store import SharedMemory
-from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults, pump, stepped_tier
+from tests.support.stores.shared_stores import (
+    DEADLINE_S,
+    FaultySharedStore,
+    SharedFaults,
+    SharedMemory,
+    pump,
+    stepped_tier,
+)
 from tests.support.stores.store_records import BLOCK_TOKENS, chain, namespace_of, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -89,16 +95,6 @@ class TestAsking:
         assert ask.settle()
         assert ask.finds.records.blocks == {block.key.hash for block in blocks[1:]}  # type: ignore[union-attr]
         assert bench.outcomes("ask") == ["found"]
-
-    def test_the_tail_after_the_last_block(self, bench: Bench) -> None:
-        blocks = chain(ONE, 2)
-        tail = snapshot(blocks[-1], [7, 8, 9])
-        bench.store.put(ONE, [*blocks, tail, snapshot(blocks[-1], [7, 7])])
-        ask = bench.ask(prompt_of(blocks, 7, 8, 9, 10))
-        assert ask is not None
-        bench.lane.run()
-        assert ask.settle()
-        assert ask.finds.records.snapshots == {2 * BLOCK_TOKENS + 3: tail.key}
 
     def test_a_recurrent_model_finds_the_last_snapshot_wherever_it_is(self, bench: Bench) -> None:
         blocks = chain(ONE, 80)
@@ -251,17 +247,6 @@ class TestBreaker:
         assert not bench.tier.stats().is_available
         bench.lane.run()
         assert not bench.tier.stats().is_available
-
-    def test_an_idle_server_notices_the_recovery_when_its_figures_are_read(self, bench: Bench) -> None:
-        bench.faults.is_gone = True
-        bench.ask(prompt_of(chain(ONE, 1)))
-        bench.lane.run()
-        bench.faults.is_gone = False
-        bench.clock.advance(MIN_PAUSE_S)
-        bench.tier.stats()
-        bench.lane.run()
-        assert bench.tier.stats().is_available
-        assert bench.tier.stats().num_outages == 1
 
     def test_a_store_that_is_full_is_still_read(self, bench: Bench) -> None:
         bench.faults.is_full = True

@@ -13,7 +13,7 @@ from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
 from domain.prefix.record import NamespaceInfo, Record
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.gated_store import GatedStore
+from tests.support.stores.faulty_stores import GatedStore
 from tests.support.stores.store_records import chain, held, keys_of, namespace_of, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 

@@ -21,7 +21,7 @@ from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.guards import FakeMemory
-from tests.support.stores.sized_state import sized_record
+from tests.support.stores.store_records import sized_record
 from tests.support.telemetry.recording import RecordingEvents
 
 SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), step=StepCost(token_bytes=1))

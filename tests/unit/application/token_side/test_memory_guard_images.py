@@ -15,7 +15,7 @@ from domain.ids import ModelId
 from domain.memory.shape import ImageCost, StepCost
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
-from tests.support.stores.sized_state import sized_record
+from tests.support.stores.store_records import sized_record
 from tests.unit.application.token_side.test_memory_guard import CHUNK, LIMITS, SHAPE, Bench, view
 
 SEEING = replace(
