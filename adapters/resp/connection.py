@@ -83,12 +83,14 @@ class RespConnection:
 
     def _connect(self) -> Any:
         # A connection that the server has closed since its last use costs one more try, and no request.
-        client: Any = Valkey.from_url(self._url, retry=Retry(NoBackoff(), 1, (NoConnection,)), **self._arguments)
+        client = cast("Any", Valkey).from_url(
+            self._url, retry=Retry(NoBackoff(), 1, (NoConnection,)), **self._arguments
+        )
         client.connection_pool.connection_kwargs["socket_read_size"] = READ_BYTES
         if client.info("server").get("redis_mode") != "cluster":
             return client
         client.close()
-        return ValkeyCluster.from_url(self._url, cluster_error_retry_attempts=1, **self._arguments)
+        return cast("Any", ValkeyCluster).from_url(self._url, cluster_error_retry_attempts=1, **self._arguments)
 
     @contextmanager
     def _errors(self) -> Generator[None]:
