@@ -149,6 +149,14 @@ def test_expiry_runs_in_bounded_steps(tried: Tried) -> None:
     assert left == [700, 188, 0]
 
 
+def test_marks_are_an_hour_apart_and_go_when_they_are_old(tried: Tried) -> None:
+    tried.reopen(2 * DAY_S)
+    tried.days(1, step_s=900)
+    assert 22 <= tried.num_marks() <= 26
+    tried.days(4, step_s=HOUR_S)
+    assert 47 <= tried.num_marks() <= 50
+
+
 def test_a_clock_set_back_changes_no_age(tried: Tried) -> None:
     old = tried.put(chain(INFO, 2))
     tried.days(20)

@@ -180,6 +180,12 @@ def test_a_killed_process_costs_no_record(store: Path, moment: str) -> None:
         assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
 
+def test_kills_while_reading_cost_nothing_however_many_in_a_row(store: Path) -> None:
+    for _ in range(3):
+        killed(store, "reading()")
+    assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
+
+
 def test_a_database_that_was_removed_is_made_anew_whatever_was_noted(store: Path) -> None:
     killed(store, "notes.of(4)")
     (store / "data.mdb").unlink()

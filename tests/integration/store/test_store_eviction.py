@@ -15,6 +15,7 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.environment import Environment
+from adapters.lmdb.writer import RecordUses
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
@@ -180,6 +181,14 @@ def test_reading_while_the_file_is_replaced_reports_no_fault(
     assert num_read[0]
     assert not store.usage().faults
     assert present(store, kept) == [True] * 3
+
+
+def test_announced_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.lmdb.writer._MAX_NAMESPACES", 3)
+    uses = RecordUses()
+    for number in (0, 1, 2, 0, 3):
+        uses.announce(tenant(number))
+    assert [uses.announced(tenant(number).namespace) is not None for number in range(4)] == [True, False, True, True]
 
 
 INFO = namespace_of("churn")

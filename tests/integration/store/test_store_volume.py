@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
@@ -310,3 +311,16 @@ def test_a_lagging_reader_costs_writes_only(tmp_path: Path) -> None:
     assert writer.check_integrity(payloads=True).problems == ()
     assert writer.put(chain(INFO, 1, seed=1000, size_bytes=100_000)) is PutOutcome.STORED
     writer.close()
+
+
+def test_a_full_map_pauses_no_later_write(tmp_path: Path) -> None:
+    events = RecordingEvents()
+    store = open_store(tmp_path / "store", events)
+
+    def fill() -> None:
+        raise lmdb.MapFullError("mdb_del: Environment mapsize limit reached")
+
+    store._containment.write(fill, None)  # pyright: ignore[reportPrivateUsage]
+    assert faults(events) == ["map_full"]
+    assert store.put(chain(INFO, 1)) is PutOutcome.STORED
+    store.close()

@@ -248,6 +248,17 @@ class TestBreaker:
         bench.lane.run()
         assert not bench.tier.stats().is_available
 
+    def test_an_idle_server_notices_the_recovery_when_its_figures_are_read(self, bench: Bench) -> None:
+        bench.faults.is_gone = True
+        bench.ask(prompt_of(chain(ONE, 1)))
+        bench.lane.run()
+        bench.faults.is_gone = False
+        bench.clock.advance(MIN_PAUSE_S)
+        bench.tier.stats()
+        bench.lane.run()
+        assert bench.tier.stats().is_available
+        assert bench.tier.stats().num_outages == 1
+
     def test_a_store_that_is_full_is_still_read(self, bench: Bench) -> None:
         bench.faults.is_full = True
         bench.offer(chain(ONE, 1))
