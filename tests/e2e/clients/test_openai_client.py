@@ -14,7 +14,7 @@ from tests.support.effort import scaled
 from tests.support.http.servers.live_service import LiveService, live_service
 
 KEY = "test-key"
-WORDS = Path(__file__).parents[3] / "training" / "words.json"
+WORDS = Path(__file__).parents[3] / "training" / "text" / "words.json"
 
 
 def settings_for(backend: str, model: str) -> Settings:
