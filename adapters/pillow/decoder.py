@@ -31,27 +31,19 @@ def decode(data: bytes, field: str = "") -> Pixels:
     """Returns the pixels of an encoded image, upright as its EXIF data says. Raises InvalidRequest, naming `field`, the
     fault and the remedy."""
     try:
-        image = Pillow.open(BytesIO(data), formats=FORMATS)
-    except (UnidentifiedImageError, Pillow.DecompressionBombError) as error:
-        raise _refusal(field, _reason_unopened(error)) from None
-    except Exception as error:  # of damaged headers: any
-        raise _refusal(field, f"its header is damaged ({_named(error)}); send the whole file") from None
-    with image:
-        _check_size(image.size, field)
-        try:
+        with Pillow.open(BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS or max(image.size) > MAX_SIDE:
+                raise Pillow.DecompressionBombError(f"it has {width} x {height} pixels")
             return _pixels(image)
-        except Exception as error:
-            raise _refusal(field, f"it cannot be decoded ({_named(error)}); send the whole file") from None
-
-
-def _check_size(size: tuple[int, int], field: str) -> None:
-    width, height = size
-    if width * height > MAX_PIXELS or max(size) > MAX_SIDE:
-        raise _refusal(
-            field,
-            f"it has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed, {MAX_SIDE:,} a side: send a smaller"
-            " one",
-        )
+    except UnidentifiedImageError:
+        why = "it is no PNG, JPEG, WebP or GIF file, or its beginning is damaged; convert it to one of them"
+    except Pillow.DecompressionBombError as error:
+        why = f"{error}; at most {MAX_PIXELS:,} are allowed, {MAX_SIDE:,} a side: send a smaller one"
+    except Exception as error:  # damaged files raise any
+        named = ": ".join(filter(None, (type(error).__name__, str(error)[:100])))
+        why = f"it cannot be decoded ({named}); send the whole file"
+    raise InvalidRequest(f"{field or 'image'}: the image cannot be used: {why}", param=field or None)
 
 
 def _pixels(image: Pillow.Image) -> Pixels:
@@ -65,17 +57,3 @@ def _pixels(image: Pillow.Image) -> Pixels:
     if image.mode != "RGB":
         image = image.convert("RGB")
     return Pixels(*image.size, image.tobytes())
-
-
-def _reason_unopened(error: Exception) -> str:
-    if isinstance(error, Pillow.DecompressionBombError):
-        return f"it has too many pixels; at most {MAX_PIXELS:,} are allowed: send a smaller one"
-    return "it is no PNG, JPEG, WebP or GIF file, or its beginning is damaged; convert it to one of them"
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:100]}" if str(error) else type(error).__name__
-
-
-def _refusal(field: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{field or 'image'}: the image cannot be used: {reason}", param=field or None)

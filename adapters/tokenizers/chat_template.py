@@ -16,7 +16,7 @@ from typing import Any
 
 from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, strings_of
 from adapters.tokenizers.jinja_template import RenderingTooLong
-from adapters.tokenizers.template_images import ImageForm, find_image_form
+from adapters.tokenizers.template_images import STAND_IN, ImageForm, find_image_form
 from adapters.tokenizers.template_messages import (
     REASONING_FIELDS,
     Adjustments,
@@ -156,7 +156,7 @@ class ChatTemplate:
 
     def _image_form(self, placeholder: str) -> ImageForm:
         if placeholder not in self._image_forms:
-            self._image_forms[placeholder] = find_image_form(self._apply, placeholder)
+            self._image_forms[placeholder] = find_image_form(self._shown_by_user, placeholder)
         if (form := self._image_forms[placeholder]) is None:
             raise TemplateFailed(
                 "the model's chat template shows no images: it neither takes image parts nor writes content as it is;"
@@ -164,6 +164,9 @@ class ChatTemplate:
                 param="messages",
             )
         return form
+
+    def _shown_by_user(self, content: object) -> str:
+        return _tried(self._apply, [{"role": Role.USER.value, "content": content}])
 
     def _rendered(self, setting: _Setting) -> RenderedChat:
         prompt, refusal = setting.prompt, None
@@ -186,7 +189,7 @@ class ChatTemplate:
     def _text_of(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         text = self._applied(setting, messages, adjustments)
         if setting.images is not None:
-            text = setting.images.rendered(text)
+            text = text.replace(STAND_IN, setting.images.written)
         if not has_stand_in(text):  # no other text can contain the name
             return text
         text = without_stand_ins(text)

@@ -117,7 +117,7 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
     """Returns a user message that differs from this one at its first visible character from `start` on."""
     opening = message.content[start:].strip()[:1].casefold()
     probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
-    images = tuple(placed for placed in message.images if placed.at < start)
+    images = tuple(image for image in message.images if image.at < start)
     return ChatMessage(Role.USER, message.content[:start] + probe, images=images)
 
 

@@ -11,7 +11,7 @@ text, also where it spells the placeholder.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from domain.request.chat import ChatMessage, Role
@@ -20,7 +20,6 @@ from domain.request.media import Image
 STAND_IN = f"cairn-image-{secrets.token_hex(16)}"
 
 _BEFORE, _AFTER = "zebra", "yacht"
-_TEXT_PART, _IMAGE_PART = {"type": "text"}, {"type": "image"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +33,20 @@ class ImageForm:
     def content_of(self, message: ChatMessage) -> "str | list[dict[str, str]]":
         """Returns the content of a message with images, in the shape that the template takes."""
         if self.takes_parts and message.role is Role.USER:
-            return [
-                dict(_IMAGE_PART) if isinstance(piece, Image) else {**_TEXT_PART, "text": piece}
-                for piece in message.pieces
-            ]
+            return _parts(message.pieces)
         return "".join(STAND_IN if isinstance(piece, Image) else piece for piece in message.pieces)
 
-    def rendered(self, text: str) -> str:
-        """Returns a rendered text with images in place of their stand-ins."""
-        return text.replace(STAND_IN, self.written)
 
-
-def find_image_form(apply: Callable[..., str], placeholder: str) -> ImageForm | None:
-    """Returns the form that a template takes; None for a template that shows no images."""
-    parts = [{**_TEXT_PART, "text": _BEFORE}, dict(_IMAGE_PART), {**_TEXT_PART, "text": _AFTER}]
-    text = _rendered(apply, parts)
+def find_image_form(render: Callable[[object], str], placeholder: str) -> ImageForm | None:
+    """Returns the form that a template takes; None for a template that shows no images. `render`: the text of a user's
+    message with this content, empty where the template refuses it."""
+    text = render(_parts((_BEFORE, Image(b""), _AFTER)))
     if text.count(placeholder) == 1 and _BEFORE in text and _AFTER in text:
         between = text.partition(_BEFORE)[2].partition(_AFTER)[0]
         return ImageForm(takes_parts=True, written=between if placeholder in between else placeholder)
-    is_verbatim = f"{_BEFORE}{placeholder}{_AFTER}" in _rendered(apply, f"{_BEFORE}{placeholder}{_AFTER}")
-    return ImageForm(takes_parts=False, written=placeholder) if is_verbatim else None
+    verbatim = f"{_BEFORE}{placeholder}{_AFTER}"
+    return ImageForm(takes_parts=False, written=placeholder) if verbatim in render(verbatim) else None
 
 
-def _rendered(apply: Callable[..., str], content: object) -> str:
-    messages = [{"role": Role.USER.value, "content": content}]
-    try:
-        return apply(messages, tools=None, add_generation_prompt=True)
-    except Exception:
-        return ""
+def _parts(pieces: Iterable[str | Image]) -> list[dict[str, str]]:
+    return [{"type": "image"} if isinstance(piece, Image) else {"type": "text", "text": piece} for piece in pieces]

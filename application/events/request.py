@@ -141,8 +141,7 @@ class TokensReceived:
 class PrefixMatched:
     """The result of a lookup: tokens reused by tier (tiers without any are left out), and the StopReason value.
     `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from the blocks in
-    memory, None if that is unknown. `diverged_image`: the number of the prompt's image at which that is; 0 for text.
-    """
+    memory, None if that is unknown."""
 
     id: RequestId
     num_prompt: int
@@ -152,7 +151,6 @@ class PrefixMatched:
     started_ns: int
     at_ns: int
     diverged_at: int | None = None
-    diverged_image: int = 0
 
     @classmethod
     def of(cls, id: RequestId, found: Explanation, started_ns: int, at_ns: int) -> "PrefixMatched":
@@ -166,7 +164,6 @@ class PrefixMatched:
             started_ns=started_ns,
             at_ns=at_ns,
             diverged_at=diverged_at,
-            diverged_image=found.divergence.image if found.divergence is not None else 0,
         )
 
 

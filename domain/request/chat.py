@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from domain.request.media import Image, PlacedImage
+from domain.request.media import Image
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value. Treated as immutable once it is inside a domain value."""
@@ -60,7 +60,7 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     is_error: bool = False
-    images: tuple[PlacedImage, ...] = ()
+    images: tuple[Image, ...] = ()
 
     @property
     def for_model(self) -> "ChatMessage":
@@ -73,45 +73,36 @@ class ChatMessage:
     def pieces(self) -> Iterator[str | Image]:
         """The content's text and images in order, without empty texts."""
         start = 0
-        for placed in self.images:
-            if text := self.content[start : placed.at]:
+        for image in self.images:
+            if text := self.content[start : image.at]:
                 yield text
-            yield placed.image
-            start = placed.at
+            yield image
+            start = image.at
         if text := self.content[start:]:
             yield text
 
     def framed(self, before: str, after: str = "") -> "ChatMessage":
         """Returns the message with text around its content."""
-        images = tuple(PlacedImage(placed.at + len(before), placed.image) for placed in self.images)
+        images = tuple(replace(image, at=image.at + len(before)) for image in self.images)
         return replace(self, content=f"{before}{self.content}{after}", images=images)
 
     def with_images(self, instead: Sequence[Image | str]) -> "ChatMessage":
         """Returns the message with something else in place of each image: another one, or a note in a line of its
         own."""
-        if not self.images:
-            return self
-        content, images, is_note, others = "", list[PlacedImage](), False, iter(instead)
-        for piece in self.pieces:
-            new = next(others) if isinstance(piece, Image) else piece
-            if isinstance(new, Image):
-                images.append(PlacedImage(len(content), new))
-                is_note = False
-                continue
-            was_note, is_note = is_note, isinstance(piece, Image)
-            if content and (was_note or is_note) and not (content.endswith("\n") or new.startswith("\n")):
-                content += "\n"
-            content += new
-        return replace(self, content=content, images=tuple(images))
+        others = iter(instead)
+        content, images = content_of(
+            (next(others) if isinstance(piece, Image) else piece for piece in self.pieces), between="\n"
+        )
+        return replace(self, content=content, images=images)
 
 
-def content_of(pieces: Iterable[str | Image], between: str = "") -> tuple[str, tuple[PlacedImage, ...]]:
+def content_of(pieces: Iterable[str | Image], between: str = "") -> tuple[str, tuple[Image, ...]]:
     """Returns the content of a message's pieces, with `between` neighbouring texts, and its images. Empty texts are
     left out."""
-    content, images, follows_text = "", list[PlacedImage](), False
+    content, images, follows_text = "", list[Image](), False
     for piece in pieces:
         if isinstance(piece, Image):
-            images.append(PlacedImage(len(content), piece))
+            images.append(replace(piece, at=len(content)))
             follows_text = False
         elif piece:
             content += between + piece if follows_text else piece

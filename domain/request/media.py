@@ -26,13 +26,15 @@ class Detail(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An encoded image file. `field`: the client's name for it, such as `messages[2].content[1]`, for errors; it is no
-    part of the image's identity. `url`: where `data`, empty until then, is to be fetched; empty afterwards."""
+    """An encoded image file in a message. `field`: the client's name for it, such as `messages[2].content[1]`, for
+    errors. `url`: where `data`, empty until then, is to be fetched; empty afterwards. `at`: the number of characters of
+    the message's content before it. Field and place are no part of the image's identity."""
 
     data: bytes = attribute(repr=False)
     detail: Detail = Detail.AUTO
     field: str = attribute(default="", compare=False)
     url: str = ""
+    at: int = attribute(default=0, compare=False)
     _digest: bytes = attribute(default=b"", compare=False, repr=False)
 
     @property
@@ -41,14 +43,6 @@ class Image:
         if not self._digest:
             object.__setattr__(self, "_digest", sha256(self.detail.value.encode() + b"\0" + self.data).digest())
         return self._digest
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedImage:
-    """An image in the content of a message. `at`: the number of characters of the content before it."""
-
-    at: int
-    image: Image
 
 
 def left_out(what: str, why: str = "this model reads text only") -> str:

@@ -60,7 +60,7 @@ class ChatPrompt:
     @property
     def images(self) -> tuple[Image, ...]:
         """All images, in order."""
-        return tuple(placed.image for message in self.messages for placed in message.images)
+        return tuple(image for message in self.messages for image in message.images)
 
     @property
     def callable_tools(self) -> tuple[ToolSpec, ...]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from domain.errors import require
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
 from domain.request.media import Image
-from interfaces.http.fields.image_fields import base64_image, url_image
+from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
 
@@ -186,9 +186,10 @@ def _source_pieces(source: Mapping[str, Any], path: str, refuses_media: bool) ->
 def _image(source: Mapping[str, Any], path: str, refuses_media: bool) -> str | Image:
     match source.get("type"):
         case "base64":
-            return base64_image(converted(source, TextSource, f"{path}.source").data, f"{path}.source.data")
+            data = converted(source, TextSource, f"{path}.source").data
+            return image_of(data, f"{path}.source.data", is_url=False)
         case "url":
-            return url_image(converted(source, UrlSource, f"{path}.source").url, f"{path}.source.url")
+            return image_of(converted(source, UrlSource, f"{path}.source").url, f"{path}.source.url")
         case _:
             return media_note("stored image", path, is_refused=refuses_media)
 

@@ -14,11 +14,11 @@ from domain.errors import InvalidRequest, require
 from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
-from domain.request.media import PlacedImage
+from domain.request.media import Image
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.dialect import Operation, Started
-from interfaces.http.fields.image_fields import base64_image, url_image
+from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
 from interfaces.http.incoming.json_body import body_decoder
@@ -259,13 +259,11 @@ def _message(message: Message, path: str) -> ChatMessage:
     )
 
 
-def _images(images: Sequence[str] | None, path: str) -> tuple[PlacedImage, ...]:
+def _images(images: Sequence[str] | None, path: str) -> tuple[Image, ...]:
     """Clients send base64, some of them as a data URL."""
-    found: list[PlacedImage] = []
-    for index, text in enumerate(images or ()):
-        convert = url_image if text.startswith("data:") else base64_image
-        found.append(PlacedImage(0, convert(text, f"{path}[{index}]")))
-    return tuple(found)
+    return tuple(
+        image_of(text, f"{path}[{index}]", is_url=text.startswith("data:")) for index, text in enumerate(images or ())
+    )
 
 
 def _with_call_ids(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:

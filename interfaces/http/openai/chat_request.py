@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, content_of
-from domain.request.media import Image, PlacedImage
+from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
-from interfaces.http.fields.image_fields import url_image
+from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
@@ -111,7 +111,7 @@ def _message(message: Message, path: str) -> ChatMessage:
     return ChatMessage(role, content, message.name, tool_call_id=call_id, images=images)
 
 
-def _assistant(message: Message, content: str, images: tuple[PlacedImage, ...]) -> ChatMessage:
+def _assistant(message: Message, content: str, images: tuple[Image, ...]) -> ChatMessage:
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
     content = content or message.refusal or ""
@@ -131,9 +131,9 @@ def _piece(part: Part, path: str) -> str | Image:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
         case ImagePart(image_url=ImageUrl(url=url, detail=detail)):
-            return url_image(url, f"{path}.image_url.url", detail)
+            return image_of(url, f"{path}.image_url.url", detail)
         case ImagePart(image_url=str(url)):
-            return url_image(url, f"{path}.image_url")
+            return image_of(url, f"{path}.image_url")
         case _:
             raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text and images", param=path)
 
@@ -141,7 +141,7 @@ def _piece(part: Part, path: str) -> str | Image:
 def _predicted(content: Content) -> str:
     text, images = content_of(_pieces(content, "prediction.content"))
     if images:
-        field = images[0].image.field
+        field = images[0].field
         raise InvalidRequest(f"{field}: a prediction is text; leave the image out", param=field)
     return text
 

@@ -19,7 +19,7 @@ from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, content_of
 from domain.request.media import Image
-from interfaces.http.fields.image_fields import url_image
+from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
 from interfaces.http.responses.tools import template_name
@@ -314,7 +314,7 @@ def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
         case ImagePart(image_url=str(url), detail=detail):
-            return url_image(url, f"{path}.image_url", detail)
+            return image_of(url, f"{path}.image_url", detail)
         case ImagePart():
             return media_note("stored image", path, is_refused=refuses_media)
         case FilePart():

@@ -29,7 +29,7 @@ from domain.models.capability import ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.chat import ChatMessage, Role
-from domain.request.media import Image, PlacedImage
+from domain.request.media import Image
 from domain.request.request import ChatPrompt
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.drawn_pictures import SHAPES, Drawn, drawing
@@ -61,7 +61,7 @@ def asked() -> Asked:
     processor = ImageProcessors(decode).load(source)
     assert isinstance(processor, HfImageProcessor)
     images = [Image(data) for data in FILES]
-    message = ChatMessage(Role.USER, QUESTION, images=tuple(PlacedImage(0, image) for image in images))
+    message = ChatMessage(Role.USER, QUESTION, images=tuple(images))
     rows = ImageRows(processor.placeholder, {image.digest: processor.measure(image) for image in images})
     encoded = HfTokenizerLoader().load(source).render(ChatPrompt((message,)), images=rows)
     return Asked(folder, encoded, [processor.prepare(image) for image in images])

@@ -59,28 +59,32 @@ class PromptImages:
         ServerUnavailable where images wait for too long."""
         if not prompt.images:
             return ShownPrompt(prompt)
+        processor, tokens, files = served.images, dict[bytes, ImageTokens](), dict[bytes, Image]()
         num_answered = max((at for at, one in enumerate(prompt.messages, 1) if one.role is Role.ASSISTANT), default=0)
-        if (processor := served.images) is None:
-            return ShownPrompt(_unseen(prompt, served.source, is_refused=num_answered == 0))
-        tokens, files = dict[bytes, ImageTokens](), dict[bytes, Image]()
         messages, room = list[ChatMessage](), MAX_FETCHED_BYTES
         for at, message in enumerate(prompt.messages):
             shown = list[Image | str]()
-            for image in (placed.image for placed in message.images):
+            is_refused = message.role is not Role.TOOL and at >= num_answered
+            for image in message.images:
+                if processor is None:
+                    if is_refused and not num_answered:
+                        raise _unseen(served.source, image)
+                    shown.append(left_out("image"))
+                    continue
                 try:
                     if image.url:
                         image = await self._fetched(image, room)
                         room -= len(image.data)
                     found = await self._tokens(image, processor, (served.source, salt, image.digest))
                 except InvalidRequest as error:
-                    if at >= num_answered and message.role is not Role.TOOL:
+                    if is_refused:
                         raise
                     shown.append(left_out("image", error.message.removeprefix(f"{image.field}: ")))
                 else:
                     tokens[image.digest], files[found.digest] = found, image
                     shown.append(image)
             messages.append(message.with_images(shown))
-        rows = ImageRows(processor.placeholder, tokens) if tokens else None
+        rows = ImageRows(processor.placeholder, tokens) if processor is not None and tokens else None
         return ShownPrompt(replace(prompt, messages=tuple(messages)), rows, files)
 
     def close(self) -> None:
@@ -104,15 +108,10 @@ class PromptImages:
         return found
 
 
-def _unseen(prompt: ChatPrompt, source: ModelSource, *, is_refused: bool) -> ChatPrompt:
-    """Returns the prompt for a model that reads text only. Raises InvalidRequest, naming the first image."""
-    sent = [placed.image for one in prompt.messages if one.role is not Role.TOOL for placed in one.images]
-    if is_refused and sent:
-        why = source.use.unseen or "it reads text only"
-        raise InvalidRequest(
-            f"{sent[0].field}: {source.id} cannot see images: {why}; name a model that has the capability see in"
-            " /v1/models, or leave the image out",
-            param=sent[0].field,
-        )
-    note = left_out("image")
-    return replace(prompt, messages=tuple(one.with_images([note] * len(one.images)) for one in prompt.messages))
+def _unseen(source: ModelSource, image: Image) -> InvalidRequest:
+    why = source.use.unseen or "it reads text only"
+    return InvalidRequest(
+        f"{image.field}: {source.id} cannot see images: {why}; name a model that has the capability see in /v1/models,"
+        " or leave the image out",
+        param=image.field,
+    )

@@ -152,7 +152,7 @@ def test_a_stored_response_keeps_its_images(service: FakeService) -> None:
     ("image_url", "problem"),
     [
         ({"url": "data:image/png;base64,%%%"}, "is not base64"),
-        ({"url": "data:image/png,abc"}, "must be like data:image/png;base64"),
+        ({"url": "data:image/png,abc"}, "must be a data URL like data:image/png;base64"),
         ({"url": "file:///etc/passwd"}, "must be a data URL"),
         ({"url": "https://example.org/a.png"}, "images are not fetched here; send a data URL"),
         ("cat.png", "must be a data URL"),

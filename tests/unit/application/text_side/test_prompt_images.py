@@ -107,7 +107,7 @@ def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_
     asked, _, result = shown.prompt.messages
     assert asked.content.startswith("x\n[image left out: c is no toy image")
     assert asked.content.endswith("]\nz")
-    assert [placed.image for placed in asked.images] == [CAT]
+    assert list(asked.images) == [CAT]
     assert result.content.startswith("[image left out: ")
 
 

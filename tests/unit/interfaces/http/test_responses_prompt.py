@@ -81,8 +81,8 @@ def test_images_keep_their_places_among_texts_and_in_results_of_tools() -> None:
     words = {"type": "input_text", "text": "look"}
     [asked] = prompt_of({"role": "user", "content": [words, part, words, words]}).messages
     assert (asked.content, asked.images[0].at) == ("looklook\nlook", 4)
-    assert asked.images[0].image == Image(b"\0\0\0", Detail.LOW)
-    assert asked.images[0].image.field == "input[0].content[1].image_url"
+    assert asked.images[0] == Image(b"\0\0\0", Detail.LOW)
+    assert asked.images[0].field == "input[0].content[1].image_url"
     output = {"type": "function_call_output", "call_id": "c", "output": [words, part]}
     assert prompt_of(HELLO, output).messages[1].images == asked.images
 
