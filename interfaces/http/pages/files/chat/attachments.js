@@ -7,7 +7,8 @@ export class Attachments {
   element = h("ul", { class: "pictures attached", "aria-label": "Images of the question", hidden: true });
   #pictures;
   #onProblem;
-  #reading = null;
+  /** Ends when all files have been read. */
+  reading = Promise.resolve();
 
   /** @param {(words: string) => void} onProblem empty for none */
   constructor(onProblem, pictures = []) {
@@ -20,19 +21,10 @@ export class Attachments {
     return [...this.#pictures];
   }
 
-  /** Null, or the promise of files that are being read. */
-  get reading() {
-    return this.#reading;
-  }
-
   /** @param {Iterable<File>} files */
   add(files) {
-    const before = this.#reading;
-    const reading = this.#read([...files], before).finally(() => {
-      if (this.#reading === reading) this.#reading = null;
-    });
-    this.#reading = reading;
-    return reading;
+    const taken = [...files];
+    this.reading = this.reading.then(() => this.#read(taken));
   }
 
   clear() {
@@ -40,8 +32,7 @@ export class Attachments {
     this.#show();
   }
 
-  async #read(files, before) {
-    await before;
+  async #read(files) {
     this.#onProblem("");
     for (const file of files) {
       if (this.#pictures.length >= MAX_PICTURES) {

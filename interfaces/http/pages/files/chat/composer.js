@@ -70,11 +70,8 @@ export class Composer {
     this.focus();
   }
 
-  #ask() {
-    if (this.#attached.reading !== null) {
-      this.#attached.reading.then(() => this.#ask());
-      return;
-    }
+  async #ask() {
+    await this.#attached.reading;
     const text = this.#area.value;
     const pictures = this.#attached.pictures;
     if (!this.#stop.hidden || (text.trim() === "" && pictures.length === 0)) return;

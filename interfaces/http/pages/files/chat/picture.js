@@ -5,21 +5,19 @@
 
 export const MAX_CHARS = 300_000; // of one picture
 const MAX_SIDE = 1568;
-const MIN_SIDE = 64;
-const QUALITIES = [0.9, 0.8, 0.65];
+const QUALITY = 0.85;
 
 /** @param {File} file @returns {Promise<{url: string, width: number, height: number}>} rejects what is no image */
 export async function readPicture(file) {
   const bitmap = await createImageBitmap(file);
-  try {
-    const isSharp = file.type === "image/png" || file.type === "image/gif"; // most likely a screenshot
-    for (let side = Math.min(MAX_SIDE, Math.max(bitmap.width, bitmap.height)); ; side = Math.floor(side * 0.7)) {
-      const canvas = drawn(bitmap, Math.max(side, MIN_SIDE));
-      const url = smallEnough(canvas, isSharp);
-      if (url !== null || side <= MIN_SIDE) return { url: url ?? canvas.toDataURL("image/jpeg", 0.5), width: canvas.width, height: canvas.height };
-    }
-  } finally {
+  const isSharp = file.type === "image/png" || file.type === "image/gif"; // most likely a screenshot
+  const types = isSharp ? ["image/png", "image/jpeg"] : ["image/jpeg"];
+  for (let side = Math.min(MAX_SIDE, Math.max(bitmap.width, bitmap.height)); ; side *= 0.7) {
+    const canvas = drawn(bitmap, side);
+    const url = types.map((type) => canvas.toDataURL(type, QUALITY)).find((one) => one.length <= MAX_CHARS);
+    if (url === undefined) continue;
     bitmap.close();
+    return { url, width: canvas.width, height: canvas.height };
   }
 }
 
@@ -34,14 +32,4 @@ function drawn(bitmap, side) {
   context.imageSmoothingQuality = "high";
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   return canvas;
-}
-
-function smallEnough(canvas, isSharp) {
-  const tries = isSharp ? [["image/png"]] : [];
-  for (const quality of QUALITIES) tries.push(["image/jpeg", quality]);
-  for (const [type, quality] of tries) {
-    const url = canvas.toDataURL(type, quality);
-    if (url.length <= MAX_CHARS) return url;
-  }
-  return null;
 }
