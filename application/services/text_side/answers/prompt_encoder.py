@@ -55,10 +55,10 @@ class PromptEncoder:
         assert not isinstance(prompt, PooledPrompt), "its texts are encoded by `encode_texts`"
         try:
             if isinstance(prompt, ChatPrompt):
-                shown = await self._images.shown(prompt, served, salt)
-                lane = self._lane_for(shown.prompt)
-                encoded = await lane.run(tokenizer.render, shown.prompt, max_tokens, salt, shown.rows)
-                return Encoded(encoded, shown.files)
+                prompt, rows = await self._images.shown(prompt, served, salt)
+                encoded = await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt, rows)
+                images = {rows.tokens[one.digest].digest: one for one in prompt.images} if rows is not None else {}
+                return Encoded(encoded, images)
             if isinstance(prompt, TextPrompt):
                 return Encoded(await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt))
             if len(prompt.token_ids) > max_tokens:

@@ -10,8 +10,7 @@ kept for the next turn, by its salt: the time to the first token tells no tenant
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from application.ports.vision import FetchImage, ImageProcessor, ImageRows, ImageTokens
 from application.services.lane import Lane
@@ -35,16 +34,6 @@ MAX_FETCHED_BYTES = 64 << 20
 _Key = tuple[ModelSource, str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPrompt:
-    """A prompt whose images can all be shown. `rows`: their tokens; None without images. `files`: the images, by the
-    digest of their tokens."""
-
-    prompt: ChatPrompt
-    rows: ImageRows | None = None
-    files: Mapping[bytes, Image] = field(default_factory=dict[bytes, Image])
-
-
 class PromptImages:
     """Event loop only; threads start with the first image and end with `close`. `fetch`: None fetches nothing."""
 
@@ -54,12 +43,12 @@ class PromptImages:
         self._fetching = Lane("image-url", NUM_FETCHING, max_pending=MAX_PENDING, timeout_s=timeout_s)
         self._kept: OrderedDict[_Key, ImageTokens] = OrderedDict()
 
-    async def shown(self, prompt: ChatPrompt, served: ServedModel, salt: str) -> ShownPrompt:
-        """Returns the prompt with the images that can be shown. Raises InvalidRequest, naming the image, and
-        ServerUnavailable where images wait for too long."""
+    async def shown(self, prompt: ChatPrompt, served: ServedModel, salt: str) -> tuple[ChatPrompt, ImageRows | None]:
+        """Returns the prompt with the images that can be shown, and their tokens; None without images. Raises
+        InvalidRequest, naming the image, and ServerUnavailable where images wait for too long."""
         if not prompt.images:
-            return ShownPrompt(prompt)
-        processor, tokens, files = served.images, dict[bytes, ImageTokens](), dict[bytes, Image]()
+            return prompt, None
+        processor, tokens = served.images, dict[bytes, ImageTokens]()
         num_answered = max((at for at, one in enumerate(prompt.messages, 1) if one.role is Role.ASSISTANT), default=0)
         messages, room = list[ChatMessage](), MAX_FETCHED_BYTES
         for at, message in enumerate(prompt.messages):
@@ -75,17 +64,16 @@ class PromptImages:
                     if image.url:
                         image = await self._fetched(image, room)
                         room -= len(image.data)
-                    found = await self._tokens(image, processor, (served.source, salt, image.digest))
+                    tokens[image.digest] = await self._tokens(image, processor, (served.source, salt, image.digest))
                 except InvalidRequest as error:
                     if is_refused:
                         raise
                     shown.append(left_out("image", error.message.removeprefix(f"{image.field}: ")))
                 else:
-                    tokens[image.digest], files[found.digest] = found, image
                     shown.append(image)
             messages.append(message.with_images(shown))
         rows = ImageRows(processor.placeholder, tokens) if processor is not None and tokens else None
-        return ShownPrompt(replace(prompt, messages=tuple(messages)), rows, files)
+        return replace(prompt, messages=tuple(messages)), rows
 
     def close(self) -> None:
         """Stops the lanes without waiting; an image that is being decoded is dropped."""

@@ -11,8 +11,8 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
-from application.ports.vision import ImageTokens
-from application.services.text_side.answers.prompt_images import PromptImages, ShownPrompt
+from application.ports.vision import ImageRows, ImageTokens
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
@@ -66,20 +66,19 @@ def test_an_image_is_measured_once_for_its_model_and_salt() -> None:
     counting = Counting()
     model, other = served(counting), served(counting, id="other")
 
-    async def work(images: PromptImages) -> ShownPrompt:
+    async def work(images: PromptImages) -> ImageRows | None:
         for _ in range(3):
-            shown = await images.shown(chat("a", CAT, DOG, CAT), model, "salt")
+            _, rows = await images.shown(chat("a", CAT, DOG, CAT), model, "salt")
         assert counting.measured == [CAT.data, DOG.data]
         await images.shown(chat(CAT), model, "another salt")
         await images.shown(chat(CAT), other, "salt")
         await images.shown(chat(Image(CAT.data, Detail.LOW)), model, "salt")
         assert counting.measured == [CAT.data, DOG.data, *[CAT.data] * 3]
-        return shown
+        return rows
 
-    shown = run(work)
-    assert shown.rows is not None
-    assert set(shown.rows.tokens) == {CAT.digest, DOG.digest}
-    assert shown.files == {shown.rows.tokens[one.digest].digest: one for one in (CAT, DOG)}
+    rows = run(work)
+    assert rows is not None
+    assert set(rows.tokens) == {CAT.digest, DOG.digest}
 
 
 def test_the_least_recently_used_are_forgotten_first() -> None:
@@ -103,8 +102,8 @@ def test_what_cannot_be_shown_is_refused_behind_the_last_answer(role: Role) -> N
 
 def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_of_tools() -> None:
     said = (message(Role.USER, "x", BROKEN, "z", CAT), message(Role.ASSISTANT, "y"), message(Role.TOOL, BROKEN))
-    shown = run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
-    asked, _, result = shown.prompt.messages
+    prompt, _ = run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
+    asked, _, result = prompt.messages
     assert asked.content.startswith("x\n[image left out: c is no toy image")
     assert asked.content.endswith("]\nz")
     assert list(asked.images) == [CAT]
