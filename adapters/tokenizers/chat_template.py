@@ -12,6 +12,7 @@ beginning, so that an agent's reminder at the end would change the beginning of 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, strings_of
@@ -109,7 +110,7 @@ class ChatTemplate:
         self._source = source
         self._reserved = RESERVED_KWARGS.union(reserved)
         self._controls: ControlTokens | None = None
-        self._image_forms: dict[str, ImageForm | None] = {}
+        self._image_form = cache(partial(find_image_form, self._of_user))
         traits = TemplateTraits("developer" in source)
         late_system = _places(apply, traits, _LATE_SYSTEM)
         self._traits = replace(
@@ -154,18 +155,7 @@ class ChatTemplate:
             )
         return replace(rendered, text=text)
 
-    def _image_form(self, placeholder: str) -> ImageForm:
-        if placeholder not in self._image_forms:
-            self._image_forms[placeholder] = find_image_form(self._shown_by_user, placeholder)
-        if (form := self._image_forms[placeholder]) is None:
-            raise TemplateFailed(
-                "the model's chat template shows no images: it neither takes image parts nor writes content as it is;"
-                " leave them out, or add a chat_template.jinja that shows them to the model's folder",
-                param="messages",
-            )
-        return form
-
-    def _shown_by_user(self, content: object) -> str:
+    def _of_user(self, content: object) -> str:
         return _tried(self._apply, [{"role": Role.USER.value, "content": content}])
 
     def _rendered(self, setting: _Setting) -> RenderedChat:

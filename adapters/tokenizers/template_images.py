@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from domain.errors import TemplateFailed
 from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image
 
@@ -37,15 +38,21 @@ class ImageForm:
         return "".join(STAND_IN if isinstance(piece, Image) else piece for piece in message.pieces)
 
 
-def find_image_form(render: Callable[[object], str], placeholder: str) -> ImageForm | None:
-    """Returns the form that a template takes; None for a template that shows no images. `render`: the text of a user's
-    message with this content, empty where the template refuses it."""
+def find_image_form(render: Callable[[object], str], placeholder: str) -> ImageForm:
+    """Returns the form that a template takes. `render`: the text of a user's message with this content, empty where the
+    template refuses it. Raises TemplateFailed for a template that shows no images."""
     text = render(_parts((_BEFORE, Image(b""), _AFTER)))
     if text.count(placeholder) == 1 and _BEFORE in text and _AFTER in text:
         between = text.partition(_BEFORE)[2].partition(_AFTER)[0]
         return ImageForm(takes_parts=True, written=between if placeholder in between else placeholder)
     verbatim = f"{_BEFORE}{placeholder}{_AFTER}"
-    return ImageForm(takes_parts=False, written=placeholder) if verbatim in render(verbatim) else None
+    if verbatim in render(verbatim):
+        return ImageForm(takes_parts=False, written=placeholder)
+    raise TemplateFailed(
+        "the model's chat template shows no images: it neither takes image parts nor writes content as it is; leave"
+        " them out, or add a chat_template.jinja that shows them to the model's folder",
+        param="messages",
+    )
 
 
 def _parts(pieces: Iterable[str | Image]) -> list[dict[str, str]]:

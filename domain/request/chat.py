@@ -90,15 +90,13 @@ class ChatMessage:
         """Returns the message with something else in place of each image: another one, or a note in a line of its
         own."""
         others = iter(instead)
-        content, images = content_of(
-            (next(others) if isinstance(piece, Image) else piece for piece in self.pieces), between="\n"
-        )
-        return replace(self, content=content, images=images)
+        pieces = (next(others) if isinstance(piece, Image) else piece for piece in self.pieces)
+        shown = message_of(self.role, pieces, between="\n")
+        return replace(self, content=shown.content, images=shown.images)
 
 
-def content_of(pieces: Iterable[str | Image], between: str = "") -> tuple[str, tuple[Image, ...]]:
-    """Returns the content of a message's pieces, with `between` neighbouring texts, and its images. Empty texts are
-    left out."""
+def message_of(role: Role, pieces: Iterable[str | Image], between: str = "") -> ChatMessage:
+    """Returns a message of texts, with `between` neighbouring ones, and images. Empty texts are left out."""
     content, images, follows_text = "", list[Image](), False
     for piece in pieces:
         if isinstance(piece, Image):
@@ -107,7 +105,7 @@ def content_of(pieces: Iterable[str | Image], between: str = "") -> tuple[str, t
         elif piece:
             content += between + piece if follows_text else piece
             follows_text = True
-    return content, tuple(images)
+    return ChatMessage(role, content, images=tuple(images))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ blocks that are not here stay out of the prompt: `cache_control`, `citations`, a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from domain.errors import require
-from domain.request.chat import ChatMessage, Role, ToolCall, content_of
+from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
@@ -226,8 +227,7 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
     if message.role == "assistant":
         return _assistant(message.content, path)
     if (role := _INSTRUCTING.get(message.role)) is not None:
-        content, images = content_of(pieces_of(message.content, path, refuses_media=refuses_media), BETWEEN)
-        return [ChatMessage(role, content, images=images)]
+        return [message_of(role, pieces_of(message.content, path, refuses_media=refuses_media), BETWEEN)]
     return _user(message.content, path, refuses_media)
 
 
@@ -244,10 +244,9 @@ def _assistant(content: Content, path: str) -> list[ChatMessage]:
                 calls.append(ToolCall(block.id, block.name, _arguments(block)))
             case _:
                 pieces += block_pieces(block, at, refuses_media=False)
-    content, images = content_of(pieces)
-    reasoning = "".join(thoughts) or None
-    message = ChatMessage(Role.ASSISTANT, content, reasoning=reasoning, tool_calls=tuple(calls), images=images)
-    return [message] if content or images or reasoning or calls else []
+    reasoning, said = "".join(thoughts) or None, message_of(Role.ASSISTANT, pieces)
+    message = replace(said, reasoning=reasoning, tool_calls=tuple(calls))
+    return [message] if said.content or said.images or reasoning or calls else []
 
 
 def _arguments(block: ToolUseBlock) -> str:
@@ -268,17 +267,16 @@ def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]
             found += _joined(pieces)
             pieces = []
             result = pieces_of(block.content or "", f"{at}.content", refuses_media=False)
-            text, images = content_of(result, BETWEEN)
-            is_error = block.is_error is True
-            found.append(ChatMessage(Role.TOOL, text, tool_call_id=block.tool_use_id, is_error=is_error, images=images))
+            message = message_of(Role.TOOL, result, BETWEEN)
+            found.append(replace(message, tool_call_id=block.tool_use_id, is_error=block.is_error is True))
         else:
             pieces += block_pieces(block, at, refuses_media=refuses_media)
     return found + _joined(pieces) or [ChatMessage(Role.USER)]
 
 
 def _joined(pieces: Sequence[str | Image]) -> list[ChatMessage]:
-    content, images = content_of(pieces, BETWEEN)
-    return [ChatMessage(Role.USER, content, images=images)] if content or images else []
+    message = message_of(Role.USER, pieces, BETWEEN)
+    return [message] if message.content or message.images else []
 
 
 def input_of(arguments: str) -> dict[str, object]:

@@ -2,12 +2,13 @@
 position."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
-from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, content_of
+from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, message_of
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
@@ -103,19 +104,14 @@ def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
 
 
 def _message(message: Message, path: str) -> ChatMessage:
-    role, (content, images) = Role(message.role), content_of(_pieces(message.content, f"{path}.content"))
-    if role is Role.ASSISTANT:
-        return _assistant(message, content, images)
-    require(message.content is not None, f"{path}.content", "is missing")
-    call_id = message.tool_call_id if role is Role.TOOL else None
-    return ChatMessage(role, content, message.name, tool_call_id=call_id, images=images)
-
-
-def _assistant(message: Message, content: str, images: tuple[Image, ...]) -> ChatMessage:
+    role = Role(message.role)
+    said = replace(message_of(role, _pieces(message.content, f"{path}.content")), name=message.name)
+    if role is not Role.ASSISTANT:
+        require(message.content is not None, f"{path}.content", "is missing")
+        return replace(said, tool_call_id=message.tool_call_id if role is Role.TOOL else None)
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-    content = content or message.refusal or ""
-    return ChatMessage(Role.ASSISTANT, content, message.name, reasoning, calls, images=images)
+    return replace(said, content=said.content or message.refusal or "", reasoning=reasoning, tool_calls=calls)
 
 
 def _pieces(content: Content | None, path: str) -> Iterator[str | Image]:
@@ -139,11 +135,11 @@ def _piece(part: Part, path: str) -> str | Image:
 
 
 def _predicted(content: Content) -> str:
-    text, images = content_of(_pieces(content, "prediction.content"))
-    if images:
-        field = images[0].field
+    found = message_of(Role.ASSISTANT, _pieces(content, "prediction.content"))
+    if found.images:
+        field = found.images[0].field
         raise InvalidRequest(f"{field}: a prediction is text; leave the image out", param=field)
-    return text
+    return found.content
 
 
 class ToolFunction(Struct):

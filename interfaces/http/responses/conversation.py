@@ -9,7 +9,7 @@ release.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest, require
 from domain.printable import printable
-from domain.request.chat import ChatMessage, Role, ToolCall, content_of
+from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
@@ -219,9 +219,8 @@ class _Turn:
 
     def message(self) -> ChatMessage:
         thought = "\n\n".join(text for text in self.thoughts if text)
-        content, images = content_of(self.pieces)
-        calls = tuple(self.calls)
-        return ChatMessage(Role.ASSISTANT, content, reasoning=thought or None, tool_calls=calls, images=images)
+        said = message_of(Role.ASSISTANT, self.pieces)
+        return replace(said, reasoning=thought or None, tool_calls=tuple(self.calls))
 
 
 class _Conversation:
@@ -251,15 +250,15 @@ class _Conversation:
                 self._message(item, f"{path}.content")
             case ReasoningItem(content=content, summary=summary):
                 pieces = pieces_of(content or summary or [], path, refuses_media=False)
-                self._assistant_turn().thoughts.append(content_of(pieces, "\n\n")[0])
+                self._assistant_turn().thoughts.append(message_of(Role.ASSISTANT, pieces, "\n\n").content)
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
                 arguments = msgspec.json.encode({"input": text}).decode()
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
-                text, images = content_of(pieces_of(output, f"{path}.output", refuses_media=False), "\n")
-                self._append(ChatMessage(Role.TOOL, text, tool_call_id=id, images=images))
+                pieces = pieces_of(output, f"{path}.output", refuses_media=False)
+                self._append(replace(message_of(Role.TOOL, pieces, "\n"), tool_call_id=id))
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
@@ -270,8 +269,8 @@ class _Conversation:
         if role is Role.ASSISTANT:
             self._assistant_turn().pieces += pieces_of(item.content, path, refuses_media=False)
         else:
-            content, images = content_of(pieces_of(item.content, path, refuses_media=self._refuses_media), "\n")
-            self._append(ChatMessage(role, content, images=images))
+            pieces = pieces_of(item.content, path, refuses_media=self._refuses_media)
+            self._append(message_of(role, pieces, "\n"))
 
     def _assistant_turn(self) -> _Turn:
         """The assistant's turn that the item belongs to."""

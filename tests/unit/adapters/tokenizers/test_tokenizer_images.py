@@ -1,6 +1,7 @@
 """Images in rendered chats: where a template puts them, their tokens, and the fork points around them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from application.ports.vision import ImageRows, ImageTokens
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
 from domain.prefix.prompt_content import ForkKind
-from domain.request.chat import ChatMessage, Role, ToolCall, content_of
+from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
 from domain.request.request import ChatPrompt
 from tests.support.mlx.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
@@ -41,8 +42,7 @@ def _rows(tokenizer: Tokenizer) -> ImageRows:
 
 
 def _message(role: Role, *pieces: str | Image, **fields: Any) -> ChatMessage:
-    content, images = content_of(pieces)
-    return ChatMessage(role, content, images=images, **fields)
+    return replace(message_of(role, pieces), **fields)
 
 
 def _user(*pieces: str | Image) -> ChatMessage:

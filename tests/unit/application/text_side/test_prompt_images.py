@@ -18,7 +18,7 @@ from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
 from domain.models.capability import ModelUse
 from domain.models.model_card import ModelSource
-from domain.request.chat import ChatMessage, Role, content_of
+from domain.request.chat import Role, message_of
 from domain.request.media import Detail, Image
 from domain.request.request import ChatPrompt
 from tests.support.patience import PATIENCE_S
@@ -41,13 +41,8 @@ def served(images: ToyImages | None, id: str = "m", unseen: str = "") -> ServedM
     return ServedModel(source, FakeTokenizer(), FakeModel(source, FakeOptions()).description, "", images=images)
 
 
-def message(role: Role, *pieces: str | Image) -> ChatMessage:
-    content, images = content_of(pieces)
-    return ChatMessage(role, content, images=images)
-
-
 def chat(*pieces: str | Image) -> ChatPrompt:
-    return ChatPrompt((message(Role.USER, *pieces),))
+    return ChatPrompt((message_of(Role.USER, pieces),))
 
 
 def run(work: Callable[[PromptImages], Coroutine[Any, Any, Any]], images: PromptImages | None = None) -> Any:
@@ -94,14 +89,18 @@ def test_the_least_recently_used_are_forgotten_first() -> None:
 
 @pytest.mark.parametrize("role", [Role.USER, Role.SYSTEM])
 def test_what_cannot_be_shown_is_refused_behind_the_last_answer(role: Role) -> None:
-    said = (message(Role.USER, "x"), message(Role.ASSISTANT, "y"), message(role, BROKEN))
+    said = (message_of(Role.USER, ["x"]), message_of(Role.ASSISTANT, ["y"]), message_of(role, [BROKEN]))
     with pytest.raises(InvalidRequest) as refused:
         run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
     assert refused.value.param == "c"
 
 
 def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_of_tools() -> None:
-    said = (message(Role.USER, "x", BROKEN, "z", CAT), message(Role.ASSISTANT, "y"), message(Role.TOOL, BROKEN))
+    said = (
+        message_of(Role.USER, ["x", BROKEN, "z", CAT]),
+        message_of(Role.ASSISTANT, ["y"]),
+        message_of(Role.TOOL, [BROKEN]),
+    )
     prompt, _ = run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
     asked, _, result = prompt.messages
     assert asked.content.startswith("x\n[image left out: c is no toy image")
