@@ -48,7 +48,7 @@ class _Unfetched(Exception):
 
 
 class ImageFetcher:
-    """A FetchImage. `hosts`: names, as in URLs."""
+    """A FetchImage. `hosts`: names, as in URLs; without any, nothing is fetched."""
 
     def __init__(
         self,

@@ -119,10 +119,8 @@ class Generate:
             family = tokenizer.output_format.partition(" ")[0]
         else:
             parser = PlainParser(tokenizer.detokenizer(prompt_ids))
-        num_image_tokens, keep = (
-            sum(span.length for span in encoded.media),
-            self._calls.keeper(request, served.source.id),
-        )
+        num_image_tokens = sum(span.length for span in encoded.media)
+        keep = self._calls.keeper(request, served.source.id)
         return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens, keep)
 
 

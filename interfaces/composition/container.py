@@ -53,11 +53,6 @@ def make_events(
     return EventFanOut(timelines, request_log, telemetry, figures, *extra)
 
 
-def make_images(hosts: Sequence[str]) -> PromptImages:
-    """Without hosts nothing is fetched."""
-    return PromptImages(ImageFetcher(hosts) if hosts else None)
-
-
 class Container(TokenSide):
     """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
     LoadedSettings has it); `extra_sinks` is for tests and benchmarks. A server that has the process for itself gives
@@ -127,8 +122,8 @@ class Container(TokenSide):
         images=models.provided.images,
     )
     calls = providers.Singleton(GeneratedCalls, documents)
-    images = providers.Singleton(make_images, settings.provided.server.image_hosts)
-    encoder = providers.Singleton(PromptEncoder, calls, images)
+    images = providers.Singleton(PromptImages, providers.Factory(ImageFetcher, settings.provided.server.image_hosts))
+    encoder = providers.Singleton(PromptEncoder, images, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,

@@ -12,12 +12,14 @@ from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from adapters.web.image_fetcher import ImageFetcher
 from application.ports.compute import LoadSteps
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
@@ -95,7 +97,7 @@ class Bench:
             max_loaded=max_loaded,
             room_wait_s=room_wait_s,
         )
-        self.encoder = PromptEncoder()
+        self.encoder = PromptEncoder(PromptImages(ImageFetcher(())))
         self.generate = Generate(
             pool=self.pool,
             engine=self.loop,

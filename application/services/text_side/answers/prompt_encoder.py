@@ -41,10 +41,10 @@ class Encoded:
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self, calls: GeneratedCalls | None = None, images: PromptImages | None = None) -> None:
-        """`calls`: the generated text of the tool calls in prompts. `images`: measures the images in prompts."""
+    def __init__(self, images: PromptImages, calls: GeneratedCalls | None = None) -> None:
+        """`images`: measures the images in prompts. `calls`: the generated text of the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
-        self._images = images or PromptImages()
+        self._images = images
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, served: ServedModel) -> Encoded:

@@ -35,9 +35,9 @@ _Key = tuple[ModelSource, str, bytes]
 
 
 class PromptImages:
-    """Event loop only; threads start with the first image and end with `close`. `fetch`: None fetches nothing."""
+    """Event loop only; threads start with the first image and end with `close`."""
 
-    def __init__(self, fetch: FetchImage | None = None, timeout_s: float = TIMEOUT_S, max_kept: int = MAX_KEPT) -> None:
+    def __init__(self, fetch: FetchImage, timeout_s: float = TIMEOUT_S, max_kept: int = MAX_KEPT) -> None:
         self._fetch, self._max_kept = fetch, max_kept
         self._lane = Lane("image", NUM_THREADS, max_pending=MAX_PENDING, timeout_s=timeout_s)
         self._fetching = Lane("image-url", NUM_FETCHING, max_pending=MAX_PENDING, timeout_s=timeout_s)
@@ -81,9 +81,6 @@ class PromptImages:
         self._fetching.close()
 
     async def _fetched(self, image: Image, max_bytes: int) -> Image:
-        if self._fetch is None:
-            remedy = "send a data URL like data:image/png;base64,..., or list the host in server.image_hosts"
-            raise InvalidRequest(f"{image.field}: images are not fetched here; {remedy}", param=image.field)
         data = await self._fetching.run(self._fetch, image.url, image.field, max_bytes)
         return Image(data, image.detail, image.field)
 

@@ -154,7 +154,7 @@ def test_a_stored_response_keeps_its_images(service: FakeService) -> None:
         ({"url": "data:image/png;base64,%%%"}, "is not base64"),
         ({"url": "data:image/png,abc"}, "must be a data URL like data:image/png;base64"),
         ({"url": "file:///etc/passwd"}, "must be a data URL"),
-        ({"url": "https://example.org/a.png"}, "images are not fetched here; send a data URL"),
+        ({"url": "https://example.org/a.png"}, "example.org is not listed in server.image_hosts; send a data URL"),
         ("cat.png", "must be a data URL"),
     ],
 )

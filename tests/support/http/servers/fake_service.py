@@ -15,6 +15,7 @@ from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.sqlite.document_store import SqliteDocumentStore
+from adapters.web.image_fetcher import ImageFetcher
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.model_repository import ModelCheck
@@ -270,7 +271,7 @@ def fake_service(
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
-    encoder = PromptEncoder(calls, PromptImages(fetch))
+    encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), calls)
     memory = ShortMemory(loop, room_bytes)
     generate = Generate(
         pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls

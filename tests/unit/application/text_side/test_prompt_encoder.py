@@ -11,8 +11,10 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
+from adapters.web.image_fetcher import ImageFetcher
 from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.answers.prompt_encoder import LONG_CHARS, PromptEncoder
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow
 from domain.id_row import IdRow
@@ -59,7 +61,7 @@ def _request(prompt: Prompt) -> GenerationRequest:
 
 @asynccontextmanager
 async def _encoder() -> AsyncIterator[PromptEncoder]:
-    encoder = PromptEncoder()
+    encoder = PromptEncoder(PromptImages(ImageFetcher(())))
     try:
         yield encoder
     finally:

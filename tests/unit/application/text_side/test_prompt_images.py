@@ -11,6 +11,7 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
+from adapters.web.image_fetcher import ImageFetcher
 from application.ports.vision import ImageRows, ImageTokens
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
@@ -46,7 +47,7 @@ def chat(*pieces: str | Image) -> ChatPrompt:
 
 
 def run(work: Callable[[PromptImages], Coroutine[Any, Any, Any]], images: PromptImages | None = None) -> Any:
-    used = images or PromptImages()
+    used = images or PromptImages(ImageFetcher(()))
 
     async def running() -> Any:
         try:
@@ -83,7 +84,7 @@ def test_the_least_recently_used_are_forgotten_first() -> None:
         for image in (CAT, DOG, CAT, toy_image(1, 1), CAT, DOG):
             await images.shown(chat(image), served(counting), "")
 
-    run(work, PromptImages(max_kept=2))
+    run(work, PromptImages(ImageFetcher(()), max_kept=2))
     assert counting.measured == [CAT.data, DOG.data, toy_image(1, 1).data, DOG.data]
 
 
@@ -126,5 +127,5 @@ def test_an_image_that_takes_too_long_is_left_at_the_deadline() -> None:
             return super().measure(image)
 
     with pytest.raises(ServerUnavailable, match="image did not answer within"):
-        run(lambda images: images.shown(chat(CAT), served(Slow()), ""), PromptImages(timeout_s=0.01))
+        run(lambda images: images.shown(chat(CAT), served(Slow()), ""), PromptImages(ImageFetcher(()), timeout_s=0.01))
     gate.set()

@@ -8,7 +8,9 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
+from adapters.web.image_fetcher import ImageFetcher
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
@@ -47,7 +49,7 @@ def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> 
     prompt = TokenPrompt(IdRow(ids))
 
     async def checked() -> None:
-        encoder = PromptEncoder()
+        encoder = PromptEncoder(PromptImages(ImageFetcher(())))
         try:
             request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
             served = ServedModel(ModelSource(ModelId("m"), ""), FakeTokenizer(), MODEL, "")
