@@ -127,11 +127,9 @@ class HuggingFaceRepository:
 
     def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
         use, file_bytes = use_of(read_files(folder, id), self._tasks.get(id)), weight_file_bytes(folder)
-        if Capability.SEE in use.capabilities and (reason := self._blind()):
-            use = use.without_images(reason)
-        if use.unseen:
-            note = f"{note} Its images are not seen: {use.unseen}.".strip()
-        return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes, use=use)
+        source = ModelSource(id, str(folder), newest_file_s(folder), owned_by, file_bytes, note=note, use=use)
+        why = self._blind() if Capability.SEE in use.capabilities else use.unseen
+        return source.without_images(why) if why else source
 
     def _takes_from_hub(self, id: ModelId) -> bool:
         return self._hub_ids is None or id in self._hub_ids

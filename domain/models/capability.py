@@ -6,7 +6,7 @@ SCORE      a number in 0..1 for a query and a document: the probability of "yes"
 SEE        images in the prompt, beside one of the others
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 MAX_ROW = 512
@@ -59,9 +59,6 @@ class ModelUse:
     @property
     def is_pooled(self) -> bool:
         return Capability.GENERATE not in self.capabilities
-
-    def without_images(self, why: str) -> "ModelUse":
-        return replace(self, capabilities=self.capabilities - {Capability.SEE}, unseen=why)
 
 
 PLAIN_USE = ModelUse()

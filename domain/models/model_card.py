@@ -43,6 +43,11 @@ class ModelSource:
         able = " and ".join(one.value for one in Capability if one in can)
         require(needed in can, "model", f"{self.id} cannot {needed.value}: it can {able}; name another model")
 
+    def without_images(self, why: str) -> "ModelSource":
+        """Returns the source of a model that serves text only although it has a tower, with a note that says why."""
+        use = replace(self.use, capabilities=self.use.capabilities - {Capability.SEE}, unseen=why)
+        return replace(self, use=use, note=f"{self.note} Its images are not seen: {why}.".strip())
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:

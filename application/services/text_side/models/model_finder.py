@@ -5,7 +5,7 @@ Concurrent requests for one name share one search. Blocking work runs in `worker
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
@@ -153,7 +153,7 @@ class ModelFinder:
             try:
                 images = await self.workers.run(self._images.load, source)
             except ModelLoadFailed as error:
-                source = _without_images(source, error.message)
+                source = source.without_images(error.message)
         return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images)
 
     def _options(self, source: ModelSource) -> LoadOptions:
@@ -192,9 +192,3 @@ class ModelFinder:
 
     def _note_download(self, progress: DownloadProgress) -> None:
         self.download = progress if progress.done_bytes < progress.total_bytes else None
-
-
-def _without_images(source: ModelSource, why: str) -> ModelSource:
-    """A model of which only the image processor is broken: it serves text, and says why."""
-    note = f"{source.note} Its images are not seen: {why}.".strip()
-    return replace(source, use=source.use.without_images(why), note=note)
