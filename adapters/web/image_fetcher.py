@@ -25,7 +25,6 @@ TIMEOUT_S = 10.0
 
 MAX_REDIRECTS = 3
 _PORTS = {"http": 80, "https": 443}
-_PIECE_BYTES = 64 << 10
 _NAT64 = IPv6Network("64:ff9b::/96")
 """Addresses that stand for IPv4 ones, perhaps private."""
 
@@ -108,15 +107,12 @@ def _read(response: http.client.HTTPResponse, limit: int) -> bytes | str:
         return response.getheader("Location") or ""
     if response.status != 200:
         raise _Unfetched(f"its host answered {response.status}")
-    pieces, left = list[bytes](), limit
-    while piece := response.read(min(_PIECE_BYTES, left + 1)):
-        pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
-            raise _Unfetched(f"it has more than {format_bytes(limit)}")
+    data = response.read(limit + 1)
+    if len(data) > limit:
+        raise _Unfetched(f"it has more than {format_bytes(limit)}")
     if response.length:
         raise _Unfetched("it ended before the whole file was sent")
-    return b"".join(pieces)
+    return data
 
 
 def _shut(sock: socket.socket) -> None:
