@@ -83,9 +83,9 @@ NOTE = "[image left out: this model reads text only]"
 
 def test_a_model_that_reads_text_only_reads_a_note_in_a_conversation(service: FakeService) -> None:
     shown = {"role": "user", "content": [{"type": "text", "text": "look"}, openai_part(CAT)]}
-    later = [shown, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+    later = [shown, {"role": "assistant", "content": "yes"}, shown]
     text = post(service, "/apply-template", {"model": BLIND, "messages": later})["prompt"]
-    assert f"<|start|>user\nlook\n{NOTE}<|end|>" in text
+    assert text.count(f"<|start|>user\nlook\n{NOTE}<|end|>") == 2
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [anthropic_block(CAT)]}
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]}
     body = {"model": BLIND, "max_tokens": 9, "messages": [call, {"role": "user", "content": [result]}]}
