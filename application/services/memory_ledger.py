@@ -8,7 +8,7 @@
     AHEAD       the same for a queued sequence, within a share, and recalled while admission pauses
     SEQUENCES   a forked choice; from the next step on its state is counted by its position
     LIVE        the copy of a state that is left for the next turn; from the next step on it counts as a live state
-    IMAGES      pixels and features of images that sequences use; held, not reserved: the step's demand has counted them
+    IMAGES      features of images that sequences use; held, not reserved: the step's demand has counted them
 
 Room is the memory below the hard mark. The guard opens it before each step, and each reservation in the step takes from
 it, so that all of them fit together. Room that is promised to sequences admitted in the step is held in later steps

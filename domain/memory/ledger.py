@@ -62,9 +62,9 @@ class MemoryUse:
 
     Held: `weight_bytes`: loaded models. `state_bytes`: open sequences up to their positions. `hot_bytes` and
     `queued_bytes`: captured state in the hot tier and in the store's write queue; state in both counts twice, because
-    it is freed only when both release it. `live_bytes`: states of ended sequences, to be taken over. `feature_bytes`:
+    it is freed only when both release it. `live_bytes`: states of ended sequences, to be taken over, and
     features of images that no sequence uses. `flight_bytes`: fetches for sequences that are not restored yet, and
-    images of those that compute. `other_bytes`: the process itself, before it loaded anything.
+    features of images in use. `other_bytes`: the process itself, before it loaded anything.
     Promised: `growth_bytes`: growth of open sequences up to their charges. `transient_bytes`: the most that the next
     step takes, including its growth, so that up to one chunk's state counts twice. `reading_bytes`: used bytes by the
     last reading.
@@ -76,7 +76,6 @@ class MemoryUse:
     queued_bytes: int = 0
     flight_bytes: int = 0
     live_bytes: int = 0
-    feature_bytes: int = 0
     other_bytes: int = 0
     growth_bytes: int = 0
     transient_bytes: int = 0
@@ -91,16 +90,15 @@ class MemoryUse:
     @property
     def held_bytes(self) -> int:
         """The memory held now: the sum of the purposes, or the reading where it is larger by more than the margin."""
-        known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes + self.flight_bytes
-        known += self.live_bytes + self.feature_bytes
+        known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes
+        known += self.flight_bytes + self.live_bytes
         margin = self.limits.margin_bytes if self.limits is not None else 0
         return max(known, (self.reading_bytes or 0) - margin)
 
     def without_live(self) -> "MemoryUse":
         """Returns the ledger without live states and kept features, which are evicted for everything else."""
-        gone = self.live_bytes + self.feature_bytes
-        reading = None if self.reading_bytes is None else max(0, self.reading_bytes - gone)
-        return replace(self, live_bytes=0, feature_bytes=0, reading_bytes=reading)
+        reading = None if self.reading_bytes is None else max(0, self.reading_bytes - self.live_bytes)
+        return replace(self, live_bytes=0, reading_bytes=reading)
 
     @property
     def used_bytes(self) -> int:

@@ -13,21 +13,19 @@ others. Every choice of an answer counts, because all of them may grow at once.
 from bisect import bisect
 from dataclasses import dataclass, replace
 
-from domain.memory.shape import MemoryShape
+from domain.memory.shape import ImageSizes, MemoryShape
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The size of one request in tokens. `is_scored`: log probabilities of the whole prompt are returned, so that the
-    logits of every token are computed. `num_image`: tokens of the largest image; `num_pixels`: of all whose
-    pixels are held at once."""
+    logits of every token are computed."""
 
     num_prompt: int
     num_new: int
     num_choices: int = 1
     is_scored: bool = False
-    num_image: int = 0
-    num_pixels: int = 0
+    images: ImageSizes = ImageSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +60,14 @@ class Preflight:
     def needed_bytes(self, demand: Demand) -> int:
         """Returns the peak memory of a request; it never falls with more tokens or choices."""
         shape, end = self.shape, demand.num_prompt + demand.num_new
-        num_image = min(demand.num_image, demand.num_prompt)
+        num_image = min(demand.images.largest, demand.num_prompt)
         chunk = min(max(self.max_chunk, num_image * self.image_is_whole), max(demand.num_prompt, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
         prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.state_bytes(chunk)
         prefill += shape.peak_bytes(chunk, demand.num_prompt, **logits) + shape.feature_bytes(num_image, chunk)
         prefill = max(prefill, shape.state_bytes(demand.num_prompt, chunk) + shape.tower_bytes(num_image, chunk))
         # Beside them are the pixels of those to come, and the features of one that began before the chunk.
-        prefill += shape.pixel_bytes(min(demand.num_pixels, demand.num_prompt)) + shape.feature_bytes(num_image, 0)
+        prefill += shape.pixel_bytes(min(demand.images.held, demand.num_prompt)) + shape.feature_bytes(num_image, 0)
         decode = demand.num_choices * shape.state_bytes(end) + shape.decode_bytes(demand.num_choices, end)
         return max(prefill, decode)
 

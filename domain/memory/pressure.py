@@ -67,14 +67,9 @@ class Relief:
         return Level.LEAN if is_lean else Level.CALM
 
 
-def feature_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
-    """Returns the budget of kept features: what live states and the hot tier leave at their present size."""
-    return max(0, _kept_bytes(ledger.without_live(), limits, demand) - ledger.hot_bytes - ledger.live_bytes)
-
-
 def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
-    """Returns the budget of live states: what the hot tier leaves at its present size, and in any case the state that
-    is about to be taken over."""
+    """Returns the budget of live states and kept features: what the hot tier leaves at its present size, and in any
+    case the state that is about to be taken over."""
     allowed = _kept_bytes(ledger.without_live(), limits, demand)
     return max(0, allowed - ledger.hot_bytes, _spared_bytes(allowed, demand))
 

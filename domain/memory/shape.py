@@ -6,7 +6,9 @@ is a plane over the chunk's length and the position it ends at, because every te
 token of the chunk, for each token it attends to, or for both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NUM_LAST_TOKENS = 512
 """The most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
@@ -82,6 +84,19 @@ class ImageCost:
     prepared_bytes: int = 0
     feature_bytes: int = 0
     tower: StepCost = StepCost()
+
+
+class ImageSizes(NamedTuple):
+    """The images of a prompt that take memory, in tokens: `largest`, and `held`: all whose pixels are held at once."""
+
+    largest: int = 0
+    held: int = 0
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], ahead: int) -> "ImageSizes":
+        """`lengths`: of the images. `ahead`: they are prepared so many tokens before they are computed."""
+        largest = max(lengths, default=0)
+        return cls(largest, min(sum(lengths), 2 * largest + ahead))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

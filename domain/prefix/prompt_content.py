@@ -108,12 +108,6 @@ AHEAD_CHUNKS = 2
 reaches (the rest of a prompt that was resumed off the grid ends behind the next line)."""
 
 
-def most_pixels(media: Sequence[MediaSpan], ahead: int) -> int:
-    """Returns the most tokens of images whose pixels are held at once, being prepared `ahead` tokens before."""
-    tokens = [span.length for span in media]
-    return min(sum(tokens), max(tokens, default=0) + ahead)
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
     """A prompt ready for the engine. `fork_points`: those found in it, ascending, one a position. `media`: its images,

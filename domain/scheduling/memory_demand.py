@@ -81,8 +81,8 @@ def _waiting_bytes(
 ) -> int:
     """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
     length = min(chunk, view.num_prompt)
-    pixels = shape.pixel_bytes(view.unseen[1])
-    pass_bytes = pixels + shape.tower_bytes(view.unseen[0], length)
+    pixels = shape.pixel_bytes(view.unseen.held)
+    pass_bytes = pixels + shape.tower_bytes(view.unseen.largest, length)
     peak = _peak(view, shape, length, view.num_prompt) + pixels
     if not active:
         return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.num_prompt, length) + peak)
@@ -109,7 +109,7 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
 
 def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
     peak = shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
-    return peak + shape.feature_bytes(view.unseen[0], chunk)
+    return peak + shape.feature_bytes(view.unseen.largest, chunk)
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
@@ -126,8 +126,8 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
             copied += sum(state.fixed_bytes for state in shape.states)
         growths.append((length, grown))
         copies.append((length, grown + max(0, copied)))
-        passes.append(shape.tower_bytes(view.unseen[0], length))
-        pixels += shape.pixel_bytes(view.unseen[1])
+        passes.append(shape.tower_bytes(view.unseen.largest, length))
+        pixels += shape.pixel_bytes(view.unseen.held)
     chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)
     return pixels + max(chunks, _of_one_turn(growths, chunk) + max(passes))
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from domain.ids import BlockHash, SequenceId
+from domain.memory.shape import ImageSizes
 from domain.priority import Priority
 from domain.scheduling.sequence import Phase
 
@@ -47,9 +48,8 @@ class SequenceView:
     of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
     when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
-    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`: of
-    the images that the model's tower has yet to pass over, the tokens of the largest, and of all whose pixels will be
-    held at once and are not held yet. `whole`: the images inside which no chunk may end, as [start, end).
+    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`:
+    images that the model's tower has yet to pass over. `whole`: those inside which no chunk may end, as [start, end).
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
@@ -76,7 +76,7 @@ class SequenceView:
     next_block: BlockHash | None = None
     is_held: bool = False
     width: int = 1
-    unseen: tuple[int, int] = (0, 0)
+    unseen: ImageSizes = ImageSizes()
     whole: tuple[tuple[int, int], ...] = ()
     blocked_at: int | None = None
 

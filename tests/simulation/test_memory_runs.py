@@ -96,7 +96,7 @@ class BoundServer:
         options = replace(options, images=TOYS, image_is_whole=random.random() < 0.3) if sees else options
         shape = scaled(options.memory)
         room_bytes = int(room * shape.state_bytes(LONGEST, GRID)) + shape.peak_bytes(GRID, LONGEST)
-        room_bytes += shape.tower_bytes(LARGEST, GRID) + shape.pixel_bytes(LARGEST + AHEAD_CHUNKS * GRID)
+        room_bytes += shape.tower_bytes(LARGEST, GRID) + shape.pixel_bytes(2 * LARGEST + AHEAD_CHUNKS * GRID)
         hard = 60_000 + room_bytes
         limits = MemoryLimits(int(hard / 0.95), int(hard * 0.84), int(hard * 0.93), hard)
         clock = FakeClock(tick_ns=10)

@@ -28,7 +28,8 @@ from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.prefix.prompt_content import MediaSpan, most_pixels
+from domain.memory.shape import ImageSizes
+from domain.prefix.prompt_content import MediaSpan
 from domain.request.stream import TokenLogprob
 from domain.scheduling.step_values import SequenceView
 
@@ -40,26 +41,20 @@ PREPARE_TIMEOUT_S = 20.0
 MAX_KEPT_BYTES = 256 << 20
 """Features that are kept beside those in use: some 60 images of 1,000 tokens for a model of 2,048 dimensions."""
 
-Key: TypeAlias = tuple[ModelId, str, bytes]
-"""Model, salt of the request, and digest of a span."""
+Key: TypeAlias = tuple[ModelId, str, bytes, int]
+"""Model, salt of the request, digest of a span, and how often the prefix cache was cleared before the request."""
 
 
 @dataclass(slots=True)
 class _Image:
-    """An image that `num_uses` sequences use, or whose features are kept. `prepared`: the work of a worker, to be done
-    by `until_ns`; None once there are features. `size_bytes`: of the features, or of the pixels before. `lease`: for
-    them, while it is used. `may_stay`: its features are kept afterwards, unless the cache was cleared."""
+    """An image that `num_uses` sequences use. `prepared`: the work of a worker, to be done by `until_ns`; None once
+    there are features, for which there is a lease then."""
 
-    prepared: "Future[PreparedImage] | None"
-    until_ns: int
-    size_bytes: int
-    lease: Lease
-    may_stay: bool
     features: ImageFeatures | None = None
+    lease: Lease | None = None
+    prepared: "Future[PreparedImage] | None" = None
+    until_ns: int = 0
     num_uses: int = 0
-
-    def is_late(self, now_ns: int) -> bool:
-        return self.prepared is not None and not self.prepared.done() and now_ns >= self.until_ns
 
     def is_ready(self, now_ns: int) -> bool:
         """True if computing need not wait for it. One that failed or is late is not waited for."""
@@ -83,62 +78,58 @@ class EngineImages:
         self.wake: Callable[[], object] = lambda: None
         self.kept_bytes = self.num_cleared = 0
         self.max_kept_bytes = max_kept_bytes
-        self._found: OrderedDict[Key, _Image] = OrderedDict()
+        self._used: dict[Key, _Image] = {}
+        self._kept: OrderedDict[Key, ImageFeatures] = OrderedDict()
 
     def has_features(self, key: Key) -> bool:
-        return key in self._found and self._found[key].features is not None
+        return key in self._kept or (key in self._used and self._used[key].features is not None)
 
-    def use(self, key: Key, prepare: Callable[[], "Future[PreparedImage]"], size_bytes: int, may_stay: bool) -> _Image:
-        """Returns an image that stays until it is given back. `prepare`: begins to prepare it, to `size_bytes` of
-        pixels, if there is none or its worker is late."""
-        found, now_ns = self._found.get(key), self.batcher.now_ns()
-        if found is None or found.is_late(now_ns):
-            prepared, until_ns = prepare(), now_ns + int(PREPARE_TIMEOUT_S * 1e9)
-            if found is None:
-                found = _Image(prepared, until_ns, size_bytes, self.memory.hold(Purpose.IMAGES, size_bytes), may_stay)
-                self._found[key] = found
-            found.prepared, found.until_ns = prepared, until_ns
-            prepared.add_done_callback(lambda _: self.wake())
-        elif not found.num_uses:
-            self.kept_bytes -= found.size_bytes
-            found.lease = self.memory.hold(Purpose.IMAGES, found.size_bytes)
-        self._found.move_to_end(key)
+    def use(self, key: Key, prepare: Callable[[], "Future[PreparedImage]"]) -> _Image:
+        """Returns an image that stays until it is given back. `prepare`: begins to prepare it, if there are neither
+        features nor a worker in time."""
+        now_ns = self.batcher.now_ns()
+        if (found := self._used.get(key)) is None:
+            found = self._used[key] = _Image()
+            if (features := self._drop(key)) is not None:
+                self.put_features(found, features)
+        is_late = found.prepared is not None and not found.prepared.done() and found.is_ready(now_ns)
+        if is_late or (found.prepared is None and found.features is None):
+            found.prepared, found.until_ns = prepare(), now_ns + int(PREPARE_TIMEOUT_S * 1e9)
+            found.prepared.add_done_callback(lambda _: self.wake())
         found.num_uses += 1
         return found
 
     def put_features(self, found: _Image, features: ImageFeatures) -> None:
         """Puts features in place of the pixels of an image in use."""
-        pixels, found.prepared = found.lease, None
-        found.features, found.size_bytes = features, features.size_bytes
-        found.lease = self.memory.hold(Purpose.IMAGES, found.size_bytes)
-        pixels.end()
+        found.features, found.prepared = features, None
+        found.lease = self.memory.hold(Purpose.IMAGES, features.size_bytes)
 
     def give_back(self, key: Key) -> None:
         """Undoes one `use`."""
-        found = self._found[key]
+        found = self._used[key]
         found.num_uses -= 1
         if found.num_uses:
             return
-        found.lease.end()
+        del self._used[key]
         if found.prepared is not None:
             found.prepared.cancel()
-        if found.features is None or not found.may_stay:
-            del self._found[key]
-        else:
-            self.kept_bytes += found.size_bytes
+        if found.lease is not None:
+            found.lease.end()
+        if found.features is not None and key[3] == self.num_cleared:
+            self._kept[key] = found.features
+            self.kept_bytes += found.features.size_bytes
             self.shrink(self.max_kept_bytes)
 
     def shrink(self, size_bytes: int) -> int:
         """Drops features that no sequence uses, down to `size_bytes`; returns the freed bytes."""
         before = self.kept_bytes
-        for key in [key for key, found in self._found.items() if not found.num_uses]:
-            if self.kept_bytes > size_bytes:
-                self._drop(key)
+        while self.kept_bytes > size_bytes:
+            self._drop(next(iter(self._kept)))
         return before - self.kept_bytes
 
     def drop_model(self, id: ModelId) -> None:
         """Drops the features of a model of which no sequence is open."""
-        for key in [key for key in self._found if key[0] == id]:
+        for key in [key for key in self._kept if key[0] == id]:
             self._drop(key)
 
     def note_clears(self, number: int) -> None:
@@ -146,8 +137,6 @@ class EngineImages:
         if number != self.num_cleared:
             self.num_cleared = number
             self.shrink(0)
-            for found in self._found.values():
-                found.may_stay = False
 
     def close(self) -> None:
         """Prepares nothing any more."""
@@ -155,16 +144,18 @@ class EngineImages:
 
     def check_integrity(self) -> list[str]:
         """Recounts everything; returns one line for each problem, empty when sound."""
-        counted = sum(found.size_bytes for found in self._found.values() if not found.num_uses)
+        counted = sum(features.size_bytes for features in self._kept.values())
         problems = [f"{self.kept_bytes} bytes accounted, {counted} counted"] if counted != self.kept_bytes else []
         if self.kept_bytes > self.max_kept_bytes:
             problems.append(f"{self.kept_bytes} bytes kept of {self.max_kept_bytes}")
-        used = sum(found.size_bytes for found in self._found.values() if found.num_uses)
+        used = sum(found.features.size_bytes for found in self._used.values() if found.features is not None)
         held = self.memory.held_bytes(Purpose.IMAGES)
         return [*problems, f"{held} bytes held, {used} used"] if held != used else problems
 
-    def _drop(self, key: Key) -> None:
-        self.kept_bytes -= self._found.pop(key).size_bytes
+    def _drop(self, key: Key) -> ImageFeatures | None:
+        found = self._kept.pop(key, None)
+        self.kept_bytes -= found.size_bytes if found is not None else 0
+        return found
 
 
 class SequenceImages:
@@ -200,15 +191,12 @@ class SequenceImages:
         """Returns the planner's view of the sequence with its images."""
         ahead = [span for span in self._media if span.end > view.num_computed]
         unseen = [span for span in ahead if not self._images.has_features(self._key(span.digest))]
-        lengths = {span.digest: span.length for span in unseen}
-        num_leased = sum(length for digest, length in lengths.items() if digest in self._used)
-        num_pixels = max(0, most_pixels(unseen, self._images.ahead_tokens) - num_leased)
         now_ns = self._images.batcher.now_ns()
         ready = {digest for digest, image in self._used.items() if image.is_ready(now_ns)}
         is_whole = model is not None and model.description.image_is_whole
         return replace(
             view,
-            unseen=(max((span.length for span in unseen), default=0), num_pixels),
+            unseen=ImageSizes.of([span.length for span in unseen], self._images.ahead_tokens),
             whole=tuple([(span.start, span.end) for span in self._media]) if is_whole else (),
             blocked_at=next((max(view.num_computed, span.start) for span in ahead if span.digest not in ready), None),
         )
@@ -233,7 +221,7 @@ class SequenceImages:
         self._give_back(spared=())
 
     def _key(self, digest: bytes) -> Key:
-        return self._submission.model, self._submission.cache_salt, digest
+        return self._submission.model, self._submission.cache_salt, digest, self._num_cleared
 
     def _give_back(self, spared: Container[bytes]) -> None:
         for digest in [digest for digest in self._used if digest not in spared]:
@@ -244,10 +232,7 @@ class SequenceImages:
         if (processor := model.image_processor) is None:
             raise ComputeFailed("this model does not see images")
         image, lane = self._submission.images[span.digest], self._images.lane
-        size_bytes = span.length * model.description.memory.image.prepared_bytes
-        may_stay = self._num_cleared == self._images.num_cleared
-        key = self._key(span.digest)
-        return self._images.use(key, lambda: lane.submit(processor.prepare, image), size_bytes, may_stay)
+        return self._images.use(self._key(span.digest), lambda: lane.submit(processor.prepare, image))
 
     def _features(self, span: MediaSpan, model: LoadedModel) -> ImageFeatures:
         found, batcher = self._used[span.digest], self._images.batcher

@@ -21,7 +21,7 @@ from application.services.token_side.images import EngineImages
 from application.services.token_side.memory_readings import HostMemory, MemoryReadings
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryUse
-from domain.memory.pressure import Level, Relief, StepDemand, feature_budget, hot_budget, live_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
 from domain.scheduling.plan_step import admission_order
@@ -102,10 +102,9 @@ class MemoryGuard:
         if limits is None:
             return None
         used = ledger.used_bytes - ledger.weight_bytes + self._memory.held_bytes(Purpose.WEIGHTS)
-        room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes - ledger.feature_bytes)
+        room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes)
         if num_bytes <= room and (over := used + num_bytes - limits.high_bytes) > 0:
-            over -= self._drop_features(max(0, self._feature_bytes - over))
-            over -= self._shrink_live(max(0, self._live.held_bytes - over))
+            over -= self._shrink_live(max(0, self._live_bytes - over))
             self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
             self._readings.clear()
         return room
@@ -168,8 +167,7 @@ class MemoryGuard:
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
             flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD, Purpose.IMAGES),
-            live_bytes=self._live.held_bytes,
-            feature_bytes=self._feature_bytes,
+            live_bytes=self._live_bytes,
             other_bytes=self._readings.other_bytes,
             growth_bytes=found.growth_bytes,
             limits=self.limits,
@@ -190,31 +188,24 @@ class MemoryGuard:
         waiting = demand.waiting_bytes if first is not None and first.is_looked_up else 0
         wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._memory.wanted_bytes)
         spared = first.takes_over.state if first is not None and first.takes_over is not None else None
-        freed = self._drop_features(feature_budget(ledger, limits, wanted))
-        freed += self._shrink_live(live_budget(ledger, limits, wanted), spared)
+        freed = self._shrink_live(live_budget(ledger, limits, wanted), spared)
         budget = hot_budget(ledger, limits, wanted, self._hot.budget_bytes, self._wanted_hot)
         if self._host is not None:
             budget = min(budget, self._host.hot_budget(self._hot.held_bytes(), budget))
         return freed + self._give_hot(budget)
 
     @property
-    def _feature_bytes(self) -> int:
-        return self.images.kept_bytes if self.images is not None else 0
-
-    def _drop_features(self, num_bytes: int) -> int:
-        """Drops features down to `num_bytes`. Returns the bytes given back."""
-        if self.images is None or num_bytes >= self.images.kept_bytes:
-            return 0
-        freed = self.images.shrink(num_bytes)
-        self._act("drop_features")
-        return freed
+    def _live_bytes(self) -> int:
+        return self._live.held_bytes + (self.images.kept_bytes if self.images is not None else 0)
 
     def _shrink_live(self, num_bytes: int, spared: SequenceId | None = None) -> int:
-        """Evicts live states down to `num_bytes`. Returns the bytes given back."""
-        if num_bytes >= self._live.held_bytes:
-            return 0
-        freed = self._live.shrink(num_bytes, spared)
-        self._act("drop_live")
+        """Drops features of images, then live states, down to `num_bytes`. Returns the bytes given back."""
+        freed = 0
+        if self.images is not None and (freed := self.images.shrink(max(0, num_bytes - self._live.held_bytes))):
+            self._act("drop_features")
+        if num_bytes < self._live.held_bytes:
+            freed += self._live.shrink(num_bytes, spared)
+            self._act("drop_live")
         return freed
 
     def _give_hot(self, budget: int) -> int:

@@ -86,7 +86,7 @@ class MemoryReadings:
     def rest(self, ledger: MemoryUse, *, is_idle: bool) -> None:
         """Gives freed buffers back once after the last work, and once whenever less is kept than at the last look: the
         cache was cleared, a model unloaded, or the store's queue written."""
-        kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes + ledger.feature_bytes
+        kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
         self._num_idle = self._num_idle + 1 if is_idle and kept >= self._idle_bytes else 0
         self._idle_bytes = kept
         if self._num_idle == IDLE_STEPS:

@@ -17,8 +17,9 @@ from application.services.text_side.models.model_pool import ModelPool
 from domain.byte_size import format_bytes
 from domain.errors import MemoryBusy, PrefillMemoryExceeded
 from domain.memory.preflight import Demand, Preflight, Refusal
+from domain.memory.shape import ImageSizes
 from domain.models.model_card import ModelDescription
-from domain.prefix.prompt_content import AHEAD_CHUNKS, EncodedPrompt, most_pixels
+from domain.prefix.prompt_content import AHEAD_CHUNKS, EncodedPrompt
 from domain.request.request import GenerationRequest
 from domain.request.sampling import StopRules
 
@@ -47,8 +48,7 @@ class MemoryCheck:
             num_new=max_new,
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
-            num_image=max((span.length for span in prompt.media), default=0),
-            num_pixels=most_pixels(prompt.media, AHEAD_CHUNKS * status.prefill_chunk),
+            images=ImageSizes.of([span.length for span in prompt.media], AHEAD_CHUNKS * status.prefill_chunk),
         )
         least = _least(request.stop, max_new)
         pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
@@ -104,5 +104,5 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
 
 
 def _tokens(demand: Demand) -> str:
-    largest = f", {demand.num_image} of them in the largest image" if demand.num_image else ""
+    largest = f", {demand.images.largest} of them in the largest image" if demand.images.largest else ""
     return f"{demand.num_prompt} tokens{largest}"

@@ -74,7 +74,7 @@ def test_an_image_takes_pixels_features_and_a_pass_of_the_tower() -> None:
     pixels, tower, features = word * num_tokens, word * num_tokens, word * (2 * num_tokens + CHUNK)
     assert beyond == pixels + tower + features - word * 2 * CHUNK, "the copy of a chunk's state comes after the pass"
     many = needed((image, image, image, "what?")) - needed((text, text, text, "what?"))
-    assert many - beyond == word * 2 * CHUNK, "pixels of two more chunks, whatever else the prompt holds"
+    assert many - beyond == word * (num_tokens + 2 * CHUNK), "pixels of one more image and two chunks, at most"
 
 
 def test_a_refusal_names_the_tokens_of_the_largest_image() -> None:

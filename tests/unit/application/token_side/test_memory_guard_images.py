@@ -12,7 +12,7 @@ from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages
 from domain.ids import ModelId
-from domain.memory.shape import ImageCost, StepCost
+from domain.memory.shape import ImageCost, ImageSizes, StepCost
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
 from tests.support.stores.store_records import sized_record
@@ -34,9 +34,9 @@ def test_a_step_counts_pixels_features_and_the_pass_of_the_tower():
         return bench.guard.ledger.transient_bytes
 
     without = transient(ahead, behind)
-    small, large = replace(ahead, unseen=(10, 40)), replace(ahead, unseen=(2_000, 2_000))
+    small, large = replace(ahead, unseen=ImageSizes(10, 40)), replace(ahead, unseen=ImageSizes(2_000, 2_000))
     assert transient(small, behind) == without + 3 * 40 + 2 * (10 + CHUNK)
-    assert transient(small, replace(behind, unseen=(10, 60))) == without + 3 * 100 + 2 * (10 + CHUNK)
+    assert transient(small, replace(behind, unseen=ImageSizes(10, 60))) == without + 3 * 100 + 2 * (10 + CHUNK)
     assert transient(large, behind) == CHUNK + 3 * 2_000 + 50 + 7 * 2_000 + 2 * (2_000 + CHUNK)
 
 
@@ -52,7 +52,7 @@ def test_a_sequence_with_an_image_waits_for_the_pass_of_the_tower_too():
     queued = view(1, Phase.QUEUED, 0, 1_000)
     room = [
         bench.guard.budget((one,), {one.id: SEEING}).room_bytes or 0
-        for one in (queued, replace(queued, unseen=(2_000, 3_000)))
+        for one in (queued, replace(queued, unseen=ImageSizes(2_000, 3_000)))
     ]
     chunk = CHUNK - 100  # beyond the charge, which has the answer of 100 tokens
     assert room[0] - room[1] == 3 * 3_000 + (50 + 7 * 2_000 + 2 * (2_000 + CHUNK)) - chunk
@@ -64,8 +64,8 @@ class KeptFeatures(EngineImages):
     def __init__(self, number: int) -> None:
         super().__init__(LiveTier().memory, EventBatcher(FakeClock()), 1_000)
         for at in range(number):
-            key = (ModelId("toy"), "", bytes((at,)))
-            found = self.use(key, Future[PreparedImage], 0, True)
+            key = (ModelId("toy"), "", bytes((at,)), 0)
+            found = self.use(key, Future[PreparedImage])
             self.put_features(found, ToyWords(Words("Q", range(125))))
             self.give_back(key)
 
@@ -76,7 +76,7 @@ def test_features_are_counted_and_dropped_before_anything_else_that_is_kept():
     bench.load(60_000)
     bench.hot.put([sized_record(1, 10_000)])
     bench.budget(view(1, Phase.DECODING, 5_000, 5_000))
-    assert (bench.guard.ledger.feature_bytes, bench.actions()) == (8_000, [])
+    assert (bench.guard.ledger.live_bytes, bench.actions()) == (8_000, [])
     bench.budget(view(1, Phase.DECODING, 5_000, 5_000), view(2, Phase.DECODING, 8_000, 8_000))
     assert bench.guard.images.kept_bytes < 8_000
     assert "drop_features" in bench.actions()

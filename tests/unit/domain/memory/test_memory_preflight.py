@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from adapters.mlx.runtime.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
 from domain.memory.preflight import Demand, Preflight
-from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, MemoryShape, StateCost, StepCost
+from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, ImageSizes, MemoryShape, StateCost, StepCost
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
@@ -57,8 +57,7 @@ demands = st.one_of(
         Demand,
         st.integers(1, 3_000),
         st.integers(0, 3_000),
-        num_image=st.integers(0, 2_000),
-        num_pixels=st.integers(0, 3_000),
+        images=st.builds(ImageSizes, st.integers(0, 2_000), st.integers(0, 3_000)),
     ),
 )
 
@@ -126,22 +125,22 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
 ):
     """Alone, the guard's sums never ask for more, at any position."""
     grid, largest = 512, data.draw(st.integers(0, num_prompt))
-    unseen = largest, min(num_prompt, largest + data.draw(st.integers(0, 2 * grid)))
-    num_leased, is_whole = 0, data.draw(st.booleans())
-    demanded = Demand(num_prompt, num_new, num_image=unseen[0], num_pixels=unseen[1])
+    unseen = ImageSizes(largest, min(num_prompt, largest + data.draw(st.integers(0, 2 * grid))))
+    is_whole = data.draw(st.booleans())
+    demanded = Demand(num_prompt, num_new, images=unseen)
     needed = Preflight(shape, 0, 0, grid, image_is_whole=is_whole).needed_bytes(demanded)
     charge = charge_bytes(shape, num_prompt, num_new, grid)
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
         if phase is not Phase.DECODING:
-            view = replace(view, unseen=(unseen[0], unseen[1] - num_leased), whole=((0, largest),) if is_whole else ())
+            view = replace(view, unseen=unseen, whole=((0, largest),) if is_whole else ())
         demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
         return demand.waiting_bytes, demand.step_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
-    position, num_leased = data.draw(st.integers(0, num_prompt - 1)), data.draw(st.integers(0, unseen[1]))
-    held = shape.state_bytes(position) + shape.pixel_bytes(num_leased) + largest * shape.image.feature_bytes
+    position = data.draw(st.integers(0, num_prompt - 1))
+    held = shape.state_bytes(position) + largest * shape.image.feature_bytes
     assert held + alone(Phase.PREFILLING, position)[1] <= needed
     position = data.draw(st.integers(num_prompt, num_prompt + num_new - 1))
     assert shape.state_bytes(position) + alone(Phase.DECODING, position)[1] <= needed
