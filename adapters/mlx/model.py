@@ -24,7 +24,8 @@ from adapters.mlx.sampling.sampled import score_chunk
 from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
-from adapters.mlx.vision.passes import Pass, Sight
+from adapters.mlx.vision.passes import Pass, chunk_pass
+from adapters.mlx.vision.tower import Sight
 from application.ports.compute import (
     NO_DRAFTS,
     NO_IMAGES,
@@ -300,7 +301,7 @@ class MlxModel:
         make_room_ahead(row.caches, len(token_ids))
         seen = Pass(tokens, row.caches)
         if self._sight is not None and row.media:
-            seen = self._sight.pass_over(self._network, tokens, row, images)
+            seen = chunk_pass(self._network, self._sight.family, tokens, row, images)
         logits = self._forward(*seen)[0]
         detach_from_chunk(row.caches)
         return logits

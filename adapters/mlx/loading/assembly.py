@@ -24,7 +24,7 @@ from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
-from adapters.mlx.vision.passes import Sight
+from adapters.mlx.vision.tower import Sight
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.model_card import ModelDescription
@@ -57,8 +57,7 @@ def assemble(
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     memory = shape_of_network(network, found.layout, facts.config)
-    if sight is not None:
-        memory = replace(memory, weight_bytes=memory.weight_bytes + sight.tower.weight_bytes, image=sight.cost)
+    memory = memory if sight is None else sight.added_to(memory)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),

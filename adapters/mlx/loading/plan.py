@@ -1,7 +1,6 @@
 """The memory that a model will need, by its names and shapes: no weight is read."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,10 +9,9 @@ from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import read_config
 from adapters.mlx.loading.network import cast_network, context_length_of, network_of, open_network
-from adapters.mlx.loading.sight import open_tower
+from adapters.mlx.loading.sight import open_sight
 from adapters.mlx.memory import shape_of_network
 from domain.errors import ModelLoadFailed
-from domain.memory.estimate import image_cost_of_config
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
@@ -40,9 +38,7 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
         layout = layout_of(new_caches(network))
         shape = shape_of_network(network, layout, config)
         if Capability.SEE in source.use.capabilities and has_weights:
-            tower = open_tower(folder, config, network, dtype)
-            cost = image_cost_of_config(config, tower.dtype_bytes)
-            shape = replace(shape, weight_bytes=shape.weight_bytes + tower.weight_bytes, image=cost)
+            shape = open_sight(folder, config, network, dtype).added_to(shape)
     except Exception as error:
         message = f"the memory of {folder} cannot be planned: {str(error) or type(error).__name__}"
         raise ModelLoadFailed(message) from error

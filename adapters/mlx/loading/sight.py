@@ -9,13 +9,10 @@ import mlx.core as mx
 from adapters.mlx.loading.network import cast_network, pieces_of
 from adapters.mlx.runtime.arrays import evaluate, parameters
 from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
-from adapters.mlx.vision.families import Family
-from adapters.mlx.vision.library import missing
-from adapters.mlx.vision.passes import Sight, prepare_trunk
-from adapters.mlx.vision.tower import Tower, load_tower
+from adapters.mlx.vision.passes import prepare_trunk
+from adapters.mlx.vision.tower import Sight, build_tower
 from application.ports.vision import ImageProcessor
 from domain.errors import ModelLoadFailed
-from domain.memory.estimate import image_cost_of_config
 
 
 def load_sight(
@@ -23,31 +20,27 @@ def load_sight(
 ) -> Generator[None, None, Sight]:
     """Loads and evaluates the tower of a network, piece by piece, and prepares the network for images. Raises
     ModelLoadFailed."""
-    family = Family.of_config(config)
-    try:
-        tower = open_tower(folder, config, network, dtype)
+    sight = open_sight(folder, config, network, dtype)
+    sight.processor = processor
+    yield
+    for piece in pieces_of(parameters(sight.module)):
+        evaluate(piece)
         yield
-        for piece in pieces_of(parameters(tower.module)):
-            evaluate(piece)
-            yield
-        prepare_trunk(trunk_of(network), family, config)
-        if isinstance(network, HeadNetwork):
-            prepare_trunk(network.head.layer, family, config)
-    except ModelLoadFailed:
-        raise
+    prepare_trunk(trunk_of(network), sight.family)
+    if isinstance(network, HeadNetwork):
+        prepare_trunk(network.head.layer, sight.family)
+    return sight
+
+
+def open_sight(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> Sight:
+    """The sight of a network; no weight is read yet. Raises ModelLoadFailed."""
+    weights: dict[str, mx.array] = {}
+    try:
+        for path in sorted(folder.glob("model*.safetensors")):
+            weights.update(cast("dict[str, mx.array]", mx.load(str(path))))
+        embedded = text_model(trunk_of(network)).model.embed_tokens(mx.zeros((1, 1), mx.int32))
+        module, image_token = build_tower(config, weights, embedded.dtype)
+        cast_network(module, dtype)
+        return Sight(module, image_token, config)
     except Exception as error:
         raise ModelLoadFailed(f"images cannot be computed by {folder}: {str(error) or type(error).__name__}") from error
-    return Sight(tower, processor, family, image_cost_of_config(config, tower.dtype_bytes))
-
-
-def open_tower(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> Tower:
-    """The tower of a network; no weight is read yet. Raises ModelLoadFailed, and anything."""
-    if reason := missing():
-        raise ModelLoadFailed(reason)
-    weights: dict[str, mx.array] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
-        weights.update(cast("dict[str, mx.array]", mx.load(str(path))))
-    embedded = text_model(trunk_of(network)).model.embed_tokens(mx.zeros((1, 1), mx.int32))
-    tower = load_tower(folder, config, weights, embedded.dtype)
-    cast_network(tower.module, dtype)
-    return tower

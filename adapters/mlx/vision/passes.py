@@ -1,14 +1,15 @@
-"""A loaded model's sight: its tower, its image processor, and its trunk's way to take images.
+"""The passes of mlx-lm's trunks over images, by family.
 
-A forward pass of a trunk of mlx-lm over images has their embeddings in place of tokens, three positions a token where
-the family has them, features added behind its first layers, and images whose tokens attend to each other.
+Images have features in place of their tokens' embeddings, three positions a token in some families, features added
+behind the first layers, and tokens that attend to each other. A family is computed once its logits equal those of
+mlx-vlm: see tests/integration/mlx/test_mlx_vision.py.
 
 The trunk is prepared once (`prepare_trunk`), with parts that hold nothing about a sequence. Each pass gets what its
 tokens need by `chunk_pass`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
@@ -18,17 +19,52 @@ from numpy.typing import NDArray
 from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.views import CacheView
-from adapters.mlx.memory import begin_peak, peak_bytes
 from adapters.mlx.runtime.arrays import from_numpy
 from adapters.mlx.speculation.heads import text_model, trunk_of
-from adapters.mlx.vision.families import Family
-from adapters.mlx.vision.positions import GridRope, grid_positions, shift_at
-from adapters.mlx.vision.tower import Features, Tower
+from adapters.mlx.vision.positions import GridRope, positions_of
 from application.ports.compute import Images
-from application.ports.vision import ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed
-from domain.memory.shape import ImageCost, StepCost
 from domain.prefix.prompt_content import MediaSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The way of a model's trunk with images. `sections`: the frequencies of each of three positions a token, which
+    take turns if `is_interleaved`; empty for one position. `is_deep`: features are added behind the first layers too.
+    `is_whole`: the tokens of an image attend to all of it."""
+
+    sections: Sequence[int]
+    is_interleaved: bool
+    is_deep: bool
+    is_whole: bool
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> "Family":
+        """The family of a config.json."""
+        name, text = str(config["model_type"]), {**config, **(config.get("text_config") or {})}
+        ropes = [text.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+        sections = next((rope["mrope_section"] for rope in ropes if "mrope_section" in rope), ())
+        if name.startswith("qwen") and not sections:
+            raise ValueError("config.json has no mrope_section")
+        return cls(
+            sections=sections if name.startswith("qwen") else (),
+            is_interleaved=not name.startswith("qwen2"),
+            is_deep=name.startswith("qwen3_vl"),
+            is_whole=name == "gemma3" or text.get("use_bidirectional_attention") == "vision",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """An image as the trunk takes it. `embeddings`: [tokens, hidden]. `deep`: of the same shape, added behind the
+    trunk's first layers, one each. Evaluated."""
+
+    embeddings: mx.array
+    deep: tuple[mx.array, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in (self.embeddings, *self.deep))
 
 
 class Pass(NamedTuple):
@@ -39,14 +75,12 @@ class Pass(NamedTuple):
     embeddings: mx.array | None = None
 
 
-def prepare_trunk(network: Any, family: Family, config: Mapping[str, Any]) -> None:
+def prepare_trunk(network: Any, family: Family) -> None:
     """Adds what a trunk lacks for images of its family; its parameters and its names stay."""
     layers: list[Any] = text_model(network).model.layers
-    if family.has_grid:
-        for attention in (layer.self_attn for layer in layers if "self_attn" in layer):
-            rope = attention.rope
-            sections = family.sections(config)
-            attention.rope = GridRope(rope, rope.dims, sections, is_interleaved=family.is_interleaved)
+    for attention in [layer.self_attn for layer in layers if family.sections and "self_attn" in layer]:
+        rope = attention.rope
+        attention.rope = GridRope(rope, rope.dims, family.sections, is_interleaved=family.is_interleaved)
     for layer in layers if family.is_deep else ():
         layer.__class__ = _adding(type(layer))  # pyright: ignore[reportUnknownArgumentType]
 
@@ -63,22 +97,15 @@ def _adding(layer: type[Any]) -> type[Any]:
     return Adding
 
 
-def chunk_pass(
-    network: Any,
-    family: Family,
-    tokens: mx.array,
-    caches: Caches,
-    media: Sequence[MediaSpan],
-    start: int,
-    images: Mapping[bytes, Features],
-) -> Pass:
-    """Returns the pass over tokens [1, length] from position `start` on. `media`: of the whole sequence; `images`: by
-    digest. Raises ComputeFailed for an image that is needed and not there."""
-    length = tokens.shape[1]
-    places = list(_places(media, start, length, images))
-    positions = grid_positions(media, start, length)
-    offset = start - shift_at(media, start) if positions is None else from_numpy(positions)
-    if not places and offset == start:
+def chunk_pass(network: Any, family: Family, tokens: mx.array, row: Row, images: Images) -> Pass:
+    """Returns the pass over the next tokens [1, length] of a row. Raises ComputeFailed for an image that is needed and
+    not there."""
+    caches, media, start, length = row.caches, row.media, row.position, tokens.shape[1]
+    places = list(_places(media, start, length, cast("Mapping[bytes, Features]", images)))
+    positions = positions_of(media, start, length)
+    is_row = np.array_equal(positions, np.broadcast_to(positions[0, 0] + np.arange(length), positions.shape))
+    offset = int(positions[0, 0]) if is_row else from_numpy(positions)
+    if not places and is_row and offset == start:
         return Pass(tokens, caches)
     runs = [(int(at[0]), int(at[-1]) + 1) for at, _, _ in places] if family.is_whole else []
     deep: dict[int, mx.array] = {}
@@ -98,7 +125,7 @@ def chunk_pass(
         is_text[:, at] = 0
     tokens = tokens * from_numpy(is_text)
     embeddings = model.embed_tokens(tokens)
-    scale = model.embed_scale if family.is_scaled else 1
+    scale = getattr(model, "embed_scale", 1)  # Gemma 4 scales what it takes in place of tokens, but not features
     for at, rows, features in places:
         taken = features.embeddings[from_numpy(rows)] / scale
         embeddings[0, from_numpy(at)] = taken.astype(embeddings.dtype)
@@ -117,31 +144,3 @@ def _places(
             if span.digest not in images:
                 raise ComputeFailed(f"image {span.number} of the prompt was not computed")
             yield at[rows], rows, images[span.digest]
-
-
-MARGIN = 1.1
-
-
-class Sight:
-    """The parts that a model sees with. `cost`: of an image's tokens, corrected by the largest measured peak so far in
-    proportion to its estimate."""
-
-    def __init__(self, tower: Tower, processor: ImageProcessor, family: Family, estimate: ImageCost) -> None:
-        self.tower, self.processor, self.family, self.cost = tower, processor, family, estimate
-        self._estimate, self._factor = estimate.tower, 0.0
-
-    def look(self, image: PreparedImage) -> Features:
-        """See `Seeing.look`. No other work may be under way, since its peak is measured."""
-        arrays, num_features = cast("tuple[Mapping[str, NDArray[Any]], int]", image)
-        begin_peak()
-        features = self.tower.look(arrays, num_features)
-        estimated = self._estimate.bytes_at(num_features, num_features)
-        self._factor = max(self._factor, peak_bytes() / max(estimated, 1))
-        now = (round(MARGIN * self._factor * cost) for cost in (self._estimate.token_bytes, self._estimate.pair_bytes))
-        self.cost = replace(self.cost, tower=StepCost(token_bytes=next(now), pair_bytes=next(now)))
-        return features
-
-    def pass_over(self, network: Any, tokens: mx.array, row: Row, images: Images) -> Pass:
-        """The pass over the next tokens [1, length] of a row."""
-        found = cast("dict[bytes, Features]", images)
-        return chunk_pass(network, self.family, tokens, row.caches, row.media, row.position, found)

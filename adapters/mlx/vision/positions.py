@@ -24,27 +24,17 @@ from adapters.mlx.speculation.drafting import nn
 from domain.prefix.prompt_content import MediaSpan
 
 
-def shift_at(media: Sequence[MediaSpan], position: int) -> int:
-    """Returns the number by which the position of the token `position`, which is not inside an image, is less."""
-    return sum(span.shift for span in media if span.end <= position)
-
-
-def grid_positions(media: Sequence[MediaSpan], start: int, count: int) -> NDArray[np.int32] | None:
-    """The positions [3, count] of the tokens from `start` on; None if no image with a grid is among them."""
-    end = start + count
-    inside = [span for span in media if span.grid is not None and span.start < end and start < span.end]
-    if not inside:
-        return None
-    index = np.arange(start, end, dtype=np.int32)
+def positions_of(media: Sequence[MediaSpan], start: int, count: int) -> NDArray[np.int32]:
+    """The positions [3, count] of the tokens from `start` on, all equal where no image of `media` has a grid."""
+    index = np.arange(start, start + count, dtype=np.int32)
     found = np.tile(index, (3, 1))
     for span in media:
-        found -= np.where(index >= span.end, span.shift, 0)
-    for span in inside:
-        _, rows, columns = cast(tuple[int, int, int], span.grid)
-        first = span.start - shift_at(media, span.start)
-        own = (index >= span.start) & (index < span.end)
-        at = index[own] - span.start
-        found[:, own] = first + np.stack([at // (rows * columns), at // columns % rows, at % columns])
+        if span.grid is not None:
+            _, rows, columns = span.grid
+            at = index - span.start
+            inside = np.stack([at // (rows * columns), at // columns % rows, at % columns])
+            found += np.where((at >= 0) & (index < span.end), inside - at, 0)
+            found -= np.where(index >= span.end, span.shift, 0)
     return found
 
 

@@ -6,53 +6,47 @@ choice of layers are mlx-vlm's own code, whatever the family.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import mlx.core as mx
 from numpy.typing import NDArray
 
+from adapters.mlx.memory import begin_peak, peak_bytes
 from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vision.library import vlm_module
+from adapters.mlx.vision.passes import Family, Features
+from application.ports.vision import ImageProcessor, PreparedImage
 from domain.errors import ComputeFailed, ModelLoadFailed
+from domain.memory.estimate import image_cost_of_config
+from domain.memory.shape import MemoryShape, StepCost
 from domain.printable import printable
 
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """An image as the trunk takes it. `embeddings`: [tokens, hidden]. `deep`: of the same shape, added behind the
-    trunk's first layers, one each. Evaluated."""
-
-    embeddings: mx.array
-    deep: tuple[mx.array, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(array.nbytes for array in (self.embeddings, *self.deep))
+MARGIN = 1.1
+"""The factor between the largest measured peak and what is counted."""
 
 
-class Tower:
-    """The tower of one model. Compute thread only."""
+class Sight:
+    """The tower of one model, and what the model needs beside it to see. `cost`: of an image's tokens, corrected by the
+    largest measured peak so far in proportion to its estimate. Compute thread only."""
 
-    def __init__(self, module: Any, image_token: int) -> None:
-        """`module`: mlx-vlm's model without its language model."""
-        self.module, self._image_token = module, image_token
+    def __init__(self, module: Any, image_token: int, config: Mapping[str, Any]) -> None:
+        """`module`: mlx-vlm's model without its language model, of its final type."""
+        self.module, self._image_token, self._factor = module, image_token, 0.0
+        self.weight_bytes = sum(array.nbytes for _, array in parameters(module))
+        floats = [array for _, array in parameters(module) if mx.issubdtype(array.dtype, mx.floating)]
+        self.cost = self._estimate = image_cost_of_config(config, max(array.dtype.size for array in floats))
+        self.family = Family.of_config(config)
+        self.processor: ImageProcessor | None = None
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(array.nbytes for _, array in parameters(self.module))
+    def added_to(self, memory: MemoryShape) -> MemoryShape:
+        return replace(memory, weight_bytes=memory.weight_bytes + self.weight_bytes, image=self.cost)
 
-    @property
-    def dtype_bytes(self) -> int:
-        """Bytes of one activation."""
-        return max(array.dtype.size for _, array in parameters(self.module) if mx.issubdtype(array.dtype, mx.floating))
-
-    def look(self, arrays: Mapping[str, NDArray[Any]], num_features: int) -> Features:
-        """Computes the embeddings of one image and waits for them. `arrays`: from the processor of its family, by the
-        names of mlx-vlm's arguments. `num_features`: the embeddings that the prompt has room for. Raises
-        ComputeFailed."""
+    def look(self, image: PreparedImage) -> Features:
+        """See `Seeing.look`. No other work may be under way, since its peak is measured."""
+        arrays, num_features = cast("tuple[Mapping[str, NDArray[Any]], int]", image)
+        begin_peak()
         try:
             tokens = mx.full((1, num_features), self._image_token, dtype=mx.int32)
             pixels = {name: from_numpy(array) for name, array in arrays.items()}
@@ -64,13 +58,17 @@ class Tower:
             evaluate([features.embeddings, *features.deep])
         except Exception as error:
             raise ComputeFailed(f"an image could not be computed: {str(error) or type(error).__name__}") from error
+        step = self._estimate.tower
+        self._factor = max(self._factor, MARGIN * peak_bytes() / max(step.bytes_at(num_features, num_features), 1))
+        now = StepCost(token_bytes=round(self._factor * step.token_bytes), pair_bytes=self._factor * step.pair_bytes)
+        self.cost = replace(self.cost, tower=now)
         return features
 
 
-def load_tower(folder: Path, config: Mapping[str, Any], weights: Mapping[str, mx.array], dtype: mx.Dtype) -> Tower:
-    """Builds a tower on the arrays of a folder's weights, which may be lazy. `dtype`: of the trunk's embeddings. Raises
-    ModelLoadFailed."""
-    family = vlm_module(f"models.{config['model_type'].replace('-', '_')}")
+def build_tower(config: Mapping[str, Any], weights: Mapping[str, mx.array], dtype: mx.Dtype) -> tuple[Any, int]:
+    """Builds mlx-vlm's model without its language model on the arrays of a folder, which may be lazy; returns it with
+    the id of an image's tokens. `dtype`: of the trunk's embeddings. Raises ModelLoadFailed."""
+    family = vlm_module(f"models.{config['model_type']}")
     known = _configured(family, config)
     module = _without_trunk(family.Model, known, _StandIn(int(known.text_config.hidden_size), dtype))
     found = dict(weights)
@@ -79,11 +77,10 @@ def load_tower(folder: Path, config: Mapping[str, Any], weights: Mapping[str, mx
     _quantise(module, found, config)
     wanted = [name for name, _ in parameters(module)]
     if absent := next((name for name in wanted if name not in found), None):
-        raise ModelLoadFailed(f"{folder} has no weights for its images: {printable(absent)} is missing")
+        raise ModelLoadFailed(f"it has no weights for its images: {printable(absent)} is missing")
     module.load_weights([(name, found[name]) for name in wanted], strict=True)
     module.eval()
-    token = known.image_token_index if hasattr(known, "image_token_index") else known.image_token_id
-    return Tower(module, int(token))
+    return module, int(known.image_token_index if hasattr(known, "image_token_index") else known.image_token_id)
 
 
 class _StandIn:

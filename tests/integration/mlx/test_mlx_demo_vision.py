@@ -21,6 +21,7 @@ from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.speculation.drafting import forward
 from adapters.mlx.vision.library import vlm_module
+from adapters.mlx.vision.passes import chunk_pass
 from adapters.pillow.decoder import decode
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.vision import ImageRows
@@ -92,7 +93,7 @@ def test_logits_equal_those_of_mlx_vlm(asked: Asked) -> None:
     row = Row(SequenceId(0), new_caches(network), media=media)
     ids = mx.array([list(asked.encoded.token_ids)])
 
-    found = forward(network, *sight.pass_over(network, ids, row, images))[0]
+    found = forward(network, *chunk_pass(network, sight.family, ids, row, images))[0]
 
     pixels = mx.array(np.concatenate([image.arrays["pixel_values"] for image in asked.prepared], axis=1))
     expected = peer(asked.folder)(ids, pixels).logits[0]

@@ -240,5 +240,5 @@ def test_an_image_whose_pixels_do_not_fit_fails_alone(seer: Seer) -> None:
 
 
 def test_the_weights_of_the_tower_are_counted(seer: Seer) -> None:
-    assert seer.model.description.weight_bytes > seer.sight.tower.weight_bytes > 0
+    assert seer.model.description.weight_bytes > seer.sight.weight_bytes > 0
     assert seer.model.description.memory.weight_bytes == seer.model.description.weight_bytes

@@ -15,7 +15,8 @@ from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.model import MlxModel
 from adapters.mlx.speculation.drafting import forward
-from adapters.mlx.vision.passes import Sight
+from adapters.mlx.vision.passes import chunk_pass
+from adapters.mlx.vision.tower import Sight
 from application.ports.compute import DecodeStart, Images
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
@@ -74,7 +75,8 @@ def logits_of(seer: Seer, cuts: Sequence[int]) -> mx.array:
     found: list[mx.array] = []
     for end in [*cuts, len(seer.tokens)]:
         tokens = mx.array([seer.tokens[row.position : end]], dtype=mx.uint32)
-        found.append(forward(seer.network, *seer.sight.pass_over(seer.network, tokens, row, seer.images))[0])
+        seen = chunk_pass(seer.network, seer.sight.family, tokens, row, seer.images)
+        found.append(forward(seer.network, *seen)[0])
         row.position = end
     return mx.concatenate(found)
 
