@@ -29,8 +29,6 @@ _TRIED = (512, 512)
 _UNUSED = frozenset({"pixel_attention_mask", "num_crops", "num_soft_tokens_per_image"})
 """Arrays that no tower needs for an image alone."""
 
-_LEAST_DTYPE = {np.dtype(np.float64): np.float32}
-
 
 class ProcessedImage(NamedTuple):
     """A PreparedImage. `arrays`: by the tower's names. `num_features`: the number of tokens that get one."""
@@ -99,10 +97,7 @@ class HfImageProcessor:
         return ImageTokens(IdRow(ids), digest, () if is_whole else tuple(embedded), layout.grid)
 
     def prepare(self, image: Image) -> ProcessedImage:
-        return self.process(self._decode(image.data, image.field), image)
-
-    def process(self, pixels: Pixels, image: Image) -> ProcessedImage:
-        """Returns the arrays of a decoded image."""
+        pixels = self._decode(image.data, image.field)
         layout = self._layout(pixels, image)
         array = np.frombuffer(pixels.rgb, np.uint8).reshape(pixels.height, pixels.width, 3)
         given: dict[str, Any] = {"do_convert_rgb": False, "input_data_format": "channels_last", **layout.changes}
@@ -110,23 +105,19 @@ class HfImageProcessor:
             found = self._processor(images=[array], return_tensors="np", **given)
         except Exception as error:
             raise _refusal(image, error) from error
-        arrays = {name: _narrow(array) for name, array in found.items() if name not in _UNUSED}
+        arrays = {name: np.asarray(array) for name, array in found.items() if name not in _UNUSED}
+        for name in [name for name, array in arrays.items() if array.dtype == np.float64]:
+            arrays[name] = arrays[name].astype(np.float32)
         return ProcessedImage(arrays, sum(part for part in layout.parts if isinstance(part, int)))
 
     def _layout(self, pixels: Pixels, image: Image) -> Layout:
         size, is_low = (pixels.height, pixels.width), image.detail is Detail.LOW
         try:
-            layout = self._lay_out(self._processor, self._config, size, is_low)
-            if 0 in layout.parts:
-                raise ValueError("its sides are too unequal")
+            if 0 not in (layout := self._lay_out(self._processor, self._config, size, is_low)).parts:
+                return layout
+            raise ValueError("its sides are too unequal")
         except Exception as error:
             raise _refusal(image, error) from error
-        return layout
-
-
-def _narrow(array: Any) -> NDArray[Any]:
-    found: NDArray[Any] = np.asarray(array)
-    return found.astype(_LEAST_DTYPE.get(found.dtype, found.dtype), copy=False)
 
 
 def _reason(error: Exception) -> str:

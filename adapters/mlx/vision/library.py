@@ -6,6 +6,7 @@ package of the same name stands in for it, if nothing has imported the real one.
 """
 
 import importlib
+import re
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,13 +27,11 @@ def vlm_module(name: str) -> Any:
 def missing() -> str:
     """Returns the library that is not installed and is needed to see images, as a reason; empty if none is."""
     try:
-        found = tuple(int(part) for part in version("mlx-vlm").split(".")[:3])
+        found = version("mlx-vlm")
     except PackageNotFoundError:
         return f"mlx-vlm is not installed: pip install pillow && pip install --no-deps '{NEEDED}'"
-    except ValueError:
-        found = ()
-    if not (0, 7, 10) <= found < (0, 8):
-        return f"mlx-vlm {version('mlx-vlm')} is installed: pip install --no-deps '{NEEDED}'"
+    if not re.match(r"0\.7\.[1-9]\d", found):
+        return f"mlx-vlm {found} is installed: pip install --no-deps '{NEEDED}'"
     return "" if find_spec("PIL") else "Pillow is not installed: pip install 'cairn-mlx[vision]'"
 
 
