@@ -292,10 +292,8 @@ class FakeModel:
     ) -> PromptScores:
         """Computes one chunk of the prompt."""
         scores: list[TokenLogprob | None] = []
-        is_known, features = (
-            state.is_scored,
-            state.features(len(token_ids), images, is_whole=self._options.image_is_whole),
-        )
+        is_known = state.is_scored
+        features = state.features(len(token_ids), images, is_whole=self._options.image_is_whole)
         for token in token_ids:
             if num_logprobs is not None:
                 scored = score_token(self._reduce(state), self._options, token, num_logprobs) if is_known else None

@@ -5,7 +5,7 @@ behind the first layers, and tokens that attend to each other. A family is compu
 mlx-vlm: see tests/integration/mlx/test_mlx_vision.py.
 
 The trunk is prepared once (`prepare_trunk`), with parts that hold nothing about a sequence. Each pass gets what its
-tokens need by `chunk_pass`.
+tokens need by `chunk_pass`. Positions derive from the places of the images: neither model nor cache keeps any.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import Caches
 from adapters.mlx.caches.views import CacheView
 from adapters.mlx.runtime.arrays import from_numpy
+from adapters.mlx.speculation.drafting import nn
 from adapters.mlx.speculation.heads import text_model, trunk_of
-from adapters.mlx.vision.positions import GridRope, positions_of
 from application.ports.compute import Images
 from domain.errors import ComputeFailed
 from domain.prefix.prompt_content import MediaSpan
@@ -75,6 +75,56 @@ class Pass(NamedTuple):
     embeddings: mx.array | None = None
 
 
+def positions_of(media: Sequence[MediaSpan], start: int, count: int) -> NDArray[np.int32]:
+    """The positions [3, count] of the tokens from `start` on, on the axes of frames, rows and columns.
+
+    Those of an image with a grid begin at one position, and the text behind it continues after its longest side:
+
+        tokens     T  T  I  I  I  I  I  I  T  T        an image of 2 rows and 3 columns
+        frames     0  1  2  2  2  2  2  2  5  6
+        rows       0  1  2  2  2  3  3  3  5  6
+        columns    0  1  2  3  4  2  3  4  5  6
+    """
+    index = np.arange(start, start + count, dtype=np.int32)
+    found = np.tile(index, (3, 1))
+    for span in media:
+        if span.grid is not None:
+            _, rows, columns = span.grid
+            at = index - span.start
+            inside = np.stack([at // (rows * columns), at // columns % rows, at % columns])
+            found += np.where((at >= 0) & (index < span.end), inside - at, 0)
+            found -= np.where(index >= span.end, span.shift, 0)
+    return found
+
+
+class GridRope(nn.Module):  # type: ignore[misc]
+    """A layer's rotary embedding that also takes three positions a token, each for a part of the frequencies."""
+
+    def __init__(self, rope: Any, dims: int, sections: Sequence[int], *, is_interleaved: bool) -> None:
+        """`dims`: that are rotated, in halves. `sections`: frequencies of each axis. `is_interleaved`: the axes take
+        turns, as far as the sections of rows and columns reach; otherwise they follow each other."""
+        nn.Module.__init__(self)
+        self.rope = rope
+        axis = np.zeros(dims // 2, np.int8)
+        for number in (1, 2):
+            if is_interleaved:
+                axis[number : 3 * sections[number] : 3] = number
+            else:
+                axis[sum(sections[:number]) : sum(sections[: number + 1])] = number
+        self._axis = np.tile(axis, 2)
+
+    def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
+        """Rotates x [rows, heads, length, dim]. `offset`: of the first token; or positions int32 [3, length] of one
+        row's tokens, each of which is then a row of its own for the layer's kernel."""
+        if not isinstance(offset, mx.array) or offset.ndim < 2:
+            return cast(mx.array, self.rope(x, offset=offset))
+        tokens = mx.swapaxes(x, 0, 2)
+        rotated = [mx.swapaxes(self.rope(tokens, offset=offset[axis]), 0, 2) for axis in range(3)]
+        axis = from_numpy(np.pad(self._axis, (0, x.shape[-1] - len(self._axis))))
+        found = mx.where(axis == 1, rotated[1], rotated[0])
+        return mx.where(axis == 2, rotated[2], found)
+
+
 def prepare_trunk(network: Any, family: Family) -> None:
     """Adds what a trunk lacks for images of its family; its parameters and its names stay."""
     layers: list[Any] = text_model(network).model.layers
@@ -120,10 +170,9 @@ def chunk_pass(network: Any, family: Family, tokens: mx.array, row: Row, images:
     if not places:
         return Pass(tokens, views)
     model = text_model(trunk_of(network)).model
-    is_text = np.ones((1, length), np.uint32)
+    tokens = mx.array(tokens)
     for at, _, _ in places:
-        is_text[:, at] = 0
-    tokens = tokens * from_numpy(is_text)
+        tokens[0, from_numpy(at)] = 0
     embeddings = model.embed_tokens(tokens)
     scale = getattr(model, "embed_scale", 1)  # Gemma 4 scales what it takes in place of tokens, but not features
     for at, rows, features in places:

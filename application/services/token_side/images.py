@@ -27,7 +27,7 @@ from application.services.lane import Lane
 from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
-from domain.ids import ModelId, RequestId, SequenceId
+from domain.ids import ModelId, RequestId
 from domain.memory.shape import ImageSizes
 from domain.prefix.prompt_content import MediaSpan
 from domain.request.stream import TokenLogprob
@@ -66,18 +66,12 @@ class EngineImages:
     of a prompt is to an image when that is prepared. `num_cleared`: how often the prefix cache was cleared. `wake`:
     called by workers when an image is prepared."""
 
-    def __init__(
-        self,
-        memory: MemoryLedger,
-        batcher: EventBatcher,
-        ahead_tokens: int,
-        max_kept_bytes: int = MAX_KEPT_BYTES,
-    ) -> None:
+    def __init__(self, memory: MemoryLedger, batcher: EventBatcher, ahead_tokens: int) -> None:
         self.memory, self.batcher, self.ahead_tokens = memory, batcher, ahead_tokens
         self.lane = Lane("images", NUM_WORKERS)
         self.wake: Callable[[], object] = lambda: None
         self.kept_bytes = self.num_cleared = 0
-        self.max_kept_bytes = max_kept_bytes
+        self.max_kept_bytes = MAX_KEPT_BYTES
         self._used: dict[Key, _Image] = {}
         self._kept: OrderedDict[Key, ImageFeatures] = OrderedDict()
 
@@ -165,11 +159,6 @@ class SequenceImages:
         self._images, self._submission, self._id = images, submission, id
         self._media, self._num_cleared = submission.prompt.media, images.num_cleared
         self._used: dict[bytes, _Image] = {}
-
-    def place(self, model: LoadedModel, id: SequenceId) -> None:
-        """Places the images in the open, empty sequence."""
-        if self._media:
-            model.place(id, self._media)
 
     def report(self, position: int) -> None:
         """Emits how much of the images was restored, up to `position`."""

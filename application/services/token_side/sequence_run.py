@@ -164,7 +164,8 @@ class SequenceRun:
         """Opens a state, which is restored as soon as its prefix has been fetched."""
         self._leave_queue(Phase.RESTORING)
         self._loaded().open(self.id)
-        self.images.place(self._loaded(), self.id)
+        if media := self.submission.prompt.media:
+            self._loaded().place(self.id, media)
         self.cache.prepare()
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
 

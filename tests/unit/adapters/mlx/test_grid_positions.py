@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.mlx.vision.positions import positions_of
+from adapters.mlx.vision.passes import positions_of
 from domain.prefix.prompt_content import MediaSpan
 
 # Two texts of two tokens, an image of 2 rows and 3 columns, a text of three, and an image of 3 rows and 1 column.
