@@ -8,7 +8,6 @@
     AHEAD       the same for a queued sequence, within a share, and recalled while admission pauses
     SEQUENCES   a forked choice; from the next step on its state is counted by its position
     LIVE        the copy of a state that is left for the next turn; from the next step on it counts as a live state
-    IMAGES      features of images that sequences use; held, not reserved: the step's demand has counted them
 
 Room is the memory below the hard mark. The guard opens it before each step, and each reservation in the step takes from
 it, so that all of them fit together. Room that is promised to sequences admitted in the step is held in later steps
@@ -28,7 +27,6 @@ class Purpose(Enum):
     AHEAD = "ahead"
     SEQUENCES = "sequences"
     LIVE = "live"
-    IMAGES = "images"
 
 
 _STEP_ONLY = (Purpose.SEQUENCES, Purpose.LIVE)
@@ -128,12 +126,6 @@ class MemoryLedger:
             self._host_bytes -= num_bytes
         if purpose not in _STEP_ONLY:
             self._leases[id(lease)] = lease
-        return lease
-
-    def hold(self, purpose: Purpose, num_bytes: int) -> Lease:
-        """Returns a lease on memory for which a step has made room."""
-        lease = Lease(self, purpose, num_bytes, num_bytes)
-        self._leases[id(lease)] = lease
         return lease
 
     def end(self, lease: Lease) -> None:

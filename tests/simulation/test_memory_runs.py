@@ -201,7 +201,7 @@ def play(seed: int, *, sees: bool = False) -> tuple[BoundServer, Counter[str]]:
     assert server.meter.problems == [], server.meter.problems[:3]
     assert server.hot.check_integrity() == []
     assert server.live.check_integrity() == []
-    assert server.cache.memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD, Purpose.IMAGES) == 0
+    assert server.cache.memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD) + server.loop.images.used_bytes == 0
     assert server.loop.images.check_integrity() == []
     return server, counts
 

@@ -9,7 +9,6 @@ from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineItem, StepBatch, Submission
 from application.ports.shared_store import SharedStore
-from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.indexes import Epoch
@@ -266,7 +265,7 @@ class World:
         self.check()
         assert not self.cache.tiers.open
         assert self.hot.usage().num_pinned == 0
-        assert self.tiers.memory.held_bytes(Purpose.IMAGES) == 0, "images are in use"
+        assert self.loop.images.used_bytes == 0, "images are in use"
         assert self.loop.images.check_integrity() == []
         assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)

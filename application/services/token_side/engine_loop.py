@@ -74,7 +74,7 @@ class EngineLoop:
         self.is_held = False
         self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
-        self.images = guard.images = EngineImages(prefix_cache.memory, batcher, AHEAD_CHUNKS * limits.grid)
+        self.images = guard.images = EngineImages(batcher, AHEAD_CHUNKS * limits.grid)
         self._constraints = constraints
         self._step_clock, self._speculation = StepClock(), Speculation(batcher)
         self._runs: dict[SequenceId, SequenceRun] = {}  # in order of arrival

@@ -24,7 +24,6 @@ from application.ports.engine import Submission
 from application.ports.vision import ImageFeatures, PreparedImage
 from application.services.faults import bare, described
 from application.services.lane import Lane
-from application.services.memory_ledger import Lease, MemoryLedger, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId
@@ -48,10 +47,9 @@ Key: TypeAlias = tuple[ModelId, str, bytes, int]
 @dataclass(slots=True)
 class _Image:
     """An image that `num_uses` sequences use. `prepared`: the work of a worker, to be done by `until_ns`; None once
-    there are features, for which there is a lease then."""
+    there are features."""
 
     features: ImageFeatures | None = None
-    lease: Lease | None = None
     prepared: "Future[PreparedImage] | None" = None
     until_ns: int = 0
     num_uses: int = 0
@@ -66,14 +64,19 @@ class EngineImages:
     of a prompt is to an image when that is prepared. `num_cleared`: how often the prefix cache was cleared. `wake`:
     called by workers when an image is prepared."""
 
-    def __init__(self, memory: MemoryLedger, batcher: EventBatcher, ahead_tokens: int) -> None:
-        self.memory, self.batcher, self.ahead_tokens = memory, batcher, ahead_tokens
+    def __init__(self, batcher: EventBatcher, ahead_tokens: int) -> None:
+        self.batcher, self.ahead_tokens = batcher, ahead_tokens
         self.lane = Lane("images", NUM_WORKERS)
         self.wake: Callable[[], object] = lambda: None
         self.kept_bytes = self.num_cleared = 0
         self.max_kept_bytes = MAX_KEPT_BYTES
         self._used: dict[Key, _Image] = {}
         self._kept: OrderedDict[Key, ImageFeatures] = OrderedDict()
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of features that sequences use. The pixels before are in the demand of each step."""
+        return sum(found.features.size_bytes for found in self._used.values() if found.features is not None)
 
     def has_features(self, key: Key) -> bool:
         return key in self._kept or (key in self._used and self._used[key].features is not None)
@@ -84,19 +87,13 @@ class EngineImages:
         now_ns = self.batcher.now_ns()
         if (found := self._used.get(key)) is None:
             found = self._used[key] = _Image()
-            if (features := self._drop(key)) is not None:
-                self.put_features(found, features)
+            found.features = self._drop(key)
         is_late = found.prepared is not None and not found.prepared.done() and found.is_ready(now_ns)
         if is_late or (found.prepared is None and found.features is None):
             found.prepared, found.until_ns = prepare(), now_ns + int(PREPARE_TIMEOUT_S * 1e9)
             found.prepared.add_done_callback(lambda _: self.wake())
         found.num_uses += 1
         return found
-
-    def put_features(self, found: _Image, features: ImageFeatures) -> None:
-        """Puts features in place of the pixels of an image in use."""
-        found.features, found.prepared = features, None
-        found.lease = self.memory.hold(Purpose.IMAGES, features.size_bytes)
 
     def give_back(self, key: Key) -> None:
         """Undoes one `use`."""
@@ -107,8 +104,6 @@ class EngineImages:
         del self._used[key]
         if found.prepared is not None:
             found.prepared.cancel()
-        if found.lease is not None:
-            found.lease.end()
         if found.features is not None and key[3] == self.num_cleared:
             self._kept[key] = found.features
             self.kept_bytes += found.features.size_bytes
@@ -142,9 +137,7 @@ class EngineImages:
         problems = [f"{self.kept_bytes} bytes accounted, {counted} counted"] if counted != self.kept_bytes else []
         if self.kept_bytes > self.max_kept_bytes:
             problems.append(f"{self.kept_bytes} bytes kept of {self.max_kept_bytes}")
-        used = sum(found.features.size_bytes for found in self._used.values() if found.features is not None)
-        held = self.memory.held_bytes(Purpose.IMAGES)
-        return [*problems, f"{held} bytes held, {used} used"] if held != used else problems
+        return problems
 
     def _drop(self, key: Key) -> ImageFeatures | None:
         found = self._kept.pop(key, None)
@@ -228,7 +221,7 @@ class SequenceImages:
         if found.prepared is not None:
             started_ns = batcher.now_ns()
             features = model.look(_prepared(found.prepared, f"image {span.number} of the prompt"))
-            self._images.put_features(found, features)
+            found.features, found.prepared = features, None
             times = {"started_ns": started_ns, "at_ns": batcher.now_ns()}
             batcher.emit(ImageSeen(id=self._id, num_tokens=span.length, size_bytes=features.size_bytes, **times))
         assert found.features is not None

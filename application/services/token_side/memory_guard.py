@@ -161,12 +161,13 @@ class MemoryGuard:
 
     def _counted(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> MemoryUse:
         found = open_bytes(views, shapes, self._chunk)
+        used = self.images.used_bytes if self.images is not None else 0
         return MemoryUse(
             weight_bytes=self._memory.held_bytes(Purpose.WEIGHTS),
             state_bytes=found.state_bytes,
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
-            flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD, Purpose.IMAGES),
+            flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD) + used,
             live_bytes=self._live_bytes,
             other_bytes=self._readings.other_bytes,
             growth_bytes=found.growth_bytes,

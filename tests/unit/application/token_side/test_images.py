@@ -7,7 +7,6 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.fake.vision import ToyImages, toy_image
 from application.events import ImageSeen, PrefillChunkComputed, RequestPreempted
-from application.services.memory_ledger import Purpose
 from application.services.token_side.images import PREPARE_TIMEOUT_S
 from application.services.token_side.speculation import SequenceDrafts
 from domain.errors import ComputeFailed
@@ -39,7 +38,7 @@ class Bench(SteppedEngine):
             self.loop.step()
             self.lane.run()
             if not self.loop.is_busy:
-                assert self.cache.memory.held_bytes(Purpose.IMAGES) == 0
+                assert self.loop.images.used_bytes == 0
                 assert self.loop.images.check_integrity() == []
                 return
         raise AssertionError("a request never ends")
@@ -184,7 +183,7 @@ def test_an_image_is_cancelled_with_its_request() -> None:
     bench.step(3)
     bench.loop.cancel(submission("a", MODEL, prompt_of("x"), 1).id)
     assert [call.future.cancelled() for call in bench.lane._waiting] == [True, True]
-    assert bench.cache.memory.held_bytes(Purpose.IMAGES) == 0
+    assert bench.loop.images.used_bytes == 0
 
 
 def test_a_preempted_request_sees_again_only_what_was_dropped() -> None:
@@ -310,12 +309,11 @@ def test_the_pixels_and_features_in_use_are_counted_until_the_image_is_passed() 
     bench.ask("a", ("x" * 40, CAT, "y" * 60))
     (run,) = bench.loop._runs.values()
     bench.step(2)
-    memory = bench.cache.memory
     assert run.view().unseen == (45, 45)
     bench.lane.run()
     bench.step()
     assert run.view().unseen == (0, 0)
-    assert memory.held_bytes(Purpose.IMAGES) == NUM_WORDS * WORD_BYTES
+    assert bench.loop.images.used_bytes == NUM_WORDS * WORD_BYTES
     bench.finish()
     assert bench.loop.images.kept_bytes == NUM_WORDS * WORD_BYTES
 

@@ -8,7 +8,6 @@ from adapters.fake.leaves import Words
 from adapters.fake.vision import ToyWords
 from application.ports.vision import PreparedImage
 from application.services.memory_ledger import Lease, Purpose
-from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages
 from domain.ids import ModelId
@@ -62,11 +61,11 @@ class KeptFeatures(EngineImages):
     """Features of 1,000 bytes each that no sequence uses."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(LiveTier().memory, EventBatcher(FakeClock()), 1_000)
+        super().__init__(EventBatcher(FakeClock()), 1_000)
         for at in range(number):
             key = (ModelId("toy"), "", bytes((at,)), 0)
             found = self.use(key, Future[PreparedImage])
-            self.put_features(found, ToyWords(Words("Q", range(125))))
+            found.features, found.prepared = ToyWords(Words("Q", range(125))), None
             self.give_back(key)
 
 
