@@ -41,8 +41,9 @@ class Family:
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> "Family":
         """The family of a config.json."""
-        name, text = str(config["model_type"]), {**config, **(config.get("text_config") or {})}
-        ropes = [text.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+        name = str(config["model_type"])
+        text = {**config, **cast("Mapping[str, Any]", config.get("text_config") or {})}
+        ropes = [cast("Mapping[str, Any]", text.get(key) or {}) for key in ("rope_scaling", "rope_parameters")]
         sections = next((rope["mrope_section"] for rope in ropes if "mrope_section" in rope), ())
         if name.startswith("qwen") and not sections:
             raise ValueError("config.json has no mrope_section")

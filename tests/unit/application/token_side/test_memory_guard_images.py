@@ -82,6 +82,14 @@ def test_features_are_counted_and_dropped_before_anything_else_that_is_kept():
     assert bench.hot.usage().used_bytes > 10_000
 
 
+def test_features_in_use_are_in_flight():
+    bench = Bench()
+    bench.guard.images = images = KeptFeatures(8)
+    images.use((ModelId("toy"), "", bytes((3,)), 0), Future[PreparedImage])
+    bench.budget(view(1, Phase.DECODING, 1_000, 1_000))
+    assert (bench.guard.ledger.live_bytes, bench.guard.ledger.flight_bytes) == (7_000, 1_000)
+
+
 def test_features_make_room_for_a_model():
     bench = Bench()
     bench.guard.images = KeptFeatures(30)
