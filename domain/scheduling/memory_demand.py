@@ -85,7 +85,7 @@ def _waiting_bytes(
     pass_bytes = pixels + shape.tower_bytes(view.unseen.largest, length)
     peak = _peak(view, shape, length, view.num_prompt) + pixels
     if not active:
-        return max(view.charge_bytes + pass_bytes, shape.state_bytes(view.num_prompt, length) + peak)
+        return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + max(peak, pass_bytes))
     return view.charge_bytes + max(0, max(peak, pass_bytes) - _widest(prompts, length))
 
 

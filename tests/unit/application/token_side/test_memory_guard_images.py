@@ -53,8 +53,8 @@ def test_a_sequence_with_an_image_waits_for_the_pass_of_the_tower_too():
         bench.guard.budget((one,), {one.id: SEEING}).room_bytes or 0
         for one in (queued, replace(queued, unseen=ImageSizes(2_000, 3_000)))
     ]
-    chunk = CHUNK - 100  # beyond the charge, which has the answer of 100 tokens
-    assert room[0] - room[1] == 3 * 3_000 + (50 + 7 * 2_000 + 2 * (2_000 + CHUNK)) - chunk
+    # Alone, both are beyond the state of the prompt, and larger than the charge with its answer of 100 tokens.
+    assert room[0] - room[1] == 3 * 3_000 + (50 + 7 * 2_000 + 2 * (2_000 + CHUNK)) - CHUNK
 
 
 class KeptFeatures(EngineImages):
