@@ -1,6 +1,7 @@
 """The tokens of an image in a prompt, by family: how many, and which markers stand between them.
 
     idefics3, smolvlm   tiles in rows, each behind its marker, and the whole image     <fake><row_1_col_1> I I I ...
+    lfm2_vl             the same where the image is large, and otherwise the whole     <|image_start|> I I I ...
     pixtral, mistral3   rows of patches, each but the last with a marker behind it     I I I [IMG_BREAK] ... [IMG_END]
     llava               as many for every image                                        I I I
     Qwen                rows and columns, which are positions as well                  I I I
@@ -35,7 +36,9 @@ MOST_TILES = 16
 
 MARKERS = (
     *("\n", "\n\n", "<fake_token_around_image>", "<global-img>", "[IMG_BREAK]", "[IMG_END]"),
+    *("<|image_start|>", "<|img_thumbnail|>", "<|image_end|>"),
     *(f"<row_{row + 1}_col_{column + 1}>" for row in range(MOST_TILES) for column in range(MOST_TILES)),
+    *(f"<|img_row_{row + 1}_col_{column + 1}|>" for row in range(MOST_TILES) for column in range(MOST_TILES)),
 )
 """Every marker that is spelled. A tokenizer has one token for each, or, as that of Idefics 3, several for some."""
 
@@ -91,6 +94,21 @@ def _num_tiles(processor: Any, size: Size) -> Size:
     return (height // side, width // side) if max(height, width) > side else (0, 0)
 
 
+def _views(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    patch, factor = int(processor.encoder_patch_size), int(processor.downsample_factor)
+    is_split = processor.do_image_splitting and not is_low
+    (height, width), (rows, columns) = processor.views(size, is_split=is_split)
+    parts: list[str | int] = ["<|image_start|>"]
+    if is_cut := rows * columns > 1:
+        count = ceil(processor.tile_size // patch / factor) ** 2
+        for row in range(1, rows + 1):
+            for column in range(1, columns + 1):
+                parts += [f"<|img_row_{row}_col_{column}|>", count]
+    if not is_cut or processor.use_thumbnail:
+        parts += [*(["<|img_thumbnail|>"] * is_cut), height * width // (patch * factor) ** 2]
+    return Layout([*parts, "<|image_end|>"], {"do_image_splitting": is_split})
+
+
 def _rows(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
     patch = int(config["vision_config"]["patch_size"]) * int(config.get("spatial_merge_size", 1))
     longest = int(processor.size["longest_edge"])
@@ -134,6 +152,7 @@ def _soft(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
 
 LAYOUTS: Mapping[str, LayOut] = {
     **dict.fromkeys(("idefics3", "smolvlm"), _tiles),
+    "lfm2_vl": _views,
     **dict.fromkeys(("pixtral", "mistral3"), _rows),
     "llava": _square,
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _grid),

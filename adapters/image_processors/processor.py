@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from adapters.image_processors import lfm2_vl
 from adapters.image_processors.layouts import LAYOUTS, MARKERS, Layout
 from application.ports.vision import DecodeImage, ImageTokens, Pixels
 from domain.errors import InvalidRequest, ModelLoadFailed
@@ -27,7 +28,7 @@ from domain.request.media import Detail, Image
 _TRIED = (512, 512)
 
 _UNUSED = frozenset({"pixel_attention_mask", "num_crops", "num_soft_tokens_per_image"})
-"""Arrays that no tower needs for an image alone."""
+"""Arrays that no tower needs for an image alone; one whose views have shapes of their own needs their masks."""
 
 
 class ProcessedImage(NamedTuple):
@@ -50,13 +51,20 @@ class ImageProcessors:
         try:
             config = cast("dict[str, Any]", json.loads((folder / "config.json").read_text(encoding="utf-8")))
             os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent, as is meant
-            processor = import_module("transformers").AutoImageProcessor.from_pretrained(
-                str(folder), backend="pil", local_files_only=True, trust_remote_code=False
-            )
+            processor = _opened(folder, config["model_type"])
             LAYOUTS[config["model_type"]](processor, config, _TRIED, False)  # what it needs is there
         except Exception as error:
             raise ModelLoadFailed(f"the image processor of {folder} could not be loaded: {_reason(error)}") from error
         return HfImageProcessor(folder, processor, config, self._decode)
+
+
+def _opened(folder: Path, model_type: str) -> Any:
+    """The processor of a folder by transformers, which has that of one family in PyTorch only."""
+    if model_type == "lfm2_vl":
+        return lfm2_vl.open_processor(folder)
+    return import_module("transformers").AutoImageProcessor.from_pretrained(
+        str(folder), backend="pil", local_files_only=True, trust_remote_code=False
+    )
 
 
 class HfImageProcessor:
@@ -105,7 +113,8 @@ class HfImageProcessor:
             found = self._processor(images=[array], return_tensors="np", **given)
         except Exception as error:
             raise _refusal(image, error) from error
-        arrays = {name: np.asarray(array) for name, array in found.items() if name not in _UNUSED}
+        unused = _UNUSED if "spatial_shapes" not in found else _UNUSED - {"pixel_attention_mask"}
+        arrays = {name: np.asarray(array) for name, array in found.items() if name not in unused}
         for name in [name for name, array in arrays.items() if array.dtype == np.float64]:
             arrays[name] = arrays[name].astype(np.float32)
         return ProcessedImage(arrays, sum(part for part in layout.parts if isinstance(part, int)))

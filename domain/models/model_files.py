@@ -50,7 +50,7 @@ _COMPUTED = frozenset({"Transformer", "Pooling", "Normalize"})
 
 SEEING = frozenset(
     {"idefics3", "smolvlm", "llava", "pixtral", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
-    | {"qwen3_5", "qwen3_5_moe", "gemma3", "gemma4"}
+    | {"qwen3_5", "qwen3_5_moe", "gemma3", "gemma4", "lfm2_vl"}
 )
 """The model types whose images are computed."""
 

@@ -185,6 +185,19 @@ def test_the_plan_counts_the_tower_and_the_largest_pass_corrects_it(tmp_path: Pa
     assert model.description.memory.image.tower != planned.image.tower
 
 
+@pytest.mark.parametrize(("size", "num_views"), [((64, 48), 7), ((20, 20), 1)])
+def test_views_of_an_image_have_as_many_features_as_tokens(
+    size: tuple[int, int], num_views: int, tmp_path: Path
+) -> None:
+    model, _ = load_seeing("lfm2_vl", tmp_path)
+    processor, image = model.image_processor, Image(picture(1, *size))
+    assert processor is not None
+    embedded = processor.measure(image).embedded
+    features = model.look(processor.prepare(image))
+    assert len(embedded) == num_views
+    assert features.embeddings.shape[0] == sum(end - start for start, end in embedded)
+
+
 def test_every_family_is_found_by_its_files() -> None:
     assert set(LAYOUTS) == SEEING
     assert {name.partition("-")[0] for name in CONFIGS} | {"qwen2_vl", "qwen3_vl_moe", "qwen3_5_moe"} >= SEEING

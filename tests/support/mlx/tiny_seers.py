@@ -157,6 +157,14 @@ _PROCESSORS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
             **{"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 32}},
         },
     ),
+    "lfm2_vl": (
+        "<image>",
+        ["<|image_start|>", "<|img_thumbnail|>", "<|image_end|>", *(f"<|img_{tile[1:-1]}|>" for tile in _TILE_MARKERS)],
+        {
+            **{"image_processor_type": "Lfm2VlImageProcessorFast", **_HALF, "encoder_patch_size": 4, "tile_size": 32},
+            **{"min_image_tokens": 4, "max_image_tokens": 16},
+        },
+    ),
     "qwen3_vl": (
         "<|image_pad|>",
         [],

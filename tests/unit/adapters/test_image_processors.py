@@ -36,6 +36,20 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         },
         ["<image>", "<fake_token_around_image>", "<global-img>", *_TILES],
     ),
+    "lfm2_vl": (
+        {"vision_config": _VISION, "downsample_factor": 2},
+        {
+            **{"image_processor_type": "Lfm2VlImageProcessorFast", "encoder_patch_size": 4, "tile_size": 32},
+            **{"min_image_tokens": 4, "max_image_tokens": 16, "do_resize": False, "resample": 3},
+        },
+        [
+            "<image>",
+            "<|image_start|>",
+            "<|img_thumbnail|>",
+            "<|image_end|>",
+            *(f"<|img_{tile[1:-1]}|>" for tile in _TILES),
+        ],
+    ),
     "pixtral": (
         {"vision_config": _VISION},
         {
@@ -133,6 +147,9 @@ def num_features(name: str, arrays: dict[str, Any]) -> int:
         return int(height * width)
     if name == "gemma3":
         return 16
+    if name == "lfm2_vl":
+        assert (arrays["pixel_attention_mask"].sum(axis=1) == arrays["spatial_shapes"].prod(axis=1)).all()
+        return int((arrays["spatial_shapes"] // 2).prod(axis=1).sum())
     if name == "gemma4":
         return int((arrays["image_position_ids"][0, :, 0] >= 0).sum()) // 4
     return int(pixels.shape[2] * pixels.shape[3]) // 16 if name == "llava" else len(pixels) // 4
@@ -163,7 +180,8 @@ def test_low_detail_takes_no_more_tokens_and_is_another_image(processor: HfImage
 
 @pytest.mark.parametrize(
     ("name", "are_added"),
-    [(name, True) for name in ("idefics3", "pixtral", "mistral3", "gemma3", "gemma4")] + [("idefics3", False)],
+    [(name, True) for name in ("idefics3", "lfm2_vl", "pixtral", "mistral3", "gemma3", "gemma4")]
+    + [("idefics3", False)],
 )
 def test_the_markers_are_those_of_mlx_vlm(name: str, are_added: bool, tmp_path: Path) -> None:
     """`are_added`: that of Idefics 3 spells most of them by several tokens."""
@@ -184,12 +202,33 @@ def expanded(name: str) -> str:
     if name == "idefics3":
         module = vlm_module("models.idefics3.processing_idefics3")
         return str(module.get_image_prompt_string(3, 4, 16, "<fake_token_around_image>", "<image>", "<global-img>"))
+    if name == "lfm2_vl":
+        tiles = "".join(f"<|img_row_{row}_col_{column}|>{'<image>' * 16}" for row in (1, 2) for column in (1, 2, 3))
+        return f"<|image_start|>{tiles}<|img_thumbnail|>{'<image>' * 12}<|image_end|>"
     if name == "gemma4":
         return f"<|image>{'<|image|>' * 130}<image|>"
     if name == "gemma3":
         return f"\n\n<start_of_image>{'<image_soft_token>' * 16}<end_of_image>\n\n"
     rows, columns = (12, 16) if name == "pixtral" else (6, 8)
     return "[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]"
+
+
+@pytest.mark.parametrize("size", [*SIZES[:6], *SIZES[7:], (640, 480), (480, 640), (1000, 90)], ids=str)
+def test_the_views_of_lfm2_vl_are_those_of_mlx_vlm(size: tuple[int, int], tmp_path: Path) -> None:
+    """Not of (8, 200), of which mlx-vlm leaves out what is beyond its number of patches."""
+    pytest.importorskip("mlx_vlm")
+    processor = ImageProcessors(gray).load(written("lfm2_vl", tmp_path))
+    assert processor is not None
+    module = vlm_module("models.lfm2_vl.processing_lfm2_vl")
+    pixels = gray(f"{size[0]}x{size[1]}".encode())
+    image = np.frombuffer(pixels.rgb, np.uint8).reshape(pixels.height, pixels.width, 3)
+    expected = module.Lfm2VlNumpyImageProcessor(**_HALF, **FAMILIES["lfm2_vl"][1])([image])
+    found = processor.prepare(sized(*size)).arrays
+    assert found["spatial_shapes"].tolist() == expected["spatial_shapes"].tolist()
+    for view, other, shape in zip(
+        found["pixel_values"], expected["pixel_values"], found["spatial_shapes"], strict=True
+    ):
+        assert np.abs(view[: shape.prod()] - other[: shape.prod()]).max() < 1e-5
 
 
 @pytest.mark.parametrize(("name", "reason"), [("qwen2_5_vl", "aspect ratio"), ("pixtral", "its sides are too unequal")])
