@@ -34,6 +34,9 @@ Config: TypeAlias = Mapping[str, Any]
 MOST_TILES = 16
 """The most tiles of an image in a row, and in a column."""
 
+MOST_UNEQUAL = 200
+"""The largest ratio of the sides where the family's rule bounds no number of tokens, as Qwen's processor has it."""
+
 MARKERS = (
     *("\n", "\n\n", "<fake_token_around_image>", "<global-img>", "[IMG_BREAK]", "[IMG_END]"),
     *("<|image_start|>", "<|img_thumbnail|>", "<|image_end|>"),
@@ -95,6 +98,8 @@ def _num_tiles(processor: Any, size: Size) -> Size:
 
 
 def _views(processor: Any, config: Config, size: Size, is_low: bool) -> Layout:
+    if max(size) > MOST_UNEQUAL * min(size):
+        raise ValueError("its sides are too unequal")
     patch, factor = int(processor.encoder_patch_size), int(processor.downsample_factor)
     is_split = processor.do_image_splitting and not is_low
     (height, width), (rows, columns) = processor.views(size, is_split=is_split)

@@ -30,7 +30,7 @@ def _processor_class() -> Any:
 
 
 class Views:
-    """What the family adds to SigLIP 2's processor of transformers, for a class before it."""
+    """The family's settings and views, for a class that derives from SigLIP 2's processor of transformers as well."""
 
     do_image_splitting, min_tiles, max_tiles, use_thumbnail = True, 2, 10, True
     downsample_factor, encoder_patch_size, tile_size = 2, 16, 512

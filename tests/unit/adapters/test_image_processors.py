@@ -231,7 +231,10 @@ def test_the_views_of_lfm2_vl_are_those_of_mlx_vlm(size: tuple[int, int], tmp_pa
         assert np.abs(view[: shape.prod()] - other[: shape.prod()]).max() < 1e-5
 
 
-@pytest.mark.parametrize(("name", "reason"), [("qwen2_5_vl", "aspect ratio"), ("pixtral", "its sides are too unequal")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("qwen2_5_vl", "aspect ratio"), ("pixtral", "sides are too unequal"), ("lfm2_vl", "sides are too unequal")],
+)
 def test_an_image_that_the_model_cannot_take_names_its_field(name: str, reason: str, tmp_path: Path) -> None:
     processor = ImageProcessors(gray).load(written(name, tmp_path))
     assert processor is not None
