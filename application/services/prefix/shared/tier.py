@@ -64,7 +64,8 @@ def calls_of(hints: Sequence[SharedHint]) -> Iterator[slice]:
         if at > start and (at - start == RECORDS_PER_CALL or num_bytes > BYTES_PER_CALL):
             yield slice(start, at)
             start, num_bytes = at, hint.size_bytes
-    yield slice(start, len(hints))
+    if hints:
+        yield slice(start, len(hints))
 
 
 class SharedAsk:

@@ -8,13 +8,15 @@ import pytest
 
 from adapters.fake import LAYOUTS, FakeClock
 from application.events import FaultObserved, SharedStoreUsed
-from application.ports.shared_store import SharedFailure, SharedStoreError
+from application.ports.shared_store import SharedFailure, SharedHint, SharedStoreError
 from application.services.prefix.shared.access import MAX_PAUSE_S, MIN_PAUSE_S, SharedAccess
 from application.services.prefix.shared.tier import (
     ASSUMED_TOKENS_PER_S,
+    BYTES_PER_CALL,
     MAX_CALLS,
     SharedAsk,
     SharedTier,
+    calls_of,
 )
 from domain.id_row import IdRow
 from domain.ids import RequestId
@@ -306,3 +308,20 @@ class TestWriting:
         bench.tier.close(0.0)
         bench.offer(chain(ONE, 1))
         assert bench.tier.stats().written == {"shutdown": 3}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([], []),  # a call for nothing would wait behind calls that hang
+        ([1] * 9, [4, 4, 1]),
+        ([1, BYTES_PER_CALL, 1, 3 * BYTES_PER_CALL], [1, 1, 1, 1]),
+        ([1, BYTES_PER_CALL - 1, 1], [2, 1]),
+    ],
+)
+def test_a_call_reads_few_records_and_bytes(sizes: list[int], parts: list[int]) -> None:
+    (record,) = chain(namespace_of("one"), 1)
+    hints = [SharedHint(record.key, size_bytes, b"") for size_bytes in sizes]
+    calls = list(calls_of(hints))
+    assert [len(hints[part]) for part in calls] == parts
+    assert [hint for part in calls for hint in hints[part]] == hints
