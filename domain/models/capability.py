@@ -40,7 +40,7 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What a model is for, by its files. `size`: of its vectors, which can be cut down to `least`. `prompt`: a text to
+    """The use of a model, by its files. `size`: of its vectors, which can be cut down to `least`. `prompt`: a text to
     put before each text. `start`, `end`: spell the tokens around each. `max_tokens`: of a text, None for the context.
     `refusal`: why it cannot be served, and what to do; usually empty. `unseen`: why a model with a tower does not see.
     """
