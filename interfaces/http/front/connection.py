@@ -10,6 +10,7 @@ answered where that is still possible, then the connection is closed and its fur
 is sent before the last one was answered closes the connection after that answer: no client in use pipelines."""
 
 import asyncio
+from email.utils import formatdate
 from typing import Any, cast
 
 import httptools
@@ -176,6 +177,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._arrival.cancel()
+        self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         self._meter.headers_complete()
 

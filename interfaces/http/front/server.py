@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import cast
 
@@ -39,6 +39,11 @@ class _Server(uvicorn.Server):
         self._on_started = on_started
         self._cut_off = cut_off
         self.grace_s: float = GRACE_S
+        self.ending = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Waits for the end without uvicorn's ten looks a second; each connection dates its own answers."""
+        await self.ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -67,6 +72,7 @@ class HttpServer:
         self._limits = limits or ConnectionLimits()
         self._socket = _listen(settings.host, settings.port)
         self._server: _Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def port(self) -> int:
@@ -101,6 +107,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S + CANCEL_S,
         )
+        self._loop = asyncio.get_running_loop()
         self._server = _Server(config, lambda: on_started(self.base_url), cut_off)
         try:
             await self._server.serve(sockets=[self._socket])
@@ -109,9 +116,10 @@ class HttpServer:
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Makes `serve` return; requests may take `grace_s`, at most GRACE_S. Any thread."""
-        if self._server is not None:
+        if self._server is not None and self._loop is not None:
             self._server.grace_s = grace_s
-            self._server.should_exit = True
+            with suppress(RuntimeError):  # the loop is closed, and the server with it
+                self._loop.call_soon_threadsafe(self._server.ending.set)
 
     def close(self) -> None:
         """Releases the address of a server that was never started."""
