@@ -78,7 +78,7 @@ class Timeouts:
 
 
 SILENT_AFTER_S = 10.0
-"""Seconds without a message after which the child counts as silent; it sends one twice a second."""
+"""Seconds without a message after which the child counts as silent; it sends one every 5 s at least."""
 
 OUTDATED = "cairn was upgraded while it was running; restart the server"
 """The loss of an engine whose code differs from this process's."""

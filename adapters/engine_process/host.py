@@ -53,6 +53,9 @@ from domain.errors import ComputeFailed, DomainError
 from domain.printable import writable
 
 HEARTBEAT_S = 0.5
+IDLE_HEARTBEAT_S = 5.0
+"""The interval of an engine without work; the first message that brings work ends it."""
+
 ORPHAN_TIMEOUT_S = 5.0
 """The time in which an engine without a parent must end its step."""
 
@@ -96,6 +99,7 @@ class EngineHost:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._is_resting = False  # the next heartbeat is that of an engine without work
 
     async def run(self, sock: Any) -> int:
         """Runs until the engine has stopped and all is sent, or the parent is gone."""
@@ -127,6 +131,9 @@ class EngineHost:
         hosted = self._hosted
         if hosted is None:
             return  # the engine could not be made, and the process is about to end
+        is_work = isinstance(message, Submit) or (isinstance(message, Ask) and message.what == LOAD.name)
+        if self._is_resting and is_work:
+            self._beat_after(HEARTBEAT_S)
         match message:
             case Submit():
                 with suppress(DomainError):  # the engine's thread has ended, and this process is about to
@@ -189,7 +196,14 @@ class EngineHost:
         if status.fault and self._stopping is None:  # its thread has ended and cannot be restarted
             self._break(status.fault)
             return
-        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+        is_working = status.is_busy or status.num_calls or self._tasks
+        self._beat_after(HEARTBEAT_S if is_working else IDLE_HEARTBEAT_S)
+
+    def _beat_after(self, seconds: float) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._is_resting = seconds > HEARTBEAT_S
+        self._heartbeat = None if self._stopping else self._loop.call_later(seconds, self._beat)
 
     def _hole(self, why: str) -> None:
         """A batch cannot be encoded. Any thread."""

@@ -24,7 +24,8 @@ FRESH_S = 1.0
 PATIENCE_S = 0.5
 """The time a caller waits for a new reading before it gets the last one."""
 
-REPORT_EVERY_S = 10.0
+REPORT_EVERY_S, IDLE_REPORT_EVERY_S = 10.0, 30.0
+"""The interval of reports, and that of a ready server whose engine had nothing to do since the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +78,26 @@ class Health(Protocol):
 
 
 class RegularReports:
-    """Emits ReadinessMeasured and CacheMeasured every REPORT_EVERY_S, from `run` until that is cancelled."""
+    """Emits ReadinessMeasured and CacheMeasured regularly, from `run` until that is cancelled."""
 
     def __init__(self, engine: Engine, check_health: Callable[[], Health], events: EventSink, clock: Clock) -> None:
         self._engine = engine
         self._check_health = check_health
         self._events = events
         self._clock = clock
+        self._reported_ns = 0
 
     async def run(self) -> None:
         while True:
-            await self.report()
-            await asyncio.sleep(REPORT_EVERY_S)
+            pause_s = await self.report()
+            await asyncio.sleep(pause_s)
 
-    async def report(self) -> None:
-        """Emit one report now."""
-        self._events.emit(ReadinessMeasured(self._check_health().is_ready, self._clock.now_ns()))
+    async def report(self) -> float:
+        """Emits one report now. Returns the seconds until the next one."""
+        last_ns, self._reported_ns = self._reported_ns, self._clock.now_ns()
+        status, is_ready = self._engine.status(), self._check_health().is_ready
+        is_idle = is_ready and not (status.is_busy or status.num_calls) and status.last_step_ns < last_ns
+        self._events.emit(ReadinessMeasured(is_ready, self._reported_ns))
         try:
             stats = await self._engine.cache.stats()
         except Exception as error:
@@ -101,6 +106,7 @@ class RegularReports:
             lag_s = 0.0 if stats.queue is None else stats.queue.lag_s
             available = None if stats.shared is None else int(stats.shared.is_available)
             self._events.emit(CacheMeasured(tuple(_tiers(stats)), self._clock.now_ns(), lag_s, available))
+        return IDLE_REPORT_EVERY_S if is_idle else REPORT_EVERY_S
 
 
 def _tiers(stats: CacheStats) -> Iterator[TierReading]:

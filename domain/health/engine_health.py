@@ -36,9 +36,9 @@ class Activity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """The state of an engine. `last_step_ns`: the last end of a step, a call or a piece of a load, or the start of one;
-    `last_progress_ns`: the last round of the thread, which has one every second when it is idle. `num_blocked`: waiting
-    choices that wait for memory. `num_calls`: loads under way, and calls that the thread has not begun. `fault`: why it
-    ended by itself, or empty; with a fault it may be alive, while another engine is started."""
+    `last_progress_ns`: the last round of the thread, which has one every few seconds when it is idle. `num_blocked`:
+    waiting choices that wait for memory. `num_calls`: loads under way, and calls that the thread has not begun.
+    `fault`: why it ended by itself, or empty; with a fault it may be alive, while another engine is started."""
 
     last_step_ns: int
     last_progress_ns: int

@@ -32,8 +32,12 @@ from domain.request.request import FinishReason
 
 T = TypeVar("T")
 
-IDLE_WAKE_S = 1.0
-"""Seconds between two wake-ups of an idle engine, which show that it is alive and deliver the events of workers."""
+IDLE_WAKE_S, CALM_WAKE_S = 1.0, 5.0
+"""Seconds between two wake-ups of an idle engine, which show that it is alive and deliver the events of workers; and
+CALM_AFTER_S after the last work."""
+
+CALM_AFTER_S = 35.0
+"""The time in which what follows work has ended: records are written, and freed buffers are given back."""
 
 HELD_WAKE_S = 0.005
 """The longest wait for a call while a prefill turn is held for a lookup, or a lookup waits for what has a deadline of
@@ -238,11 +242,18 @@ class EngineThread:
         with suppress(queue.Empty):
             shared = self._loop.prefix_cache.tiers.shared
             is_timed = self._loop.is_held or (shared is not None and shared.is_awaited)
-            call = self._inbox.get(block=not self._has_work, timeout=HELD_WAKE_S if is_timed else IDLE_WAKE_S)
+            timeout_s = HELD_WAKE_S if is_timed else CALM_WAKE_S if self._is_calm else IDLE_WAKE_S
+            call = self._inbox.get(block=not self._has_work, timeout=timeout_s)
             while True:
                 if call is not _WAKE:
                     self._run_call(call)
                 call = self._inbox.get_nowait()
+
+    @property
+    def _is_calm(self) -> bool:
+        """Nothing is open, and the last work ended long ago."""
+        is_idle = not (self._loop.is_busy or self._loop.models.num_loading)
+        return is_idle and self._batcher.now_ns() - self._loop.activity.last_step_ns >= CALM_AFTER_S * 1e9
 
     def _run_call(self, call: _Call) -> None:
         self._loop.activity.progress()  # this call has waited for nothing yet

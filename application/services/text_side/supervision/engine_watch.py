@@ -1,6 +1,6 @@
 """The watch over engine and event loop: a thread of its own that detects when either is stuck.
 
-    every second: health of engine and loop ──► emit EngineStuck, and EngineRecovered afterwards
+    every second, or every five: health of engine and loop ──► emit EngineStuck, and EngineRecovered afterwards
                        │ neither is stuck          │ the engine is stuck              │ the loop is, for EXIT_AFTER_S
                        ▼                           ▼                                  ▼
                notify the supervisor          `abandon`, once each time      flush the log, end the process
@@ -31,7 +31,10 @@ from domain.errors import ServerUnavailable
 from domain.health.engine_health import ENDED, EVENT_LOOP, Activity, EngineHealth, engine_health
 
 LOOK_S = 1.0
-MIN_PAUSE_S = 10 * LOOK_S
+IDLE_LOOK_S = 5.0
+"""The interval of the checks while no work is open and nothing is stuck; shorter than any time to be stuck."""
+
+MIN_PAUSE_S = 10.0
 """The shortest pause of this thread that counts as a paused process; a busy machine causes shorter ones."""
 
 LOOP_AFTER_S = 10.0
@@ -57,7 +60,7 @@ CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
 
 
 class EngineWatch:
-    """`start` begins the thread, which calls `check` every second."""
+    """`start` begins the thread, which calls `check` every second, or more rarely as it says."""
 
     def __init__(
         self,
@@ -116,7 +119,8 @@ class EngineWatch:
             self._thread.join()
         self._reporter.close()
 
-    def check(self) -> None:
+    def check(self) -> float:
+        """Returns the seconds until the next check."""
         now_ns = self._clock.now_ns()
         self._note_pause(now_ns)
         self._lag.check()
@@ -128,6 +132,8 @@ class EngineWatch:
             self._supervisor.moving()
         elif loop.stuck_s(now_ns) >= EXIT_AFTER_S:
             self._leave()
+        is_working = engine.num_waiting or engine.num_running or engine.num_calls
+        return LOOK_S if is_working or self._has_ended or loop.is_stuck else IDLE_LOOK_S
 
     def _note_pause(self, now_ns: int) -> None:
         if now_ns - self._checked_ns > max(self._stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
@@ -181,11 +187,12 @@ class EngineWatch:
 
     def _run(self) -> None:
         while True:
+            pause_s = LOOK_S
             try:
-                self.check()
+                pause_s = self.check()
             except Exception as error:  # continue; the supervisor is not notified meanwhile
                 self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
-            if self._ends.wait(LOOK_S):
+            if self._ends.wait(pause_s):
                 return
 
 

@@ -1,13 +1,14 @@
 """What is told every few seconds, and that it goes on whatever cannot be read."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 from adapters.fake.environment import FakeClock
 from application.events import CacheMeasured, FaultObserved, ReadinessMeasured, TierReading
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
-from application.ports.engine import Engine
-from application.services.cache_readings import RegularReports
+from application.ports.engine import Engine, EngineStatus
+from application.services.cache_readings import IDLE_REPORT_EVERY_S, REPORT_EVERY_S, RegularReports
 from tests.support.telemetry.recording import RecordingEvents
 
 HOT = HotUsage(budget_bytes=1000, used_bytes=600, num_blocks=5, num_snapshots=2, num_pinned=1, evicted=3)
@@ -20,6 +21,12 @@ class Cache:
 
     def __init__(self, *answers: CacheStats | Exception) -> None:
         self._answers, self.cache = list(answers), self
+        self.state = EngineStatus(
+            is_alive=True, is_busy=False, last_progress_ns=0, last_step_ns=0, num_waiting=0, num_running=0
+        )
+
+    def status(self) -> EngineStatus:
+        return self.state
 
     async def stats(self) -> CacheStats:
         answer = self._answers.pop(0)
@@ -57,3 +64,21 @@ def test_a_failure_is_a_fault_and_asked_again() -> None:
     assert isinstance(fault, FaultObserved)
     assert fault.where == "cache.stats"
     assert len(events.of("CacheMeasured")) == 1
+
+
+def test_a_server_that_had_nothing_to_do_reports_rarely() -> None:
+    clock, engine, health = FakeClock(start_ns=1), Cache(*[CacheStats(HOT, None, None)] * 6), Health()
+    reports = RegularReports(cast(Engine, engine), lambda: health, RecordingEvents(), clock)
+
+    def pause_s(**changes: int) -> float:
+        clock.advance(1)
+        engine.state = replace(engine.state, **changes)
+        return asyncio.run(reports.report())
+
+    assert pause_s() == REPORT_EVERY_S, "the first one knows of nothing before it"
+    assert pause_s() == IDLE_REPORT_EVERY_S
+    assert pause_s(last_step_ns=clock.now_ns()) == REPORT_EVERY_S
+    assert pause_s() == IDLE_REPORT_EVERY_S
+    assert pause_s(num_calls=1) == REPORT_EVERY_S
+    health.is_ready = False
+    assert pause_s(num_calls=0) == REPORT_EVERY_S

@@ -12,6 +12,8 @@ from application.services.lane import Lane
 from application.services.text_side.supervision.engine_watch import (
     EXIT_AFTER_S,
     EXIT_STUCK,
+    IDLE_LOOK_S,
+    LOOK_S,
     LOOP_AFTER_S,
     REPORT_AGAIN_S,
     EngineWatch,
@@ -284,3 +286,24 @@ def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_reported_
         world.looks(1)
     assert {event.stuck_in for event in world.stuck()} == {ENDED}
     assert not world.recovered()
+
+
+def test_it_looks_rarely_while_no_work_is_open_and_nothing_is_stuck() -> None:
+    world = World()
+    assert world.watch.check() == IDLE_LOOK_S
+    for work in ("num_waiting", "num_running", "num_calls"):
+        world.does("prefill", **{work: 1})
+        assert world.watch.check() == LOOK_S, work
+        world.does("idle", **{work: 0})
+    world.is_loop_blocked = True
+    assert world.watch.check() == IDLE_LOOK_S
+    world.clock.advance(LOOP_AFTER_S - 1)
+    world.watch.check()
+    world.clock.advance(1)
+    assert world.watch.check() == LOOK_S
+    assert world.stuck()[0].stuck_in == EVENT_LOOP
+    world.answer()
+    world.is_loop_blocked = False
+    assert world.watch.check() == IDLE_LOOK_S
+    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed")
+    assert world.watch.check() == LOOK_S
