@@ -129,6 +129,11 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
+    def pids(self) -> list[int]:
+        """The server's process and those that it started. Where there is a /proc."""
+        assert self._process is not None
+        return [self._process.pid, *_descendants(self._process.pid)]
+
     def cpu_s(self) -> float:
         """Processor time it has taken so far, all threads together. Where there is a /proc."""
         assert self._process is not None
