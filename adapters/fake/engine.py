@@ -5,11 +5,12 @@ from threading import Lock, get_ident
 
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
-from application.ports.compute import LoadedModel, LoadSteps
+from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
+from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
 
@@ -32,20 +33,25 @@ class FakeEngine:
         self.loaded: list[FakeModel] = []
         self.is_closed = False
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
         self._check_thread()
         toy = self._options.get(source.id, self._default)
         if toy.hook is not None:
             toy.hook("load", None, len(self.loaded))
         if toy.load_waits_for is not None:
+            report(LoadPhase.HASHING, 0, toy.weight_bytes)
             yield toy.load_waits_for
         for piece in range(toy.load_pieces):
             self._check_thread()
+            report(LoadPhase.READING, piece * toy.weight_bytes // toy.load_pieces, toy.weight_bytes)
             if toy.hook is not None:
                 toy.hook("load_piece", None, piece)
             yield None
         if toy.load_error is not None:
             raise ModelLoadFailed(toy.load_error)
+        report(LoadPhase.MEASURING, 0, 0)
+        if toy.hook is not None:
+            toy.hook("measure", None, len(self.loaded))
         model = FakeModel(source, toy, options.speculation)
         with self._lock:
             self.loaded.append(model)

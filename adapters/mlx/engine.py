@@ -20,7 +20,7 @@ from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
-from application.ports.compute import LoadedModel, LoadSteps
+from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
 from application.ports.vision import ImageProcessorLoader
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
@@ -55,9 +55,9 @@ class MlxEngine:
         self._is_prepared = False
         self._models: list[MlxModel] = []
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
         self._prepare()
-        found = yield from self._try_load(source, options)
+        found = yield from self._try_load(source, options, report)
         if isinstance(found, MlxModel):
             self._models.append(found)
             _settle_objects()
@@ -68,15 +68,15 @@ class MlxEngine:
         raise ModelLoadFailed(found)
 
     def _try_load(
-        self, source: ModelSource, options: LoadOptions
+        self, source: ModelSource, options: LoadOptions, report: LoadReport
     ) -> Generator[Future[Any] | None, None, MlxModel | str]:
         """Returns the model, or the error message: an exception's traceback would hold every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
             draft = Path(options.draft) if options.draft else None
-            read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir))
+            read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir, report))
             yield read  # the first read of all files is limited by the disk
-            network, facts = yield from load_folder(folder, options, read.result(), adapter, source.use)
+            network, facts = yield from load_folder(folder, options, read.result(), adapter, source.use, report)
             if source.use.is_pooled:
                 check_hidden(network)
             sight = None
@@ -94,6 +94,7 @@ class MlxEngine:
                     measured=self._measured,
                     room_bytes=options.room_bytes,
                     sight=sight,
+                    report=report,
                 )
             )
         except ModelLoadFailed as error:
@@ -152,14 +153,16 @@ def _bound_memory() -> None:
         mx.set_cache_limit(spare)
 
 
-def _read_files(folder: Path, adapter: Path | None, draft: Path | None, memory_dir: Path | None) -> Digests:
+def _read_files(
+    folder: Path, adapter: Path | None, draft: Path | None, memory_dir: Path | None, report: LoadReport
+) -> Digests:
     """Hashes the files, compares the tokens of a draft model, and for an adapter imports mlx-lm's trainer: slow work
     that needs no device."""
     if adapter is not None:
         mlx_lm_module("tuner.utils")
     if draft is not None:
         check_vocabularies(folder, draft)
-    return digest_model(folder, adapter, draft, memory_dir)
+    return digest_model(folder, adapter, draft, memory_dir, report)
 
 
 def _settle_objects() -> None:

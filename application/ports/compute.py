@@ -27,7 +27,7 @@ A step may give several tokens: those of a Draft that are what plain decoding wo
 position's own noise, penalties and grammar, equals the draft. What was fed beyond the last accepted token is undone.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryReading
 from domain.models.capability import Pooling
+from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.prompt_content import MediaSpan
 from domain.request.sampling import SamplingParams
@@ -232,11 +233,19 @@ LoadSteps: TypeAlias = "Generator[Future[Any] | None, None, LoadedModel]"
 A piece that yields a Future cannot continue until that is done (a worker reads files). Closing the generator abandons
 the load and releases all that was loaded."""
 
+LoadReport: TypeAlias = Callable[[LoadPhase, int, int], object]
+"""Takes the phase of a load, what is done of it and its total, as in LoadProgress; the first report of a phase says
+that nothing is done. Any thread."""
+
+
+def unreported(_phase: LoadPhase, _done: int, _total: int) -> None:
+    """A LoadReport that nobody reads."""
+
 
 class ComputeEngine(Protocol):
     """The compute backend: loads and unloads models."""
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
         """Loads and probes a model in pieces; other models may compute between two of them, and nothing begins before
         the first. The pieces raise ModelLoadFailed, with nothing held."""
         ...

@@ -31,6 +31,7 @@ from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.models.capability import Pooling
+from domain.models.load_progress import LoadProgress
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
@@ -177,16 +178,6 @@ class StepBatch:
     events: tuple[Event, ...] = ()
     num_left_queue: int = 0
     computing: tuple[RequestId, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """The progress of a load. `done_bytes`: weights in memory; 0 while the files are read to compute their digest.
-    `total_bytes`: estimated size."""
-
-    id: ModelId
-    done_bytes: int
-    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from application.ports.engine import Engine, EngineStatus
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_pool import ModelPool
 from domain.health.engine_health import ENDED, WAITING, EngineHealth, engine_health
+from domain.models.load_progress import LoadProgress
 from domain.scheduling.queue_waits import WaitReason
 
 
@@ -18,7 +19,8 @@ from domain.scheduling.queue_waits import WaitReason
 class Health:
     """The result of a health check. `problem` is empty when ready; its part before a colon is public. Counts are of
     requests. `waiting_for`: counts by WaitReason. `doing`, `doing_s`: the activity of the compute thread and its
-    duration. `stuck_s`: the time since the engine got stuck. `loop_lag_s`: the last measured delay of the event
+    duration. `loading`: the load under way; None for none; `loading_left_s`: as in its `seconds_left`.
+    `stuck_s`: the time since the engine got stuck. `loop_lag_s`: the last measured delay of the event
     loop."""
 
     is_ready: bool
@@ -33,6 +35,8 @@ class Health:
     doing_s: float
     stuck_s: float
     loop_lag_s: float
+    loading: LoadProgress | None = None
+    loading_left_s: float | None = None
 
 
 class CheckHealth:
@@ -77,6 +81,8 @@ class CheckHealth:
             doing_s=0.0 if status.activity is None else max(0, now_ns - status.activity.since_ns) / 1e9,
             stuck_s=engine.stuck_s(now_ns),
             loop_lag_s=self._loop_lag_s(),
+            loading=status.loading,
+            loading_left_s=None if status.loading is None else status.loading.seconds_left(now_ns),
         )
 
     def _waiting_for(self, status: EngineStatus) -> Mapping[str, int]:

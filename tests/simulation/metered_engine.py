@@ -20,8 +20,10 @@ from application.ports.compute import (
     Draft,
     Images,
     LoadedModel,
+    LoadReport,
     LoadSteps,
     PromptScores,
+    unreported,
 )
 from application.ports.state_access import LeftState
 from application.ports.vision import ImageFeatures, ImageTokens, PreparedImage
@@ -247,8 +249,8 @@ class MeteredEngine:
     def __init__(self, inner: FakeEngine, meter: Meter, shape_of: Callable[[MemoryShape], MemoryShape]) -> None:
         self._inner, self._meter, self._shape_of = inner, meter, shape_of
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
-        inner = yield from self._inner.load(source, options)
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
+        inner = yield from self._inner.load(source, options, report)
         model = MeteredModel(inner, self._shape_of(inner.description.memory), self._meter)
         self._meter.bill("load", growth=model.shape.weight_bytes)
         self._meter.models.append(model)

@@ -25,8 +25,10 @@ from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, prefe
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
 from adapters.mlx.vision.tower import Sight
+from application.ports.compute import LoadReport, unreported
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
+from domain.models.load_progress import LoadPhase
 from domain.models.model_card import ModelDescription
 from domain.speculation.drafter import SpeculationMode
 
@@ -47,6 +49,7 @@ def assemble(
     measured: MeasuredFile | None = None,
     room_bytes: int | None = None,
     sight: Sight | None = None,
+    report: LoadReport = unreported,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
@@ -54,6 +57,7 @@ def assemble(
     memory, and costs of passes; what it lacks is measured; None for neither. `room_bytes`: memory that measuring may
     take; None for any. `sight`: None for a model that does not see.
     """
+    report(LoadPhase.MEASURING, 0, 0)
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     memory = shape_of_network(network, found.layout, facts.config)
@@ -93,7 +97,7 @@ def assemble(
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
         # takes memory in proportion to the tokens: half a chunk shows as much in a third of the time.
         chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
-        if peaks := (yield from measure_chunks(model, chunk, room_bytes)):
+        if peaks := (yield from measure_chunks(model, chunk, room_bytes, report)):
             model.correct(chunk, peaks)
     is_off = found.draft_note or facts.speculation is SpeculationMode.OFF or description.weight_bytes < LEAST_BYTES
     if measured is not None and not is_off:
@@ -109,7 +113,9 @@ def is_worth_measuring(model: ModelDescription, room_bytes: int | None) -> bool:
     return room_bytes is not None and most_bytes > room_bytes // _SMALL_SHARE
 
 
-def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Generator[None, None, dict[int, int]]:
+def measure_chunks(
+    model: MlxModel, chunk: int, room_bytes: int | None, report: LoadReport = unreported
+) -> Generator[None, None, dict[int, int]]:
     """Returns peaks above the state by the chunk's end, for `PeakCorrection.of_load`; empty if there is no room to
     measure. The far chunk, as far as context and room allow, continues the first one's state, repeated: only its size
     matters. Leaves nothing behind."""
@@ -119,11 +125,15 @@ def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Gener
         return {}
     tokens = [(17 * index + 5) % min(_NUM_TOY_TOKENS, described.vocab_size) for index in range(chunk)]
     peaks: dict[int, int] = {}
+    most_far = min(DEEP_CHUNKS, most_before) if described.layout.is_reusable else 0
+    num_chunks = 2 if most_far else 1
     try:
+        report(LoadPhase.MEASURING, 0, num_chunks)
         model.open(_MEASURED_ID)
         peaks[chunk] = model.measured_prefill(_MEASURED_ID, tokens)
+        report(LoadPhase.MEASURING, 1, num_chunks)
         yield
-        for num_before in range(min(DEEP_CHUNKS, most_before) if described.layout.is_reusable else 0, 0, -1):
+        for num_before in range(most_far, 0, -1):
             end = (num_before + 1) * chunk
             # A peak grows no faster than the tokens, and the state is held twice while it is put together.
             if _exceeds(room_bytes, 2 * shape.state_bytes(end, chunk) + peaks[chunk] * (num_before + 1)):
@@ -138,6 +148,7 @@ def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Gener
         _logger.info("a chunk of %s could not be measured, its memory is estimated: %s", described.id, error)
     finally:
         model.close([_MEASURED_ID])
+        report(LoadPhase.MEASURING, 0, 0)
     return peaks
 
 

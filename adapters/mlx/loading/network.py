@@ -22,9 +22,11 @@ from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
+from application.ports.compute import LoadReport, unreported
 from domain.errors import ModelLoadFailed
 from domain.memory.estimate import number
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
+from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions
 from domain.printable import printable
 from domain.speculation.drafter import Drafter, SpeculationMode
@@ -67,7 +69,12 @@ class ModelFacts:
 
 
 def load_folder(
-    folder: Path, options: LoadOptions, digests: Digests, adapter: Path | None = None, use: ModelUse = PLAIN_USE
+    folder: Path,
+    options: LoadOptions,
+    digests: Digests,
+    adapter: Path | None = None,
+    use: ModelUse = PLAIN_USE,
+    report: LoadReport = unreported,
 ) -> Generator[None, None, tuple[Any, ModelFacts]]:
     """Loads and evaluates a network with its drafter, piece by piece. `adapter`: a folder with a LoRA adapter;
     `digests`: of all of them. `use`: what it is for.
@@ -75,6 +82,7 @@ def load_folder(
     The dtype `auto` is that of the files, except that unquantised weights become float32 on a CPU, whose half-precision
     kernels are several times slower. Raises ModelLoadFailed.
     """
+    report(LoadPhase.LOADING, 0, 0)
     config = read_config(folder)
     try:
         network, full_config = open_network(folder, use)
@@ -89,9 +97,14 @@ def load_folder(
             if options.speculation.allows(Drafter.HEAD):
                 network, note = with_head(network, folder, full_config)
             cast_network(network, options.dtype)
-        for piece in pieces_of(named_parameters(network)):
+        weights, done = named_parameters(network), 0
+        total = sum(array.nbytes for _, array in weights)
+        report(LoadPhase.READING, done, total)
+        for piece in pieces_of(weights):
             yield
             evaluate(piece)
+            done += sum(array.nbytes for array in piece)
+            report(LoadPhase.READING, done, total)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
     facts = ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter, options.speculation, note)

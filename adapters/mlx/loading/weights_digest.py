@@ -6,7 +6,7 @@ change time are equal: a replacement may have the size and the modification time
 keep them), but not its inode, and writing into a file changes its change time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,6 +15,8 @@ import xxhash
 
 from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from adapters.mlx.runtime.json_files import read_entries, write_entries
+from application.ports.compute import LoadReport, unreported
+from domain.models.load_progress import LoadPhase
 
 _CHUNK_BYTES = 8 * 2**20
 _FILE_NAME = "weights-digests.json"
@@ -31,43 +33,62 @@ class Digests:
     adapter: bytes = b""
 
 
-def digest_model(folder: Path, adapter: Path | None, draft: Path | None, memory_dir: Path | None) -> Digests:
+def digest_model(
+    folder: Path,
+    adapter: Path | None,
+    draft: Path | None,
+    memory_dir: Path | None,
+    report: LoadReport = unreported,
+) -> Digests:
     """Returns the digests of the folders of a model, an adapter and a draft model; see `digest_folder`."""
-    applied = b"" if adapter is None else _digest([adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS], memory_dir)
-    weights = digest_folder(folder, memory_dir)
+    applied = b""
+    if adapter is not None:
+        applied = _digest([adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS], memory_dir, report)
+    weights = digest_folder(folder, memory_dir, report)
     if draft is not None:
-        weights = xxhash.xxh3_128_digest(weights + digest_folder(draft, memory_dir))
+        weights = xxhash.xxh3_128_digest(weights + digest_folder(draft, memory_dir, report))
     return Digests(weights, applied)
 
 
-def digest_folder(folder: Path, memory_dir: Path | None) -> bytes:
+def digest_folder(folder: Path, memory_dir: Path | None, report: LoadReport = unreported) -> bytes:
     """Returns 16 bytes (XXH3-128) over the names and contents of the weight and configuration files. Raises OSError.
 
     `memory_dir`: the folder of the remembered hashes; None to compute all of them. Errors of that file are ignored.
     """
     configs = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
-    return _digest(sorted(configs) + sorted(folder.glob("model*.safetensors")), memory_dir)
+    return _digest(sorted(configs) + sorted(folder.glob("model*.safetensors")), memory_dir, report)
 
 
-def _digest(files: Iterable[Path], memory_dir: Path | None) -> bytes:
+def _digest(files: Iterable[Path], memory_dir: Path | None, report: LoadReport) -> bytes:
     """Entries: path to [size, inode, mtime_ns, ctime_ns, hex digest], the most recently computed last."""
     memory = None if memory_dir is None else memory_dir / _FILE_NAME
     entries = {} if memory is None else read_entries(memory)
-    is_changed = False
-    total = xxhash.xxh3_128()
+    known: dict[Path, bytes] = {}
+    unknown: dict[Path, list[int]] = {}
     for path in files:
-        real = path.resolve()
-        stamp = _stamp(real)
-        digest = _remembered(entries.get(str(real)), stamp)
+        stamp = _stamp(path)
+        digest = _remembered(entries.get(str(path.resolve())), stamp)
+        known[path] = digest or b""
         if digest is None:
-            digest = _digest_file(real)
-            entries.pop(str(real), None)
-            if _stamp(real) == stamp:  # the file was not written to in between
-                entries[str(real)] = [*stamp, digest.hex()]
-            is_changed = True
-        total.update(path.name.encode() + b"\0" + digest)
-    if memory is not None and is_changed:
+            unknown[path] = stamp
+    done, num_bytes = 0, sum(stamp[0] for stamp in unknown.values())
+
+    def read(count: int) -> None:
+        nonlocal done
+        done += count
+        report(LoadPhase.HASHING, done, num_bytes)
+
+    for path, stamp in unknown.items():
+        read(0)
+        known[path] = _digest_file(path, read)
+        entries.pop(str(path.resolve()), None)
+        if _stamp(path) == stamp:  # the file was not written to in between
+            entries[str(path.resolve())] = [*stamp, known[path].hex()]
+    if memory is not None and unknown:
         write_entries(memory, entries, _MAX_REMEMBERED)
+    total = xxhash.xxh3_128()
+    for path, digest in known.items():
+        total.update(path.name.encode() + b"\0" + digest)
     return total.digest()
 
 
@@ -83,12 +104,14 @@ def _remembered(entry: object, stamp: list[int]) -> bytes | None:
     return digest if len(digest) == 16 else None
 
 
-def _digest_file(path: Path) -> bytes:
+def _digest_file(path: Path, read: Callable[[int], None]) -> bytes:
+    """`read`: told how many bytes more were read."""
     hasher = xxhash.xxh3_128()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             hasher.update(buffer[:count])
+            read(count)
     return hasher.digest()
 
 

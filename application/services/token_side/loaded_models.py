@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from application.events import ModelLoaded, ModelUnloaded
 from application.ports.compute import ComputeEngine, LoadedModel
-from application.ports.engine import EngineModel, LoadProgress
+from application.ports.engine import EngineModel
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.memory_ledger import Lease, Purpose, Refused
@@ -24,6 +24,7 @@ from application.services.token_side.memory_guard import MemoryGuard
 from domain.byte_size import format_bytes
 from domain.errors import DomainError, ModelExceedsMemory, ModelLoadFailed
 from domain.ids import ModelId
+from domain.models.load_progress import LoadPhase, LoadProgress
 from domain.models.model_card import LoadOptions, ModelSource
 
 Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
@@ -31,7 +32,7 @@ Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
 
 class LoadedModels(Mapping[ModelId, LoadedModel]):
     """The loaded models by id. `memory`: bytes by purpose, as the backend reported them after the last load or unload.
-    `loading`: the load under way. `wake`: called when a load that waits for a worker may continue."""
+    `wake`: called when a load that waits for a worker may continue."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         self._awaited: Future[Any] | None = None
         self.wake: Callable[[], object] = lambda: None
         self.memory: Mapping[str, int] = {}
-        self.loading: LoadProgress | None = None
+        self._account: _Account | None = None
 
     def connect(self, backend: ComputeEngine) -> None:
         """Loads come from `backend` from now on; called before any other method of the compute thread."""
@@ -64,6 +65,12 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
 
     def __len__(self) -> int:
         return len(self._models)
+
+    @property
+    def loading(self) -> LoadProgress | None:
+        """The load under way."""
+        account = self._account
+        return None if account is None else account.progress
 
     @property
     def num_loading(self) -> int:
@@ -160,7 +167,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             if self._constraints is not None:
                 self._constraints.attach(source.id, options.vocabulary)
             options = replace(options, room_bytes=memory.free_bytes(), vocabulary=None)
-            model = yield from self._with_progress(source, options, needed_bytes)
+            model = yield from self._with_progress(source, options)
             description = model.description
             note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
@@ -180,21 +187,14 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         return EngineModel(description, note)
 
     def _with_progress(
-        self, source: ModelSource, options: LoadOptions, total_bytes: int
+        self, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, LoadedModel]:
-        """Returns the backend's pieces and updates `loading` between them."""
-        before_bytes, pieces = self._reading().get("active", 0), self._connected().load(source, options)
+        """Returns the backend's pieces, which report to `loading`."""
+        account = self._account = _Account(source.id, self._batcher.now_ns)
         try:
-            while True:
-                done_bytes = self._reading().get("active", 0) - before_bytes
-                self.loading = LoadProgress(source.id, max(0, done_bytes), total_bytes)
-                yield next(pieces)
-        except StopIteration as end:
-            model: LoadedModel = end.value
-            return model
+            return (yield from self._connected().load(source, options, account))
         finally:
-            self.loading = None
-            pieces.close()
+            self._account = None
 
     def _active_bytes(self) -> int:
         self.memory = self._reading()
@@ -206,3 +206,14 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
     def _connected(self) -> ComputeEngine:
         assert self._backend is not None, "no backend is connected"
         return self._backend
+
+
+class _Account:
+    """The progress of one load: a LoadReport, which a worker may still call once the load was given up."""
+
+    def __init__(self, id: ModelId, now_ns: Callable[[], int]) -> None:
+        self.progress = LoadProgress(id)
+        self._now_ns = now_ns
+
+    def __call__(self, phase: LoadPhase, done: int, total: int) -> None:
+        self.progress = self.progress.reached(phase, done, total, self._now_ns())

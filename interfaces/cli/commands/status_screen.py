@@ -85,10 +85,21 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
 
 def _engine(engine: EngineBody) -> Text:
     if engine.status == "ok":
-        return _line("engine", f"last step {format_latency(engine.last_step_age_s)} ago", engine.doing)
+        age = f"last step {format_latency(engine.last_step_age_s)} ago"
+        return _line("engine", age, engine.doing, *_loading(engine))
     why = f" in {printable(engine.stuck_in)} for {format_time(engine.stuck_s)}" if engine.stuck_in else ""
     whose = f": {', '.join(printable(id) for id in engine.requests)}" if engine.requests else ""
     return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))
+
+
+def _loading(engine: EngineBody) -> Iterator[str]:
+    """The load under way as `reading cairn-demo`, `45%`, `12s left`."""
+    if (load := engine.loading) is not None:
+        yield f"{load.phase} {printable(load.model or 'a model')}"
+        if load.fraction is not None:
+            yield f"{load.fraction:.0%}"
+        if load.seconds_left is not None:
+            yield f"{format_time(load.seconds_left)} left"
 
 
 def _requests(overview: OverviewBody) -> str:

@@ -1,11 +1,14 @@
 """Waiting for a model with the progress of its download and its load."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
-from application.ports.engine import LoadProgress
 from application.ports.model_repository import DownloadProgress
 from application.services.text_side.models.model_finder import ServedModel
+from domain.byte_size import format_bytes
+from domain.models.load_progress import LoadPhase, LoadProgress
 from interfaces.cli.terminal.progress import Meter, progress
 from interfaces.composition.service import Service
 
@@ -19,31 +22,40 @@ async def wait_for_model(service: Service) -> ServedModel:
         stages = LoadStages(service.settings.model.default, opened)
         try:
             while not (await asyncio.wait([waiting], timeout=POLL_INTERVAL_S))[0]:
-                stages.show(service.pool.download, service.engine.status().loading)
+                stages.show(service.pool.download, service.engine.status().loading, time.monotonic_ns())
             return await waiting
         finally:
             waiting.cancel()
 
 
 class LoadStages:
-    """One bar at a time: of the download, then of the load. `opened` closes the last one."""
+    """One bar at a time: of the download, then of each phase of the load. `opened` closes the last one."""
 
     def __init__(self, name: str, opened: ExitStack) -> None:
         self._name = name
         self._opened = opened
-        self._what = ""
+        self._shown = "", 0
         self._bar: Meter | None = None
 
-    def show(self, download: DownloadProgress | None, load: LoadProgress | None) -> None:
-        """Shows the download or the load that is under way; None for one that is not."""
+    def show(self, download: DownloadProgress | None, load: LoadProgress | None, now_ns: int) -> None:
+        """Shows the download or the load that is under way; None for one that is not. `now_ns`: monotonic."""
         if download is not None:
             self._reach(f"downloading {self._name}", download.done_bytes, download.total_bytes)
         elif load is not None:
-            self._reach(f"loading {load.id}", load.done_bytes, load.total_bytes)
+            amount = str if load.phase is LoadPhase.MEASURING else format_bytes
+            what = f"{load.phase.value} {load.id}"
+            self._reach(what, load.done, load.total, amount, load.seconds_left(now_ns))
 
-    def _reach(self, what: str, done_bytes: int, total_bytes: int) -> None:
-        if what != self._what or self._bar is None:
+    def _reach(
+        self,
+        what: str,
+        done: int,
+        total: int,
+        amount: Callable[[int], str] = format_bytes,
+        left_s: float | None = None,
+    ) -> None:
+        if (what, total) != self._shown or self._bar is None:
             self._opened.close()
-            self._bar = self._opened.enter_context(progress(what, total_bytes, quiet=False))
-            self._what = what
-        self._bar.reach(done_bytes, total_bytes)
+            self._bar = self._opened.enter_context(progress(what, total, quiet=False, amount=amount))
+            self._shown = what, total
+        self._bar.reach(done, total, left_s)

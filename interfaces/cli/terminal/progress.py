@@ -45,8 +45,9 @@ class Meter(Protocol):
         """Adds `count` bytes to the completed amount."""
         ...
 
-    def reach(self, done: int, total: int | None) -> None:
-        """Sets the completed amount and the total; None: unknown. The completed amount never decreases."""
+    def reach(self, done: int, total: int | None, left_s: float | None = None) -> None:
+        """Sets the completed amount and the total; None: unknown. The completed amount never decreases. `left_s`: the
+        seconds that are left, None: by the meter's own estimate."""
         ...
 
 
@@ -61,11 +62,13 @@ class TaskMeter:
         total: int | None,
         write: Callable[[str], None] | None,
         now_s: Callable[[], float],
+        amount: Callable[[int], str] = format_bytes,
     ) -> None:
         self._tasks = tasks
         self._what = what
         self._write = write
         self._now_s = now_s
+        self._amount = amount
         self._written_s = now_s()
         tasks.add_task(what, total=total or None, detail="")
         self._task: Task = tasks.tasks[-1]
@@ -73,32 +76,35 @@ class TaskMeter:
     def advance(self, count: int) -> None:
         self.reach(int(self._task.completed) + count, int(self._task.total or 0))
 
-    def reach(self, done: int, total: int | None) -> None:
+    def reach(self, done: int, total: int | None, left_s: float | None = None) -> None:
         done = max(done, int(self._task.completed))
         self._tasks.update(self._task.id, completed=done, total=total or None)
-        parts = self._parts(self._task)
+        parts = self._parts(self._task, left_s)
         if self._write is None:
             self._tasks.update(self._task.id, detail="  ".join(parts))
         elif (now_s := self._now_s()) - self._written_s >= LINE_EVERY_S:
             self._written_s = now_s
-            self._write(f"{self._what}: {', '.join(parts)}")
+            self._write(": ".join(filter(None, (self._what, ", ".join(parts)))))
 
-    def _parts(self, task: "Task") -> list[str]:
+    def _parts(self, task: "Task", left_s: float | None) -> list[str]:
         """The known parts of `12.0 MiB of 40.0 MiB`, `30%`, `3.1 MiB/s`, `9s left`."""
         done = int(task.completed)
-        parts = [format_bytes(done)]
+        parts = [self._amount(done)] if done else []
         if task.total:
-            parts = [f"{parts[0]} of {format_bytes(int(task.total))}", f"{min(1.0, done / task.total):.0%}"]
-        if task.speed:
+            parts = [f"{self._amount(done)} of {self._amount(int(task.total))}", f"{min(1.0, done / task.total):.0%}"]
+        if task.speed and self._amount is format_bytes:
             parts.append(f"{format_bytes(int(task.speed))}/s")
-        if task.total and (left_s := task.time_remaining) is not None:
+        left_s = task.time_remaining if left_s is None else left_s
+        if task.total and left_s is not None:
             parts.append(f"{format_time(max(0.0, left_s))} left")
         return parts
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, quiet: bool) -> Generator[Meter]:
-    """Opens a meter of bytes. `total` None: unknown. `quiet`: show nothing."""
+def progress(
+    what: str, total: int | None, *, quiet: bool, amount: Callable[[int], str] = format_bytes
+) -> Generator[Meter]:
+    """Opens a meter. `total` None: unknown. `quiet`: show nothing. `amount`: of bytes, or of what else is counted."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -106,7 +112,7 @@ def progress(what: str, total: int | None, *, quiet: bool) -> Generator[Meter]:
     has_bar = console.is_terminal and not console.is_dumb_terminal and not quiet
     columns = TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[detail]}")
     with Progress(*columns, console=console, transient=True, disable=not has_bar) as tasks:
-        yield TaskMeter(tasks, what, total, None if has_bar else _writer(quiet=quiet), time.monotonic)
+        yield TaskMeter(tasks, what, total, None if has_bar else _writer(quiet=quiet), time.monotonic, amount)
 
 
 def _writer(*, quiet: bool) -> Callable[[str], None]:

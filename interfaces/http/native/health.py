@@ -23,10 +23,34 @@ class LiveBody(Struct):
     status: Literal["ok"] = "ok"
 
 
+class LoadingBody(Struct):
+    """The load under way. `model`: null for clients that are no admins. `phase`: `hashing` (files are read for their
+    digest), `reading` (weights), `measuring` or `loading`. `fraction`: of the phase that is done, 0 to 1, and
+    `seconds_left`: until its end by its rate so far; null while they are unknown."""
+
+    model: str | None
+    phase: Literal["hashing", "reading", "measuring", "loading"]
+    fraction: float | None
+    seconds_left: float | None
+
+
+def _loading_body(health: Health, *, is_admin: bool) -> LoadingBody | None:
+    loading, left_s = health.loading, health.loading_left_s
+    if loading is None:
+        return None
+    fraction = None if loading.fraction is None else round(loading.fraction, 3)
+    return LoadingBody(
+        loading.id if is_admin else None,
+        loading.phase.value,
+        fraction,
+        None if left_s is None else round(left_s, 1),
+    )
+
+
 class ReadyBody(Struct):
     """The readiness of the server. `problem` is empty when ready. `waiting` and `running` count requests, `waiting_for`
     those that wait, by reason: `model`, `place` or `memory`. `models`: those loaded; null for clients that are no
-    admins, which do not get the problem in full either."""
+    admins, which do not get the problem in full either. `loading`: null where nothing is loaded now."""
 
     status: Literal["ready", "not ready"]
     problem: str
@@ -34,6 +58,7 @@ class ReadyBody(Struct):
     running: int
     waiting_for: dict[str, int]
     models: list[str] | None
+    loading: LoadingBody | None
 
 
 class VersionBody(Struct):
@@ -60,6 +85,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
             health.num_running,
             dict(health.waiting_for),
             list(health.models) if is_admin else None,
+            _loading_body(health, is_admin=is_admin),
         )
         return Response(body, status_code=200 if health.is_ready else 503)
 
@@ -91,7 +117,8 @@ class EngineBody(Struct):
     """The state of the engine. `last_step_age_s`: since a step, a call or a piece of a load ended, against what is
     `outstanding`. `doing`: what the engine does now, for how long. `stuck_in`: what does not end, an activity,
     `waiting` or `ended`; null when nothing is stuck. `requests`: those that are stuck; null for clients that are no
-    admins. `event_loop_lag_s`: how late the event loop was at the last check, once a second."""
+    admins. `event_loop_lag_s`: how late the event loop was at the last check, once a second. `loading`: null where
+    nothing is loaded now."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float
@@ -102,6 +129,7 @@ class EngineBody(Struct):
     stuck_s: float
     requests: list[str] | None
     event_loop_lag_s: float
+    loading: LoadingBody | None
 
 
 def engine_body(health: Health, *, is_admin: bool) -> EngineBody:
@@ -117,6 +145,7 @@ def engine_body(health: Health, *, is_admin: bool) -> EngineBody:
         stuck_s=round(health.stuck_s, 3),
         requests=list(found.request_ids) if is_admin else None,
         event_loop_lag_s=round(health.loop_lag_s, 3),
+        loading=_loading_body(health, is_admin=is_admin),
     )
 
 

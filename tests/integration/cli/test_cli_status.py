@@ -17,6 +17,7 @@ from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
 from interfaces.http.native.admin import OverviewBody
 from interfaces.http.native.bodies import body_of, data_of
+from interfaces.http.native.health import LoadingBody
 from interfaces.http.native.requests import RequestListBody
 from tests.support.http.clients import key_argument
 from tests.support.http.servers.fake_service import FakeService, fake_service
@@ -83,6 +84,20 @@ def test_open_requests_show_how_far_they_are(reading: Status) -> None:
     waiting = replace(reading.requests.ended[0], end=None, stage="queue", waits_for="memory")
     queued = Status(reading.overview, replace(reading.requests, open=[waiting]))
     assert "waits for memory" in shown(queued)[found.index("") + 2]
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [
+        (LoadingBody("m\x07", "measuring", None, None), "measuring m\\x07"),
+        (LoadingBody("m", "reading", 0.25, 75), "reading m  25%  1m 15s left"),
+    ],
+)
+def test_a_load_shows_how_far_it_is(reading: Status, load: LoadingBody, text: str) -> None:
+    health = reading.overview.health
+    loading = replace(health, engine=replace(health.engine, loading=load))
+    found = shown(Status(replace(reading.overview, health=loading), reading.requests))
+    assert line_of(found, "engine").endswith(text)
 
 
 @pytest.mark.parametrize("width", [20, 120])

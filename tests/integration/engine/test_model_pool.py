@@ -13,7 +13,7 @@ from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.web.image_fetcher import ImageFetcher
-from application.ports.compute import LoadSteps
+from application.ports.compute import LoadReport, LoadSteps, unreported
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.answers.answer import Answer
@@ -51,9 +51,9 @@ class AskedEngine(FakeEngine):
         super().__init__(options)
         self.asked: list[LoadOptions] = []
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
         self.asked.append(options)
-        return super().load(source, options)
+        return super().load(source, options, report)
 
 
 class Bench:

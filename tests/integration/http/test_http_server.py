@@ -8,6 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.settings import ServerSettings
+from domain.ids import SequenceId
 from interfaces.http.front.server import AddressUnavailable, HttpServer
 from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import fake_service
@@ -119,6 +120,7 @@ def test_ready_means_that_a_model_can_answer() -> None:
             "running": 0,
             "waiting_for": {},
             "models": [],
+            "loading": None,
         }
         client = RawClient(service.base_url, "/v1/completions", {"prompt": "x", "max_tokens": 3})
         gate.wait_until_reached()
@@ -164,3 +166,39 @@ def test_models_say_what_is_loaded() -> None:
         assert loaded["object"] == "model"
         assert loaded["cairn"]["context_length"] == 32_768
         assert loaded["cairn"]["prefix_reuse"] is True
+
+
+def test_each_phase_of_a_load_is_told_with_the_seconds_that_are_left() -> None:
+    files, gates = Future[None](), [Gate("load_piece", 0), Gate("load_piece", 1), Gate("measure", 0)]
+
+    def hook(operation: str, sequence: SequenceId | None, count: int) -> None:
+        for gate in gates:
+            gate(operation, sequence, count)
+
+    def told(phase: str, fraction: float | None, seconds_left: float | None) -> None:
+        expected = {"model": service.model, "phase": phase, "fraction": fraction, "seconds_left": seconds_left}
+        for path in ("ready", "engine"):
+            assert service.client.get(f"/health/{path}").json()["loading"] == expected
+        overview = service.client.get("/admin/api/overview").json()
+        assert overview["health"]["engine"]["loading"] == expected
+
+    with fake_service(FakeOptions(hook=hook, load_waits_for=files, load_pieces=4)) as service:
+        client = RawClient(service.base_url, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        service.wait_until(lambda: service.client.get("/health/engine").json()["loading"] is not None, "a load")
+        told("hashing", 0, None)
+        files.set_result(None)
+        gates[0].wait_until_reached()
+        told("reading", 0, None)
+        service.clock.advance(5)
+        gates[0].open()
+        gates[1].wait_until_reached()
+        told("reading", 0.25, 15)
+        service.clock.advance(3)
+        told("reading", 0.25, 12)
+        gates[1].open()
+        gates[2].wait_until_reached()
+        told("measuring", None, None)
+        gates[2].open()
+        client.read_until(b'"usage"')
+        assert service.client.get("/health/ready").json()["loading"] is None
+        client.leave()

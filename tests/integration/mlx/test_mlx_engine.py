@@ -19,6 +19,7 @@ from adapters.mlx.state.payload import DevicePayload, pack
 from application.ports.compute import DecodeStart
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
+from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
@@ -99,6 +100,29 @@ def test_a_lone_tensor_is_copied_too() -> None:
 def _extent(array: mx.array) -> tuple[int, int]:
     start = np.asarray(memoryview(array)).__array_interface__["data"][0] if array.size else 0
     return start, start + array.nbytes
+
+
+def test_each_phase_of_a_load_is_reported_up_to_its_whole_amount(folder: Path, tmp_path: Path) -> None:
+    told: dict[tuple[LoadPhase, int], list[int]] = {}
+
+    def report(phase: LoadPhase, done: int, total: int) -> None:
+        told.setdefault((phase, total), []).append(done)
+
+    engine, source = MlxEngine(tmp_path), ModelSource(ModelId("tiny"), str(folder))
+    model = finish_load(engine.load(source, LoadOptions(room_bytes=1 << 24), report))
+    num_bytes = sum(path.stat().st_size for path in (folder / "config.json", folder / "model.safetensors"))
+    reading = LoadPhase.READING, model.description.weight_bytes
+    assert list(told) == [
+        (LoadPhase.HASHING, num_bytes),
+        (LoadPhase.LOADING, 0),
+        reading,
+        (LoadPhase.MEASURING, 0),
+        (LoadPhase.MEASURING, 2),
+    ]
+    assert told[LoadPhase.HASHING, num_bytes][-1] == num_bytes
+    assert told[reading] == [0, model.description.weight_bytes]
+    assert told[LoadPhase.MEASURING, 2] == [0, 1]
+    engine.unload(model)
 
 
 class Knot:

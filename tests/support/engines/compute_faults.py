@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from application.ports.compute import ComputeEngine, LoadedModel, LoadSteps
+from application.ports.compute import ComputeEngine, LoadedModel, LoadReport, LoadSteps, unreported
 from domain.models.model_card import LoadOptions, ModelSource
 
 T = TypeVar("T")
@@ -130,8 +130,8 @@ class FaultyEngine:
         self._engine = engine
         self._faults = faults
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
-        inner = yield from self._faults.around_pieces("load", self._engine.load(source, options))
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
+        inner = yield from self._faults.around_pieces("load", self._engine.load(source, options, report))
         return faulty_model(inner, self._faults)
 
     def unload(self, model: LoadedModel) -> None:

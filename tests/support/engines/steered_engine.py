@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from adapters.mlx.engine import MlxEngine
-from application.ports.compute import DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.ports.compute import DecodeStart, LoadedModel, LoadReport, LoadSteps, PromptScores, unreported
 from domain.ids import SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
@@ -70,5 +70,5 @@ class SteeredEngine(MlxEngine):
         super().__init__()
         self._gate = gate
 
-    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
-        return cast(LoadedModel, SteeredModel((yield from super().load(source, options)), self._gate))
+    def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
+        return cast(LoadedModel, SteeredModel((yield from super().load(source, options, report)), self._gate))

@@ -55,6 +55,20 @@ def test_an_unknown_total_is_left_out() -> None:
     assert lines == ["working: 1 MiB"]
 
 
+def test_what_is_counted_has_no_rate_and_the_seconds_that_are_given() -> None:
+    clock, lines = Ticks(), list[str]()
+    meter = TaskMeter(Progress(disable=True, get_time=clock), "measuring", None, lines.append, clock, str)
+    for done, total, left_s in ((0, None, None), (0, 2, None), (1, 2, 42.0), (2, 2, None)):
+        clock.now_s += LINE_EVERY_S
+        meter.reach(done, total, left_s)
+    assert lines == [
+        "measuring",
+        "measuring: 0 of 2, 0%",
+        "measuring: 1 of 2, 50%, 42s left",
+        "measuring: 2 of 2, 100%, 0s left",
+    ]
+
+
 def test_a_bar_is_gone_when_the_work_is_done() -> None:
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)

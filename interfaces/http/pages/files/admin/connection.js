@@ -3,6 +3,7 @@
 import { ApiError, NO_KEY, isKey, saveKey, savedKey } from "../shared/api.js";
 import { byId, setText } from "../shared/dom.js";
 import { count, seconds } from "../shared/format.js";
+import { loadingText } from "../shared/loading.js";
 
 const MOST_NAMED = 3;
 
@@ -44,8 +45,8 @@ export function showWell({ health, version, uptime_s: uptimeS }) {
 }
 
 /** What the engine does, where somebody waits for it. @param {object} engine EngineBody */
-function engineText({ status, outstanding, last_step_age_s: ageS, doing, doing_s: doingS, requests }) {
-  const told = [];
+function engineText({ status, outstanding, last_step_age_s: ageS, doing, doing_s: doingS, requests, loading }) {
+  const told = [loadingText(loading)].filter(Boolean);
   if (doing !== "" && status !== "ok") told.push(`${doing} for ${seconds(doingS)}`);
   if (outstanding.waiting + outstanding.running + outstanding.calls > 0) told.push(`last step ${seconds(ageS)} ago`);
   if (status === "stuck") told.push(...named(requests ?? []), "the log has the stack of the thread");

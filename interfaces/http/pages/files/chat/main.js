@@ -2,6 +2,7 @@
 import { ask, isKey, NO_KEY, savedKey, saveKey } from "../shared/api.js";
 import { byId } from "../shared/dom.js";
 import { Announcer } from "./announcer.js";
+import { isEmpty } from "./answer.js";
 import { complete } from "./completion.js";
 import { Composer } from "./composer.js";
 import { written } from "./dialogs.js";
@@ -10,6 +11,7 @@ import { Drawer } from "./drawer.js";
 import { asJson, asMarkdown, fileName } from "./export.js";
 import { Follow } from "./follow.js";
 import { onceAFrame } from "./frames.js";
+import { LoadWatch } from "./load_watch.js";
 import { Notices } from "./notices.js";
 import { Session } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
@@ -29,7 +31,8 @@ const session = new Session(new Shelf(storage()), {
   onUnkept,
 });
 
-const thread = new Thread(byId("thread"), session, { askKey });
+const loads = new LoadWatch({ ask, later, isWaiting, onChange: () => thread.showAnswer() });
+const thread = new Thread(byId("thread"), session, { askKey, loadWords: () => loads.words });
 const follow = new Follow(byId("scroller"), byId("jump"));
 const notices = new Notices(byId("notices"));
 const announcer = new Announcer(byId("announcer"));
@@ -81,6 +84,7 @@ function onChange(what) {
   if (what === "list") sidebar.update();
   if (what !== "turns") return;
   const isRunning = session.isRunning();
+  if (isRunning) loads.start();
   thread.showTurns();
   settings.show(session.current);
   composer.update({ isRunning });
@@ -90,6 +94,10 @@ function onChange(what) {
   shown = session.current;
   announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
   for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
+}
+
+function isWaiting() {
+  return session.isRunning() && isEmpty(session.current.turns.at(-1));
 }
 
 function onUnkept({ isKept, numDropped, numForgotten }) {

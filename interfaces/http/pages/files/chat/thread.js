@@ -10,7 +10,10 @@ export class Thread {
   #on;
   #views = new Map();
 
-  /** @param {HTMLElement} element @param {{askKey: () => void}} on */
+  /**
+   * @param {HTMLElement} element
+   * @param {{askKey: () => void, loadWords: () => string}} on `loadWords`: of a load that the answer may wait for
+   */
   constructor(element, session, on) {
     this.#element = element;
     this.#session = session;
@@ -44,7 +47,8 @@ export class Thread {
 
   #update(view, at) {
     const isLast = at === this.#session.current.turns.length - 1;
-    view.update({ isLast, isRunning: this.#session.isRunning(), progress: progressWords(this.#session.progress()) });
+    const progress = this.#on.loadWords() || progressWords(this.#session.progress());
+    view.update({ isLast, isRunning: this.#session.isRunning(), progress });
   }
 
   #newView(turn, at) {
