@@ -4,8 +4,15 @@ Two fine-tunes share every header and size, so only the bytes tell them apart. E
 JSON file, so that a model is read for hashing once. An entry is valid for one path while size, inode, modification and
 change time are equal: a replacement may have the size and the modification time of the old file (rsync, tar and cp -p
 keep them), but not its inode, and writing into a file changes its change time.
+
+A file of the hub's cache that is not remembered is not read: it is a link to a blob whose name is its SHA-256. A blob
+that changed after the link was made (somebody wrote through the link) is read by SHA-256 instead: intact content keeps
+its digest.
 """
 
+import hashlib
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +28,8 @@ from domain.models.load_progress import LoadPhase
 _CHUNK_BYTES = 8 * 2**20
 _FILE_NAME = "weights-digests.json"
 _MAX_REMEMBERED = 4096
+_BLOB = re.compile("models--[^/]+/blobs/([0-9a-f]{64})")
+_DIGEST_SIZES = 16, 32
 _CONFIG_NAMES = ("config.json", "hf_quant_config.json")
 
 
@@ -68,6 +77,8 @@ def _digest(files: Iterable[Path], memory_dir: Path | None, report: LoadReport) 
     for path in files:
         stamp = _stamp(path)
         digest = _remembered(entries.get(str(path.resolve())), stamp)
+        if digest is None and path.lstat().st_ctime_ns >= stamp[-1]:
+            digest = _name_of_blob(path)
         known[path] = digest or b""
         if digest is None:
             unknown[path] = stamp
@@ -92,6 +103,18 @@ def _digest(files: Iterable[Path], memory_dir: Path | None, report: LoadReport) 
     return total.digest()
 
 
+def _name_of_blob(path: Path) -> bytes | None:
+    """The SHA-256 in the name of the blob that a `models--ORG--NAME/snapshots/COMMIT/FILE` of the hub's cache links to,
+    which the hub's library may link to a place outside; None for any other file."""
+    if not path.is_symlink():
+        return None
+    commit = path.parent.resolve()
+    entry, blob = commit.parent.parent, Path(os.path.normpath(commit / path.readlink()))
+    found = _BLOB.fullmatch("/".join(blob.parts[-3:]))
+    is_of_snapshot = commit.parent.name == "snapshots" and blob.parent.parent == entry
+    return bytes.fromhex(found[1]) if found is not None and is_of_snapshot else None
+
+
 def _remembered(entry: object, stamp: list[int]) -> bytes | None:
     """The digest of an entry for a file of this stamp; None if the entry is invalid."""
     *known, text = cast(list[object], entry) if isinstance(entry, list) and entry else [None]
@@ -101,12 +124,12 @@ def _remembered(entry: object, stamp: list[int]) -> bytes | None:
         digest = bytes.fromhex(text)
     except ValueError:
         return None
-    return digest if len(digest) == 16 else None
+    return digest if len(digest) in _DIGEST_SIZES else None
 
 
 def _digest_file(path: Path, read: Callable[[int], None]) -> bytes:
-    """`read`: told how many bytes more were read."""
-    hasher = xxhash.xxh3_128()
+    """`read`: told how many bytes more were read. The digest of a blob is a SHA-256, like its name."""
+    hasher = xxhash.xxh3_128() if _name_of_blob(path) is None else hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
