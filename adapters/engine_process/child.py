@@ -1,4 +1,4 @@
-"""The child process of an engine: spawned with one end of a socket, killed if necessary, and reaped.
+"""The child process of an engine: spawned with one end of a socket, ended if necessary, and reaped.
 
 It is a new interpreter (`exec`, never a bare fork, which threads and MLX do not survive), in a session of its own, and
 inherits only standard error and its end of the socket.
@@ -16,6 +16,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from application.installation import child_environment
+
+FOREIGN_KILL = ", not by Cairn: probably by the system, short of memory (jetsam on macOS, the OOM killer on Linux)"
+"""The likely reason of a SIGKILL that this process did not send."""
 
 
 class Child(Protocol):
@@ -53,6 +56,7 @@ class ChildProcess:
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._ours: socket.socket | None = None
+        self._was_killed = False
 
     @property
     def pid(self) -> int | None:
@@ -90,6 +94,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         if self._process is not None:
+            self._was_killed = True
             self._process.kill()
 
     def abort(self) -> None:
@@ -101,7 +106,9 @@ class ChildProcess:
         assert process is not None, "it was not started"
 
         def wait() -> None:
-            ended(ending(process.wait()))
+            how = ending(process.wait())
+            is_foreign = process.returncode == -signal.SIGKILL and not self._was_killed
+            ended(how + FOREIGN_KILL if is_foreign else how)
 
         threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
 

@@ -69,10 +69,11 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """The deadlines of the child, in seconds. `close_s`: for closing its store, beyond the engine's own time to stop.
-    `abort_s`: for writing its stacks. `gone_s`: for ending after it was killed; a process that hangs in a driver may
-    never end."""
+    `alone_s`: for ending by itself without its socket, more than the host's ORPHAN_TIMEOUT_S. `abort_s`: for writing
+    its stacks. `gone_s`: for ending after it was killed; a process that hangs in a driver may never end."""
 
     close_s: float = 37.0
+    alone_s: float = 8.0
     abort_s: float = 5.0
     gone_s: float = 5.0
 
@@ -169,10 +170,8 @@ class EngineProcess:
         return self._stopped_in_time
 
     def abandon(self) -> None:
-        """Ends a child that hangs; it may write the stacks of its threads first."""
-        self._child.abort()
-        if self._loop is not None:
-            self._loop.call_later(self._timeouts.abort_s, self._give_up)
+        """Ends a child that hangs."""
+        self._give_up()
 
     def status(self) -> EngineStatus:
         """The last status that the child reported."""
@@ -280,24 +279,28 @@ class EngineProcess:
                 self._stopped_in_time = message.in_time
 
     def _give_up(self) -> None:
-        """Closes the connection and kills the child."""
+        """Closes the connection, which ends the child."""
         if self._channel is not None and not self._is_cut:
             self._channel.close()
             self._cut("")
 
     def _cut(self, _why: str) -> None:
-        """Kills and reaps the process after the connection has ended."""
-        loop = self._loop
+        """Ends and reaps the process after the connection has ended: first by itself, because killing a process may
+        strand the memory that its GPU has wired on macOS, until the next boot, and the lock of its store's writer."""
+        loop, times = self._loop, self._timeouts
         assert loop is not None, "it was started"
         self._is_cut = True
         self._fault = self._broken or "the engine's process has ended"
-        self._child.kill()
-        deadline = loop.call_later(
-            self._timeouts.gone_s, self._end, "the engine's process does not end after it was killed"
+        abort_s, kill_s = times.alone_s, times.alone_s + times.abort_s
+        steps = (
+            loop.call_later(abort_s, self._child.abort),
+            loop.call_later(kill_s, self._child.kill),
+            loop.call_later(kill_s + times.gone_s, self._end, "the engine's process does not end after it was killed"),
         )
 
         def ended(how: str) -> None:
-            deadline.cancel()
+            for step in steps:
+                step.cancel()
             self._end(f"the engine's process {how}")
 
         def report(how: str) -> None:

@@ -229,6 +229,8 @@ class EngineHost:
                 self._heartbeat.cancel()
             if self._hosted is not None:
                 in_time = await self._hosted.engine.stop(timeout_s)
+                if not in_time:
+                    faulthandler.dump_traceback(all_threads=True)
             for task in tuple(self._tasks.values()):
                 task.cancel()
             self._reports.say(Stopped(in_time))

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from adapters.engine_process.child import ChildProcess
+from adapters.engine_process.child import FOREIGN_KILL, ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import MakeEngine
 from adapters.system.clock import SystemClock
@@ -94,7 +94,7 @@ def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones(calm: EngineCl
         disturbed = play(processes.make, processes.killing(Random(seed), 100))
         check_same(disturbed, calm)
         (restarted,) = restarts(disturbed)
-        assert restarted.why == "the engine's process was killed by SIGKILL"
+        assert restarted.why == f"the engine's process was killed by SIGKILL{FOREIGN_KILL}"
         assert restarted.num_resumed <= sum(NUM_CHOICES.values())
         processes.check_gone()
     wait_until(lambda: num_descriptors() <= num_before, "all descriptors to be given back")

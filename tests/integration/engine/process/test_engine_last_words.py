@@ -14,7 +14,7 @@ from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import EngineHost, Hosted
 from adapters.engine_process.messages import Begin, Stop, Stopped, ToParent, decoded, encoded, greeting
 from adapters.system.clock import SystemClock
-from application.ports.engine import EngineStatus
+from application.ports.engine import Engine, EngineStatus
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.models.model_card import LoadOptions
 from tests.support.engines.engine_client import MODEL, hosted_toy, source
@@ -48,6 +48,39 @@ def test_a_process_that_stops_ends_when_its_reader_leaves_without_having_read() 
             return await host.run(theirs)
 
     assert asyncio.run(run()) == 0
+
+
+class Hanging:
+    """An engine whose step does not end. All but its stop is another's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def stop(self, timeout_s: float) -> bool:
+        await self._engine.stop(timeout_s)
+        return False
+
+
+def test_a_process_whose_engine_hangs_writes_its_stacks_and_ends_once_its_socket_is_closed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
+        hosted = hosted_toy(settings, hold)
+        return Hosted(Hanging(hosted.engine), hosted.check)
+
+    async def run() -> int:
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.send(framed(encoded(Begin(b""))))
+            ours.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(PATIENCE_S):
+                return await EngineHost(make).run(theirs)
+
+    assert asyncio.run(run()) == 1
+    assert "(most recent call first)" in capfd.readouterr().err
 
 
 @pytest.fixture(autouse=True)

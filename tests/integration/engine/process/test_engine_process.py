@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from adapters.engine_process import engine as engine_module
-from adapters.engine_process.child import ChildProcess
+from adapters.engine_process.child import FOREIGN_KILL, ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.messages import greeting
 from adapters.system.clock import SystemClock
@@ -81,7 +82,7 @@ def test_killed_it_ends_every_question_at_once_and_says_how() -> None:
         with pytest.raises(ServerUnavailable, match="SIGKILL"):
             await settling
         status = engine.status()
-        assert (status.is_alive, status.fault) == (False, "the engine's process was killed by SIGKILL")
+        assert (status.is_alive, status.fault) == (False, f"the engine's process was killed by SIGKILL{FOREIGN_KILL}")
         assert [event.where for event in client.events if isinstance(event, FaultObserved)] == ["engine.process"]
         with pytest.raises(ServerUnavailable, match="SIGKILL"):
             client.submit("late")
@@ -142,6 +143,24 @@ asyncio.run(main())
         assert select.select([ending], [], [], PATIENCE_S)[0], "it is still there"
     finally:
         os.close(ending)
+
+
+@pytest.mark.parametrize(("is_own", "why"), [(True, ""), (False, FOREIGN_KILL)])
+def test_only_a_kill_that_is_not_its_parents_is_laid_to_the_system(*, is_own: bool, why: str) -> None:
+    child, how, ended = ChildProcess("tests.support.engines.process.engine_child"), list[str](), threading.Event()
+
+    def note(said: str) -> None:
+        how.append(said)
+        ended.set()
+
+    with child.start():
+        if is_own:
+            child.kill()
+        else:
+            os.kill(child.pid or 0, signal.SIGKILL)
+        child.reap(note)
+        assert ended.wait(PATIENCE_S)
+    assert how == [f"was killed by SIGKILL{why}"]
 
 
 def test_the_greeting_is_the_same_in_every_process_of_one_version() -> None:

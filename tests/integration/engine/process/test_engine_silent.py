@@ -5,12 +5,15 @@ import socket
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Timeouts
 from adapters.fake.environment import FakeClock
 from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from domain.health.engine_health import engine_health
 from domain.ids import ModelId, RequestId
+from tests.simulation.virtual_time import run_in_virtual_time
 from tests.support.engines.sync_engine import submission
 from tests.support.patience import PATIENCE_S
 
@@ -67,53 +70,72 @@ def test_what_it_has_not_taken_up_is_outstanding_and_it_is_stuck_in_silence() ->
         clock.advance(STUCK_AFTER_S)
         found = engine_health(engine.status().heartbeat, clock.now_ns(), STUCK_AFTER_S)
         assert (found.stuck_in, found.stuck_since_ns) == (SILENCE, 0)
-        engine.abandon()
-        assert child.told == ["abort"]
         child.kill()
         await engine.stop(PATIENCE_S)
 
     asyncio.run(run())
 
 
-class EternalChild(SilentChild):
-    """It hangs in a driver: no signal ends it, and its socket stays open."""
+class TimedChild:
+    """A Child that ends at the given step. `told`: what was done to it, and when, from the end of its socket on."""
+
+    pid = None
+
+    def __init__(self, ends_at: str) -> None:
+        self.told: list[tuple[str, float]] = []
+        self._ends_at = ends_at
+        self._ended: Callable[[str], None] = lambda _how: None
+
+    def start(self) -> socket.socket:
+        ours, self._theirs = socket.socketpair()
+        return ours
+
+    def _note(self, what: str) -> None:
+        self.told.append((what, asyncio.get_running_loop().time()))
+        if what == self._ends_at:
+            self._ended(f"ended by {what}")
+
+    def abort(self) -> None:
+        self._note("abort")
 
     def kill(self) -> None:
-        self.told.append("kill")
+        self._note("kill")
+
+    def reap(self, ended: Callable[[str], None]) -> None:
+        self._ended = ended
+        assert self._theirs.recv(1 << 16), "what it was asked"
+        self._theirs.close()
+        self._note("socket")
 
 
-def test_one_that_cannot_be_killed_is_given_up_when_it_is_abandoned() -> None:
+SIGNALS = [("socket", 0.0), ("abort", 8.0), ("kill", 13.0)]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("ends_at", ["socket", "abort", "kill", "never"])
+def test_its_socket_ends_first_then_it_is_aborted_then_killed(ends_at: str, *, is_stopped: bool) -> None:
     async def run() -> None:
-        child, lost = EternalChild(), asyncio.Event()
-        whys = list[str]()
+        child, whys, over = TimedChild(ends_at), list[str](), asyncio.Event()
 
         def note(why: str) -> None:
             whys.append(why)
-            lost.set()
+            over.set()
 
-        engine = EngineProcess(child, b"", FakeClock(), lost=note, timeouts=Timeouts(abort_s=0, gone_s=0))
+        engine = EngineProcess(child, b"", FakeClock(), lost=note, timeouts=Timeouts(close_s=0))
         engine.start(lambda _batch: None)
-        engine.abandon()
-        async with asyncio.timeout(PATIENCE_S):
-            await lost.wait()
-        assert whys == ["the engine's process does not end after it was killed"]
-        assert child.told == ["abort", "kill"]
-        child.end()
-
-    asyncio.run(run())
-
-
-def test_one_that_cannot_be_killed_does_not_hold_up_a_stop() -> None:
-    async def run() -> None:
-        child = EternalChild()
-        engine = EngineProcess(child, b"", FakeClock(), timeouts=Timeouts(close_s=0, gone_s=0))
-        engine.start(lambda _batch: None)
-        async with asyncio.timeout(PATIENCE_S):
+        if is_stopped:
             assert not await engine.stop(0)
-        assert child.told == ["kill"]
-        child.end()
+        else:
+            engine.abandon()
+            await over.wait()
+        steps = [name for name, _ in SIGNALS]
+        last = steps.index(ends_at) if ends_at in steps else len(steps)
+        assert child.told == SIGNALS[: last + 1]
+        assert asyncio.get_running_loop().time() == (18.0 if ends_at == "never" else SIGNALS[last][1])
+        how = f"ended by {ends_at}" if ends_at in steps else "does not end after it was killed"
+        assert whys == ([] if is_stopped else [f"the engine's process {how}"])
 
-    asyncio.run(run())
+    run_in_virtual_time(run())
 
 
 def test_nothing_is_outstanding_in_one_that_nobody_asks() -> None:
