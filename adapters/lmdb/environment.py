@@ -6,7 +6,7 @@ longer backs would kill the process. For the same reason the file's headers are 
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
@@ -209,6 +209,12 @@ class Environment:
             snapshots = [line.split()[-1] for line in env.readers().splitlines() if line.strip()]
             oldest = min((int(text) for text in snapshots if text.isdecimal()), default=None)
             return oldest is not None and oldest < env.info()["last_txnid"] - 1
+
+    def reader_pids(self) -> Sequence[int]:
+        """Returns the other processes that have read the database and still have it open."""
+        with self._entered() as env:
+            words = (line.split() for line in env.readers().splitlines())
+            return sorted({int(first) for first, *_ in filter(None, words) if first.isdecimal()} - {os.getpid()})
 
     def sync(self) -> None:
         """Makes the last commit durable; all others are."""

@@ -147,7 +147,7 @@ async def _data_fact(service: Service) -> str:
     if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
     if stats.store is not None and not stats.store.quota_bytes:
-        return f"none yet: the store is open in another process: {folder}"
+        return f"none yet: the log says why the store in {folder} cannot be opened now"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
 
 

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from adapters.lmdb import environment
+from adapters.lmdb import environment, probe
 from adapters.lmdb.directory import StoreDirectory
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from tests.support.patience import PATIENCE_S
 from tests.support.processes.processes import finish, start
 from tests.support.stores.lmdb_store import open_store
-from tests.support.stores.store_records import chain, namespace_of
+from tests.support.stores.store_records import chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
 SMALL_BYTES = 2 << 20
@@ -156,3 +157,40 @@ def test_a_reader_that_looks_for_a_writer_blocks_none(path: Path) -> None:
     assert reader.is_written_elsewhere()
     writer.close()
     assert not reader.is_written_elsewhere()
+
+
+KILLED = """
+store = open_store(path)
+store.put(chain(INFO, 3))
+held = store._environment.writing()
+held.__enter__()
+os.kill(os.getpid(), 9)
+"""
+LOCKED = """
+held = environment.Environment(StoreDirectory(path), map_bytes=1 << 25, read_only=False)
+held.open()
+# Such a lock comes free with its process here; a semaphore of macOS does not.
+with held.writing():
+    print("locked", flush=True)
+    sys.stdin.readline()
+held.close()
+"""
+
+
+def test_a_lock_that_a_killed_writer_left_is_reported_with_those_who_keep_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "LOCK_S", 0.2)
+    start("-c", PRELUDE + KILLED, str(path)).communicate(timeout=PATIENCE_S)
+    holder = start("-c", PRELUDE + LOCKED, str(path), stdin=True)
+    expect(holder, "locked")
+    for _ in range(2):
+        with pytest.raises(StoreOpenError, match=rf"stop what has it open \(pid {holder.pid}\)") as refused:
+            open_store(path)
+        assert refused.value.failure is OpenFailure.BUSY, "it is opened later"
+    tell(holder, "end")
+    finish(holder, PATIENCE_S)
+    store = open_store(path)
+    blocks = chain(INFO, 3)
+    assert all(map(same, store.get(keys_of(blocks)), blocks))
+    store.close()
