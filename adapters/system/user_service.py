@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
@@ -16,6 +17,10 @@ from domain.setup.service_file import LABEL, UNIT, ServiceFacts, launchd_agent, 
 
 TIMEOUT_S = 60.0
 MAX_CHARS = 2000
+MAX_LOG_BYTES = 32 << 20
+"""The size above which an agent moves its log away when it starts: launchd never does."""
+
+_NO_SUCH_DOMAIN = 125
 
 
 class ServiceFailed(Exception):
@@ -27,6 +32,20 @@ def write_service(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with private_file(file) as stream:
         stream.write(text.encode())
+
+
+def bound_log(log: Path) -> None:
+    """Begins a new log where this process's standard error is a file of this name that has grown large; the old one
+    stays as NAME.1."""
+    with suppress(OSError):
+        status = os.stat(log)
+        if status.st_size <= MAX_LOG_BYTES or not os.path.samestat(status, os.fstat(2)):
+            return
+        log.replace(f"{log}.1")
+        new = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for output in (1, 2):
+            os.dup2(new, output)
+        os.close(new)
 
 
 class Systemd:
@@ -89,13 +108,14 @@ class Systemd:
 
 
 class Launchd:
-    """The same as an agent of launchd, in the user's graphical login."""
+    """The same as an agent of launchd: in the user's graphical login, or where there is none (over SSH) in the user's
+    background session."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         home = Path(environment.get("HOME") or Path.home())
         self.file = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
         self._log = home / "Library" / "Logs" / "cairn.log"
-        self._domain = f"gui/{os.getuid()}"
+        self._domains = f"gui/{os.getuid()}", f"user/{os.getuid()}"
 
     def text(self, facts: ServiceFacts) -> str:
         return launchd_agent(facts, str(self._log))
@@ -108,7 +128,11 @@ class Launchd:
 
     def start(self) -> None:
         self._end()
-        _must("launchctl", "bootstrap", self._domain, str(self.file))
+        for domain in self._domains:
+            command = ("launchctl", "bootstrap", domain, str(self.file))
+            if (found := _run(command, os.environ)).returncode != _NO_SUCH_DOMAIN:
+                break
+        _output(command, found)
 
     def stay(self) -> str:
         return "launchd ends a user's agents at logout"
@@ -118,11 +142,19 @@ class Launchd:
         self.file.unlink()
 
     def _end(self) -> None:
-        if _run(["launchctl", "print", f"{self._domain}/{LABEL}"], os.environ).returncode == 0:
-            _must("launchctl", "bootout", f"{self._domain}/{LABEL}")
+        if _run(["launchctl", "print", target := self._target()], os.environ).returncode == 0:
+            _must("launchctl", "bootout", target)
+
+    def _target(self) -> str:
+        """The agent by the session that has it; by the last one where none has."""
+        for domain in self._domains:
+            target = f"{domain}/{LABEL}"
+            if _run(["launchctl", "print", target], os.environ).returncode == 0:
+                break
+        return target
 
     def state(self) -> tuple[bool, str]:
-        shown = _must("launchctl", "print", f"{self._domain}/{LABEL}")
+        shown = _must("launchctl", "print", self._target())
         found = dict(re.findall(r"^\t(state|pid|last exit code) = (.+)$", shown, re.MULTILINE))
         return found.get("state") == "running", printable(", ".join(f"{name} {value}" for name, value in found.items()))
 
@@ -140,7 +172,11 @@ def user_service(environment: Mapping[str, str]) -> UserService:
 
 def _must(*command: str) -> str:
     """The output of a command that succeeds. Raises ServiceFailed."""
-    found = _run(command, os.environ)
+    return _output(command, _run(command, os.environ))
+
+
+def _output(command: Sequence[str], found: "subprocess.CompletedProcess[str]") -> str:
+    """The output of a command that has succeeded. Raises ServiceFailed."""
     if found.returncode:
         said = " ".join((found.stderr or found.stdout).split()) or f"status {found.returncode}"
         raise ServiceFailed(f"{' '.join(command)}: {printable(said, MAX_CHARS)}")

@@ -13,6 +13,8 @@ from domain.errors import require
 
 UNIT = "cairn.service"
 LABEL = "dev.cairn.server"
+AGENT_LOG = "CAIRN_AGENT_LOG"
+"""The variable by which a server knows that it is launchd's agent, and the file of its log."""
 
 _BARE = re.compile(r"[A-Za-z0-9_./:@+,=-]+")
 
@@ -87,7 +89,8 @@ def launchd_agent(facts: ServiceFacts, log: str) -> str:
     agent = {
         "Label": LABEL,
         "ProgramArguments": [facts.command, *facts.arguments],
-        **({"EnvironmentVariables": dict(facts.variables)} if facts.variables else {}),
+        "EnvironmentVariables": {**facts.variables, AGENT_LOG: log},
+        "LimitLoadToSessionType": ["Aqua", "Background"],
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": 10,

@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import typer
 
 from application.installation import installed_version
+from domain.setup.service_file import AGENT_LOG
 from interfaces.cli.commands import (
     cache,
     cache_requests,
@@ -25,7 +27,7 @@ from interfaces.cli.commands import (
     status,
     version,
 )
-from interfaces.cli.terminal.ending import leave
+from interfaces.cli.terminal.ending import USAGE, leave
 
 app = typer.Typer(
     name="cairn",
@@ -75,9 +77,17 @@ def main() -> None:
     os.umask(os.umask(_OTHERS) | _OTHERS)
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1)
+    log = os.environ.pop(AGENT_LOG, "")
+    if log:
+        from adapters.system.user_service import bound_log
+
+        bound_log(Path(log))
     try:
         app(prog_name="cairn")
     except SystemExit as end:
+        if log and end.code == USAGE:  # launchd starts what has failed again, every ten seconds
+            typer.echo("cairn: it is not started again: change the settings, then: cairn service install", err=True)
+            end.code = 0
         has_threads = "mlx.core" in sys.modules or threading.active_count() > 1
         if has_threads and (end.code is None or isinstance(end.code, int)):
             leave(end.code or 0)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from adapters.system.user_service import Launchd, ServiceFailed, write_service
-from domain.setup.service_file import ServiceFacts, systemd_unit
+from adapters.system.user_service import MAX_LOG_BYTES, Launchd, ServiceFailed, write_service
+from domain.setup.service_file import AGENT_LOG, ServiceFacts, systemd_unit
 from tests.support.processes.cli_process import run_cairn, run_here
 from tests.support.processes.fake_commands import FakeCommands
+from tests.support.processes.processes import ENVIRONMENT, ROOT
 
 UNIT = ".config/systemd/user/cairn.service"
 STATE = "ActiveState=active\nSubState=running\nMainPID=7\nNRestarts=0\nResult=success\n"
@@ -160,6 +161,59 @@ def test_launchd_is_driven_by_launchctl(tmp_path: Path, monkeypatch: pytest.Monk
         f"launchctl bootout {target}",
     ]
     assert not agent.file.exists()
+
+
+def test_launchd_takes_an_agent_of_a_user_without_a_graphical_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over SSH."""
+    commands, uid = FakeCommands(tmp_path), os.getuid()
+    commands.add("launchctl", failing=f"gui/{uid}", status=125)
+    monkeypatch.setenv("PATH", str(commands.folder))
+    agent = Launchd({"HOME": str(tmp_path)})
+    agent.start()
+    assert [word for word in commands.words() if " bootstrap " in word] == [
+        f"launchctl bootstrap gui/{uid} {agent.file}",
+        f"launchctl bootstrap user/{uid} {agent.file}",
+    ]
+    commands.add("launchctl", failing=f"gui/{uid}/dev.cairn.server", status=113)
+    agent.state()
+    write_service(agent.file, "")
+    agent.remove()
+    assert [word for word in commands.words() if " bootout " in word][-1] == (
+        f"launchctl bootout user/{uid}/dev.cairn.server"
+    )
+
+
+@pytest.mark.parametrize(("status", "said"), [(125, "user"), (5, "gui")])
+def test_a_refusal_of_launchd_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+) -> None:
+    commands, uid = FakeCommands(tmp_path), os.getuid()
+    commands.add("launchctl", failing="bootstrap", status=status)
+    monkeypatch.setenv("PATH", str(commands.folder))
+    with pytest.raises(ServiceFailed, match=f"launchctl bootstrap {said}/{uid} .*: bootstrap is refused"):
+        Launchd({"HOME": str(tmp_path)}).start()
+
+
+@pytest.mark.parametrize(("is_agent", "status"), [(True, 0), (False, 2)])
+def test_wrong_settings_do_not_restart_an_agent_for_ever(tmp_path: Path, *, is_agent: bool, status: int) -> None:
+    variables = {AGENT_LOG: str(tmp_path / "cairn.log")} if is_agent else {}
+    done = run_cairn(tmp_path, "serve", CAIRN_SERVER__PORT="none", **variables)
+    assert (done.returncode, "cairn service install" in done.stderr) == (status, is_agent)
+    assert "server.port" in done.stderr
+
+
+def test_an_agent_moves_a_large_log_away_when_it_starts(tmp_path: Path) -> None:
+    log = tmp_path / "cairn.log"
+    for grown_bytes, old_bytes in ((MAX_LOG_BYTES, None), (MAX_LOG_BYTES + 1, MAX_LOG_BYTES + 1)):
+        with log.open("ab") as stream:
+            stream.truncate(grown_bytes)
+            command = [sys.executable, "-m", "cairn", "status", "--url", "nonsense"]
+            environment = {**ENVIRONMENT, AGENT_LOG: str(log)}
+            subprocess.run(command, cwd=ROOT, env=environment, stdout=stream, stderr=stream, check=True, timeout=60)
+        assert ((tmp_path / "cairn.log.1").stat().st_size if old_bytes else None) == old_bytes
+    assert log.read_text().startswith("cairn: nonsense is not a valid server URL")
 
 
 def test_a_machine_without_a_manager_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

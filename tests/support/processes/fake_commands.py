@@ -22,10 +22,11 @@ class FakeCommands:
         self._log = folder / "fake-calls.jsonl"
         self.folder.mkdir()
 
-    def add(self, name: str, answers: Mapping[str, str] | None = None, failing: str = "") -> None:
-        """`answers`: the output by a word among the arguments. `failing`: a word that makes it fail, and say so."""
+    def add(self, name: str, answers: Mapping[str, str] | None = None, failing: str = "", status: int = 1) -> None:
+        """`answers`: the output by a word among the arguments. `failing`: a word that makes it fail with this
+        status, and say so."""
         script = self.folder / name
-        body = {"answers": dict(answers or {}), "failing": failing, "log": str(self._log)}
+        body = {"answers": dict(answers or {}), "failing": failing, "status": status, "log": str(self._log)}
         script.write_text(f"""#!{sys.executable}
 import json, os, sys
 how = json.loads({json.dumps(json.dumps(body))})
@@ -33,7 +34,8 @@ words = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 with open(how["log"], "a") as log:
     log.write(json.dumps([words, dict(os.environ)]) + "\\n")
 if how["failing"] and how["failing"] in words:
-    sys.exit(f"{{how['failing']}} is refused")
+    sys.stderr.write(f"{{how['failing']}} is refused\\n")
+    sys.exit(how["status"])
 for word in words:
     print(how["answers"].get(word, ""), end="")
 """)

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.system.user_service import Systemd
 from domain.errors import InvalidRequest
-from domain.setup.service_file import ServiceFacts, launchd_agent, systemd_unit
+from domain.setup.service_file import AGENT_LOG, ServiceFacts, launchd_agent, systemd_unit
 
 ROOT = Path(__file__).parents[4]
 ODD_MODEL = '-50% of $HOME "it\'s" \\ ;'
@@ -50,7 +50,8 @@ def test_the_agent_has_every_text_as_it_is() -> None:
     facts = ServiceFacts("/a b/<cairn>&", ODD_MODEL, {"HF_HOME": ODD_VALUE})
     agent = plistlib.loads(launchd_agent(facts, "/x y/cairn.log").encode())
     assert agent["ProgramArguments"] == ["/a b/<cairn>&", "serve", "--", ODD_MODEL]
-    assert agent["EnvironmentVariables"] == {"HF_HOME": ODD_VALUE}
+    assert agent["EnvironmentVariables"] == {"HF_HOME": ODD_VALUE, AGENT_LOG: "/x y/cairn.log"}
+    assert agent["LimitLoadToSessionType"] == ["Aqua", "Background"]
     assert agent["StandardErrorPath"] == "/x y/cairn.log"
     assert agent["Umask"] == 0o077
 
