@@ -28,6 +28,7 @@ from adapters.otel.telemetry import OTLP, AsgiApp, ExportPlan, MetricsText, Tele
 from application.installation import installed_version
 from application.ports.clock import Clock
 from application.services.event_sinks import EventFanOut
+from application.services.faults import explained
 from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
 
@@ -43,6 +44,17 @@ _VIEWS = (
 )
 
 _logger = logging.getLogger("cairn.telemetry")
+
+
+class _Explaining(logging.Filter):
+    """Completes the exporters' own messages about connections that failed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = explained(record.getMessage()), ()
+        return True
+
+
+_EXPLAINING = _Explaining()
 
 
 def build_resource(environment: Mapping[str, str]) -> Resource:
@@ -91,6 +103,8 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timeline
     resource = build_resource(os.environ)
     text = PrometheusText() if serve_metrics else None
     readers = [text.reader] if text is not None else []
+    for exporter in (OTLPSpanExporter, OTLPMetricExporter):
+        logging.getLogger(exporter.__module__).addFilter(_EXPLAINING)
     return assemble(
         clock,
         timelines,

@@ -19,6 +19,7 @@ from valkey.exceptions import TimeoutError as NoAnswer
 from valkey.retry import Retry
 
 from application.ports.shared_store import SharedFailure, SharedStoreError
+from application.services.faults import explained
 
 Command: TypeAlias = tuple[bytes | str | int, ...]
 
@@ -102,4 +103,5 @@ class RespConnection:
                 failure = SharedFailure.FULL
             elif isinstance(error, NoConnection | NoAnswer | OSError | ValkeyClusterException):
                 failure = SharedFailure.UNREACHABLE
-            raise SharedStoreError(failure, f"shared store {self._address}: {error}") from None
+            message = explained(f"shared store {self._address}: {error}")
+            raise SharedStoreError(failure, message) from None

@@ -1,5 +1,7 @@
 """Errors in a form that may be kept and logged: without the frames of the failed call, whose variables hold arrays."""
 
+import re
+import sys
 import traceback
 from pathlib import PurePath
 from typing import TypeVar
@@ -19,6 +21,17 @@ def described(error: BaseException) -> str:
     """Returns the type and message for a log or another process. Characters that UTF-8 lacks (in file names, for
     example) are escaped."""
     return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+
+
+_NO_ROUTE_ON_MACOS = re.compile(r"\bErr(?:no|or) 65\b")
+_ALLOW = "macOS may keep Cairn from the local network: System Settings, Privacy & Security, Local Network"
+
+
+def explained(message: str) -> str:
+    """Returns the message of a failed connection. macOS 15 and later answer an agent that tries to reach the local
+    network as if there were no route (EHOSTUNREACH, 65 there); the message then says where that is allowed."""
+    is_denied = sys.platform == "darwin" and _NO_ROUTE_ON_MACOS.search(message)
+    return f"{message} ({_ALLOW})" if is_denied else message
 
 
 def placed(error: BaseException) -> str:
