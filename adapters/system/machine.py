@@ -5,6 +5,7 @@ memory is anonymous and shared memory. Pages of files, those of the store's map 
 drops them before it refuses memory.
 """
 
+import logging
 import math
 import os
 import resource
@@ -15,6 +16,9 @@ from domain.memory.ledger import MemoryReading
 
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 _NO_LIMIT = 2**60  # version 1 writes a huge number for "no limit"
+_OPEN_FILES = (65_536, 32_768, 10_240, 4_096)
+
+_logger = logging.getLogger("cairn")
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
@@ -29,6 +33,23 @@ def open_file_limits() -> tuple[int, int]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     endless = resource.RLIM_INFINITY
     return -1 if soft == endless else soft, -1 if hard == endless else hard
+
+
+def raise_open_files() -> None:
+    """Raises the soft limit of open files of this process and of those that it starts, as far as the system allows it:
+    some systems refuse a limit below the hard one that they report. Every connection takes a file."""
+    soft, hard = open_file_limits()
+    wanted = sorted({size if hard < 0 else min(size, hard) for size in _OPEN_FILES}, reverse=True)
+    for size in wanted if soft >= 0 else ():
+        if size <= soft:
+            return
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (size, resource.RLIM_INFINITY if hard < 0 else hard))
+        except (OSError, ValueError):
+            continue
+        return
+    if 0 <= soft < _OPEN_FILES[-1]:
+        _logger.warning("the limit of open files stays at %d, because the system refuses %s", soft, wanted[-1])
 
 
 def _cpu_quota(cgroup: Path) -> float | None:

@@ -2,8 +2,7 @@
 
 `import mlx_lm` sets the limit of open files to (2048, 4096). That lowers the hard limit for good, and fails outright
 where the hard limit is below 4096. A server needs its descriptors for sockets, so the call is intercepted while the
-package loads, and the soft limit is raised towards the hard one instead. All of this adapter imports mlx-lm through
-`mlx_lm_module`.
+package loads. All of this adapter imports mlx-lm through `mlx_lm_module`.
 """
 
 import importlib
@@ -14,8 +13,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-WANTED_OPEN_FILES = 65_536
 
 COMPOSED: Mapping[str, str] = {"idefics3": "llama", "smolvlm": "llama", "llava": "llama", "lfm2_vl": "lfm2"}
 """Families with images that mlx-lm lacks, or knows with one type of text only: `loading.trunks` composes them. Each has
@@ -35,18 +32,6 @@ def knows_model_type(model_type: str) -> bool:
     return model_type in COMPOSED or _has_module(model_type) or _has_module(_renamed(model_type))
 
 
-def raise_soft_limit() -> None:
-    """Raises the soft limit of open files up to WANTED_OPEN_FILES or the hard limit, whichever is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # some systems refuse the limit that they report; the old one still holds
-        return
-
-
 @cache
 def _import_quietly() -> None:
     real = resource.setrlimit
@@ -61,7 +46,6 @@ def _import_quietly() -> None:
         importlib.import_module("mlx_lm.utils")
     finally:
         setattr(resource, "setrlimit", real)  # noqa: B010
-    raise_soft_limit()
 
 
 def _has_module(name: str) -> bool:

@@ -81,8 +81,10 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
+    from adapters.system.machine import raise_open_files
     from interfaces.composition.engine_entry import engine_child, new_event_loop
 
+    raise_open_files()  # before the child is started, which inherits the limit
     child = engine_child(loaded.settings.engine.backend)
     with suppress(OSError):  # the next try reports the error
         child.launch()  # imports at the same time as this process
