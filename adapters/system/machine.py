@@ -1,8 +1,12 @@
 """The machine, or the container, that this process runs in: processors, open files, and memory.
 
-A container's limit counts before the machine's: cgroup version 2, then version 1, then /proc; on macOS sysconf. Held
-memory is anonymous and shared memory. Pages of files, those of the store's map included, are not counted: the kernel
-drops them before it refuses memory.
+A container's limit counts before the machine's: cgroup version 2, then version 1, then /proc. Held memory is anonymous
+and shared memory. Pages of files, those of the store's map included, are not counted: the kernel drops them before it
+refuses memory.
+
+macOS says which share of all memory is neither wired nor compressed, and the footprint of this process, which is what
+is held. Pages of this process that are not wired are in both, so that no more is available than lies beside the
+footprint. Pages that other programs use are available until they are wired or compressed: the share falls then.
 """
 
 import logging
@@ -12,6 +16,7 @@ import resource
 import sys
 from pathlib import Path
 
+from adapters.system.mac import MacCalls, available_share, footprint_bytes
 from domain.memory.ledger import MemoryReading
 
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
@@ -65,16 +70,14 @@ def _cpu_quota(cgroup: Path) -> float | None:
 
 
 class SystemMemory:
-    """A MemoryProbe of the host's memory. The roots are parameters for tests."""
+    """A MemoryProbe of the host's memory. The roots and the calls into macOS are parameters for tests."""
 
-    def __init__(self, proc: Path = _PROC, cgroup: Path = _CGROUP) -> None:
-        self._proc = proc
-        self._cgroup = cgroup
+    def __init__(self, proc: Path = _PROC, cgroup: Path = _CGROUP, mac: MacCalls | None = None) -> None:
+        self._proc, self._cgroup, self._mac = proc, cgroup, mac or MacCalls()
 
     def read(self) -> MemoryReading:
         if sys.platform == "darwin":
-            # Only the peak of what is held can be read without calls into Mach.
-            return MemoryReading(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+            return self._of_mac(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         machine = _sizes(self._proc / "meminfo")
         total, available = machine.get("MemTotal"), machine.get("MemAvailable")
         limits = self._containers()
@@ -82,6 +85,11 @@ class SystemMemory:
         total = min((size for size in (total, *(limit for limit, _ in limits)) if size is not None), default=None)
         available = min((size for size in (available, *lefts) if size is not None), default=None)
         return MemoryReading(total, available, self._held())
+
+    def _of_mac(self, total: int) -> MemoryReading:
+        share, held = available_share(self._mac), footprint_bytes(self._mac)
+        available = None if share is None else max(0, min(int(share * total), total - (held or 0)))
+        return MemoryReading(total, available, held)
 
     def _containers(self) -> list[tuple[int, int | None]]:
         """The limit of each of this process's cgroups, the parents included, and what is left under it: a parent that

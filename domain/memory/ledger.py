@@ -67,7 +67,8 @@ class MemoryUse:
     features of images in use. `other_bytes`: the process itself, before it loaded anything.
     Promised: `growth_bytes`: growth of open sequences up to their charges. `transient_bytes`: the most that the next
     step takes, including its growth, so that up to one chunk's state counts twice. `reading_bytes`: used bytes by the
-    last reading.
+    last reading. Neither held nor promised, but read: `process_bytes`: held by the process, freed buffers included;
+    `available_bytes`: what the machine has left for any process.
     """
 
     weight_bytes: int = 0
@@ -80,6 +81,8 @@ class MemoryUse:
     growth_bytes: int = 0
     transient_bytes: int = 0
     reading_bytes: int | None = None
+    process_bytes: int | None = None
+    available_bytes: int | None = None
     limits: MemoryLimits | None = None
 
     @property

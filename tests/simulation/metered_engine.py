@@ -41,7 +41,7 @@ class Meter:
     """A MemoryProbe. `other_bytes`: the process itself. `queued_bytes`: what waits for the store."""
 
     def __init__(self, limits: MemoryLimits, hot: HotTier, other_bytes: int) -> None:
-        self._limits, self._hot, self.other_bytes = limits, hot, other_bytes
+        self.limits, self._hot, self.other_bytes = limits, hot, other_bytes
         self.is_known: Callable[[SequenceId], bool] = lambda _: True
         self.queued_bytes: Callable[[], int] = lambda: 0
         self.models: list[MeteredModel] = []
@@ -55,8 +55,8 @@ class Meter:
         self.problems += [f"{operation} of {id}, which the guard has not seen" for id in ids if not self.is_known(id)]
         held = self.held_bytes() + growth
         self.peak_bytes = max(self.peak_bytes, held + transient)
-        if held + transient > self._limits.hard_bytes:
-            self.problems.append(f"{operation} needs {held + transient} of {self._limits.hard_bytes}")
+        if held + transient > self.limits.hard_bytes:
+            self.problems.append(f"{operation} needs {held + transient} of {self.limits.hard_bytes}")
 
     def read(self) -> MemoryReading:
         return MemoryReading(held_bytes=self.held_bytes() + self.cached_bytes, cached_bytes=self.cached_bytes)

@@ -5,7 +5,7 @@ warmed, which is asking for no token), and a run fails when something is compute
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -14,6 +14,7 @@ import pytest
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PressureRelieved
+from application.ports.compute import MemoryProbe
 from application.ports.engine import Ended, Submission
 from application.services.memory_ledger import Purpose
 from application.services.prefix.cache import PrefixCache
@@ -77,7 +78,7 @@ class SeenGuard(MemoryGuard):
 
 class BoundServer:
     """`room`: how many of the longest sequences fit beside weights and the process. `hot_share`, `live_share`: of that
-    room."""
+    room. `probe_of`: returns what the guard reads."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class BoundServer:
         live_share: float,
         max_batch: int,
         sees: bool = False,
+        probe_of: Callable[[Meter], MemoryProbe] = lambda meter: meter,
     ) -> None:
         self.random, self.events = random, RecordingEvents()
         self.inbox, self.lane = Inbox(self.events), HeldLane()
@@ -111,7 +113,7 @@ class BoundServer:
         # What waits for the store is in the hot tier as well until that lets go; the sum is never less than what is so.
         steps = StepLimits(max_batch, GRID, GRID, 8)
         self.guard = SeenGuard(
-            probe=self.meter,
+            probe=probe_of(self.meter),
             limits=limits,
             hot=self.hot,
             live=self.live,

@@ -71,7 +71,8 @@ class MlxMemory:
     """A MemoryProbe of the memory that MLX computes in.
 
     CPU: the host's memory, of which MLX's freed buffers are known. Metal: the recommended working set, shared with the
-    host; an allocation beyond it aborts the process. CUDA: the device's memory, as far as no other process holds it.
+    host, whose kernel ends a process by its footprint: this counts where it is more than MLX's buffers, which are in
+    it. An allocation beyond it aborts the process. CUDA: the device's memory, as far as no other process holds it.
     """
 
     def __init__(self, host: MemoryProbe) -> None:
@@ -86,7 +87,8 @@ class MlxMemory:
         held, info = mx.get_active_memory() + cached, mx.device_info()
         if mx.metal.is_available():
             total = _count(info.get("max_recommended_working_set_size"))
-            return MemoryReading(total, self._host.read().available_bytes, held, cached)
+            host = self._host.read()
+            return MemoryReading(total, host.available_bytes, max(held, host.held_bytes or 0), cached)
         return MemoryReading(_count(info.get("total_memory")), _count(info.get("free_memory")), held, cached)
 
 

@@ -64,7 +64,7 @@ class MemoryReadings:
         self.reading = self._probe.read()
         if self.reading.used_bytes is not None and not ledger.state_bytes:
             self.other_bytes = self._loaded_other_bytes = max(0, self.reading.used_bytes - known)
-        return replace(ledger, other_bytes=self.other_bytes)
+        return replace(self._with_reading(ledger), other_bytes=self.other_bytes)
 
     def measured(self, ledger: MemoryUse, demand: StepDemand) -> MemoryUse:
         """Returns the ledger with a recent reading, after freed buffers were cleared if they matter."""
@@ -72,16 +72,18 @@ class MemoryReadings:
         if not (demand.num_active and self._is_below_low(demand) and self._stands(known)):
             self.reading, self._known_then, self._read_at = self._probe.read(), known, self.num_steps
         if limits is None or self._is_below_low(demand):
-            return replace(ledger, reading_bytes=self.reading.used_bytes if demand.num_active else None)
+            return replace(
+                self._with_reading(ledger), reading_bytes=self.reading.used_bytes if demand.num_active else None
+            )
         beyond_load = (self.reading.used_bytes or 0) - (known - self.other_bytes + self._loaded_other_bytes)
         is_much = max(self.reading.cached_bytes, beyond_load) > limits.total_bytes // SMALL_SHARE
         wait = 1 if self._decides(known, demand, limits) else CLEAR_EVERY_STEPS
         if is_much and self.num_steps - self._cleared_at >= wait:
             self._clear_freed()
         if demand.num_active:
-            return replace(ledger, reading_bytes=self.reading.used_bytes)
+            return replace(self._with_reading(ledger), reading_bytes=self.reading.used_bytes)
         self.other_bytes = max(self._loaded_other_bytes, self._grown(known, limits))
-        return replace(ledger, other_bytes=self.other_bytes)
+        return replace(self._with_reading(ledger), other_bytes=self.other_bytes)
 
     def rest(self, ledger: MemoryUse, *, is_idle: bool) -> None:
         """Gives freed buffers back once after the last work, and once whenever less is kept than at the last look: the
@@ -91,6 +93,9 @@ class MemoryReadings:
         self._idle_bytes = kept
         if self._num_idle == IDLE_STEPS:
             self._clear_freed()
+
+    def _with_reading(self, ledger: MemoryUse) -> MemoryUse:
+        return replace(ledger, process_bytes=self.reading.held_bytes, available_bytes=self.reading.available_bytes)
 
     def _is_below_low(self, demand: StepDemand) -> bool:
         low_bytes = self._limits.low_bytes if self._limits is not None else 0

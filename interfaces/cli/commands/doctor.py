@@ -136,10 +136,11 @@ def _limits() -> Iterator[Check]:
 
     memory = SystemMemory().read()
     available = f", {format_bytes(memory.available_bytes)} available" if memory.available_bytes else ""
+    held = f", {format_bytes(memory.held_bytes)} held by this process" if memory.held_bytes else ""
     short = memory.available_bytes is not None and memory.available_bytes < MIN_MEMORY_BYTES
     yield Check(
         "memory",
-        ("unknown" if memory.total_bytes is None else format_bytes(memory.total_bytes)) + available,
+        ("unknown" if memory.total_bytes is None else format_bytes(memory.total_bytes)) + available + held,
         "less than 2 GiB are available: only small models will fit" if short else "",
     )
     soft, hard = open_file_limits()

@@ -86,7 +86,8 @@ class PromisedBody(Struct):
 class MemoryBody(Struct):
     """The memory ledger. `limits` and `room_bytes` are null without a limit. `pressure`: calm, lean (the hot tier is
     smaller), paused (no request is admitted), preempting or refusing. `waiting_for`: the number of choices that wait in
-    the queue for `memory` or a `place`."""
+    the queue for `memory` or a `place`. `process_bytes`: read to be held by the process, freed buffers included;
+    `available_bytes`: what the machine has left for any process; null where they cannot be read."""
 
     limits: MemoryLimits | None
     used_bytes: int
@@ -95,6 +96,8 @@ class MemoryBody(Struct):
     held: HeldBody
     promised: PromisedBody
     waiting_for: dict[str, int]
+    process_bytes: int | None
+    available_bytes: int | None
 
 
 def memory_body(status: EngineStatus) -> MemoryBody | None:
@@ -118,6 +121,8 @@ def memory_body(status: EngineStatus) -> MemoryBody | None:
         ),
         PromisedBody(ledger.growth_bytes, ledger.transient_bytes),
         dict(status.waiting_for),
+        ledger.process_bytes,
+        ledger.available_bytes,
     )
 
 

@@ -359,6 +359,14 @@ def test_other_processes_that_leave_less_lower_the_marks():
     assert (budget.room_bytes or 0) <= 10_000
 
 
+def test_the_ledger_says_what_the_process_holds_and_the_machine_has_left():
+    bench = Bench()
+    bench.memory.hold(3_000, 1_000)
+    bench.memory.leave(60_000)
+    bench.budget()
+    assert (bench.guard.ledger.process_bytes, bench.guard.ledger.available_bytes) == (3_000, 60_000)
+
+
 def test_a_model_has_what_the_others_leave():
     bench = Bench()
     lease = bench.load(60_000)

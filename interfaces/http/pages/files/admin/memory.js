@@ -72,11 +72,13 @@ export function showMemory(memory) {
   showPressure(memory.pressure);
 }
 
-function limitsText({ limits, held, room_bytes }) {
-  if (limits === null) return "Nothing bounds it: memory.limit can.";
+function limitsText({ limits, held, room_bytes, process_bytes, available_bytes }) {
+  const holds = process_bytes === null ? "" : ` · the process holds ${bytes(process_bytes)}`;
+  const left = available_bytes === null ? "" : ` · the machine has ${bytes(available_bytes)} left`;
+  if (limits === null) return `Nothing bounds it: memory.limit can${holds}${left}`;
   const read = held.reading === null ? "" : ` · read from the system: ${bytes(held.reading)}`;
   const room = room_bytes === null ? "" : ` · room for requests: ${bytes(room_bytes)}`;
-  return `Watermarks ${bytes(limits.low_bytes)} and ${bytes(limits.high_bytes)}, of ${bytes(limits.total_bytes)} in all${room}${read}`;
+  return `Watermarks ${bytes(limits.low_bytes)} and ${bytes(limits.high_bytes)}, of ${bytes(limits.total_bytes)} in all${room}${read}${holds}${left}`;
 }
 
 function showPressure(pressure) {

@@ -1,0 +1,76 @@
+"""A Mac on which another program takes memory and gives it back while requests run."""
+
+import os
+import sys
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from adapters.system.machine import SystemMemory
+from domain.memory.ledger import MemoryReading
+from tests.simulation.metered_engine import Meter
+from tests.simulation.test_memory_runs import BoundServer
+from tests.support.effort import scaled as at_effort
+from tests.support.engines.fake_mac import FakeMac
+
+PAGE = 64
+
+
+class MeteredMac:
+    """A MemoryProbe of a Mac that has twice what the engine may hold. `taken`: the share of it that is wired or
+    compressed for another program. What the engine holds is wired too, as a GPU's buffers are while it computes."""
+
+    def __init__(self, meter: Meter, monkeypatch: pytest.MonkeyPatch, total_bytes: int) -> None:
+        self._meter, self._calls, self.total_bytes = meter, FakeMac(), total_bytes
+        self.taken = 0.0
+        self._host = SystemMemory(mac=self._calls)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": PAGE, "SC_PHYS_PAGES": total_bytes // PAGE}.__getitem__)
+
+    def read(self) -> MemoryReading:
+        self._calls.footprint = self._meter.held_bytes() + self._meter.cached_bytes
+        self._calls.level = max(0, int(100 * (1 - self.taken - self._calls.footprint / self.total_bytes)))
+        return replace(self._host.read(), cached_bytes=self._meter.cached_bytes)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = set[str]()
+    for seed in range(part, at_effort(12), 2):
+        macs: list[MeteredMac] = []
+
+        def probe_of(meter: Meter, macs: list[MeteredMac] = macs) -> MeteredMac:
+            macs.append(MeteredMac(meter, monkeypatch, 2 * meter.limits.total_bytes))
+            return macs[0]
+
+        server = BoundServer(
+            Random(seed), "hybrid", room=2, hot_share=0.9, live_share=0.3, max_batch=4, probe_of=probe_of
+        )
+        (mac,) = macs
+        _work(server, 120)
+        budget = server.hot.budget_bytes
+        held = server.meter.held_bytes()
+        mac.taken = 1 - held * 0.95 / mac.total_bytes  # less is left than the engine holds
+        server.submit()
+        server.step()
+        assert server.hot.budget_bytes < budget, seed
+        _work(server, 40)
+        assert server.meter.held_bytes() < held, seed
+        mac.taken = 0.0
+        outcomes = server.finish()
+        _work(server, 20)
+        assert outcomes.keys() == {"ended"}, (seed, outcomes)
+        assert server.hot.budget_bytes > budget * 0.9, seed
+        assert server.meter.problems == [], seed
+        kinds |= server.actions()
+    assert {"shrink_hot", "grow_hot", "pause", "resume"} <= kinds
+
+
+def _work(server: BoundServer, num_steps: int) -> None:
+    for number in range(num_steps):
+        if number % 10 == 0:
+            server.submit()
+        server.step()
+        server.lane.run()
+        server.writer.pump(3)

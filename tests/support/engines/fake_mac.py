@@ -1,0 +1,26 @@
+"""A Mac's system calls, played: what other programs take of its memory."""
+
+import struct
+
+from adapters.system.mac import MacCalls
+
+
+class FakeMac(MacCalls):
+    """`level`: the percentage of memory that is neither wired nor compressed; `footprint`: of this process, in bytes.
+    With `is_absent` every call fails, as on a system that lacks it."""
+
+    def __init__(self, *, level: int = 50, footprint: int = 1 << 20, is_absent: bool = False) -> None:
+        self.level, self.footprint, self.is_absent = level, footprint, is_absent
+
+    def number(self, name: str) -> int:
+        self._check()
+        return {"kern.memorystatus_level": self.level}[name]
+
+    def usage(self) -> bytes:
+        self._check()
+        counters = [11, 12, 13, 14, 15, 16, 17, self.footprint, 18, 19]  # the order of `struct rusage_info_v0`
+        return struct.pack("<16s10Q", b"uuid", *counters)
+
+    def _check(self) -> None:
+        if self.is_absent:
+            raise OSError("no such call")
