@@ -34,7 +34,7 @@ DOCUMENTS_FOLDER = "documents"
 _TITLE = b"cairn block store\nformat "
 
 _FULL_BYTES = 1 << 20
-_FILES_OF_SYSTEM = {"lost+found", ".DS_Store"}
+_FILES_OF_SYSTEM = {"lost+found", ".DS_Store", "CACHEDIR.TAG"}
 _HOLDER_BYTES = 256
 # A reader that looks for a writer holds the lock for an instant.
 _LOCK_ATTEMPTS, _LOCK_WAIT_S = 5, 0.02

@@ -1,4 +1,5 @@
-"""The calls into macOS that have no counterpart in Python: memory of the machine and of this process.
+"""The calls into macOS that have no counterpart in Python: memory of the machine and of this process, the sleep
+assertion, and the mark that keeps a folder out of backups.
 
 A call returns None, or raises OSError, where the system lacks it, so that nothing depends on it. `MacCalls` is the
 seam that a test replaces.
@@ -17,6 +18,8 @@ _FOOTPRINT_OFFSET, _RUSAGE_V0_BYTES = 72, 96
 `ri_proc_start_abstime` and `ri_proc_exit_abstime`. Later versions only append to it."""
 
 _RUSAGE_INFO_V0 = 0
+_UTF8, _ASSERTION_ON = 0x08000100, 255
+_FRAMEWORKS = "/System/Library/Frameworks"
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -35,6 +38,35 @@ class MacCalls:
         found = ctypes.create_string_buffer(_RUSAGE_V0_BYTES)
         _check(_libc().proc_pid_rusage(ctypes.c_int(os.getpid()), ctypes.c_int(_RUSAGE_INFO_V0), found))
         return found.raw
+
+    def set_attribute(self, path: str, name: str, value: bytes) -> None:
+        """Sets an extended attribute of a file or folder."""
+        size, position, options = ctypes.c_size_t(len(value)), ctypes.c_uint32(0), ctypes.c_int(0)
+        _check(_libc().setxattr(os.fsencode(path), name.encode(), value, size, position, options))
+
+    def stay_awake(self, reason: str) -> int:
+        """Keeps the machine from sleeping while it is idle, until `may_sleep` or the end of this process. Returns the
+        assertion's number."""
+        text, power = _framework("CoreFoundation"), _framework("IOKit")
+        text.CFStringCreateWithCString.restype = ctypes.c_void_p
+        words = [
+            ctypes.c_void_p(text.CFStringCreateWithCString(None, word.encode(), ctypes.c_uint32(_UTF8)))
+            for word in ("PreventUserIdleSystemSleep", reason)
+        ]
+        assertion = ctypes.c_uint32(0)
+        try:
+            if power.IOPMAssertionCreateWithName(
+                words[0], ctypes.c_uint32(_ASSERTION_ON), words[1], ctypes.byref(assertion)
+            ):
+                raise OSError("the system refuses a sleep assertion")
+        finally:
+            for word in words:
+                text.CFRelease(word)
+        return assertion.value
+
+    def may_sleep(self, assertion: int) -> None:
+        """Releases a sleep assertion."""
+        _framework("IOKit").IOPMAssertionRelease(ctypes.c_uint32(assertion))
 
 
 def available_share(calls: MacCalls) -> float | None:
@@ -69,6 +101,11 @@ def _report(purpose: str, error: str) -> None:
 @cache
 def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _framework(name: str) -> Any:
+    return ctypes.CDLL(f"{_FRAMEWORKS}/{name}.framework/{name}")
 
 
 def _check(status: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
+from adapters.system.backup import exclude_from_backup
 from adapters.system.blas import BlasReport, load_blas
 from adapters.system.machine import SystemMemory
 from application.ports.compute import ComputeEngine, MemoryProbe
@@ -153,9 +154,13 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import upload
 
+    def engine() -> MlxEngine:
+        exclude_from_backup(cache_dir())
+        return MlxEngine(cache_dir(), blas.identity, trim_heap, images)
+
     tokenizers, images = _real_tokenizers(settings), image_processors(settings)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap, images),
+        engine,
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),

@@ -1,5 +1,6 @@
 """The object graph: every adapter is chosen here and nowhere else. Tests override single providers."""
 
+import sys
 from collections.abc import Callable, Sequence
 
 from dependency_injector import providers
@@ -7,6 +8,7 @@ from dependency_injector import providers
 from adapters.engine_process.child import ChildProcess
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
+from adapters.system.awake import SleepGuard
 from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
 from adapters.system.key_file import ServerKeys
@@ -15,7 +17,7 @@ from adapters.web.image_fetcher import ImageFetcher
 from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings, RegularReports
-from application.services.event_sinks import EventFanOut
+from application.services.event_sinks import EventFanOut, NullEvents
 from application.services.lane import IDLE_IN
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
@@ -50,7 +52,8 @@ def make_events(
 ) -> EventSink:
     """The timelines come first: the others read them. The log comes before telemetry: its lines name the traces that
     telemetry closes."""
-    return EventFanOut(timelines, request_log, telemetry, figures, *extra)
+    awake = SleepGuard() if sys.platform == "darwin" else NullEvents()
+    return EventFanOut(timelines, request_log, telemetry, figures, awake, *extra)
 
 
 class Container(TokenSide):

@@ -15,6 +15,7 @@ from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
 from adapters.lmdb.private_files import existing, read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.sqlite.document_store import SqliteDocumentStore
+from adapters.system.backup import exclude_from_backup
 from adapters.system.machine import SystemMemory
 from adapters.system.private_file import read_secret
 from adapters.zstd.codec import ZstdStateCodec
@@ -102,6 +103,7 @@ def open_lmdb_store(
         return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
     # Before anything is written into it: the folder may belong to another program.
     StoreDirectory(path).prepare()
+    exclude_from_backup(path)
     num_bytes = quota_bytes(settings, path)
     options = LmdbOptions(
         num_bytes,

@@ -97,6 +97,16 @@ def test_a_store_that_was_closed_is_not_tried_again(tmp_path: Path) -> None:
     open_lmdb_store(settings, RecordingEvents(), FakeClock()).close()
 
 
+def test_a_store_is_left_out_of_backups_and_is_a_store_all_the_same(tmp_path: Path) -> None:
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA)
+    for _ in range(2):
+        open_lmdb_store(settings, RecordingEvents(), FakeClock()).close()
+        assert (tmp_path / "store" / "CACHEDIR.TAG").is_file()
+        (tmp_path / "store" / "format").unlink()  # as if the start had been cut off before it was written
+        for file in (tmp_path / "store").glob("*.mdb"):
+            file.unlink()
+
+
 def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemMemory, "read", lambda _self: MemoryReading(1000, 900, 100))
     store = build_store(StoreSettings(kind="memory", quota=ByteSize(share=0.25)), RecordingEvents(), FakeClock())
