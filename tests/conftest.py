@@ -38,6 +38,7 @@ from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
 from tests.support.mlx.process_start import load_plain_blas, start_device
+from tests.support.mlx.uneven_kernels import play_uneven_kernels
 from tests.support.patience import PATIENCE_S
 
 sys.dont_write_bytecode = False
@@ -46,6 +47,8 @@ if os.environ["CAIRN_BLAS"] == "off":
     load_plain_blas()
 load_blas()
 start_device()
+if os.environ.get("UNEVEN_KERNELS"):
+    play_uneven_kernels()
 compiler.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(

@@ -45,6 +45,7 @@ def test_describes_itself(model: LoadedModel) -> None:
     assert description.dtype
 
 
+@pytest.mark.exact
 def test_opens_and_closes_in_every_phase(model: LoadedModel) -> None:
     ids = [new_id() for _ in range(4)]
     for id in ids:
@@ -78,6 +79,7 @@ def test_position_counts_what_the_state_covers(model: LoadedModel) -> None:
     model.close([id])
 
 
+@pytest.mark.exact
 def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> None:
     """However the end of the prompt is cut. Settings that concern the first token count for it."""
     eos = min(model.description.eos_token_ids)
@@ -102,6 +104,7 @@ def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> 
     assert answers[1:] == answers[:1] * 3
 
 
+@pytest.mark.exact
 def test_the_end_of_a_prompt_leaves_what_can_be_cut(model: LoadedModel) -> None:
     """Blocks and tails captured after it are those captured before its last token."""
     skip_unless_reusable(model)
@@ -149,6 +152,7 @@ def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
     model.close([id, fresh])
 
 
+@pytest.mark.exact
 def test_decode_takes_any_subset_in_any_order(model: LoadedModel) -> None:
     prompts = {index: prompt_of(30 + 20 * index, index, vocab_size=250) for index in range(4)}
     expected = {index: continue_greedy(model, open_at(model, prompt), prompt, 14) for index, prompt in prompts.items()}

@@ -120,6 +120,7 @@ def test_an_answer_is_what_the_grammar_allows(model: LoadedModel, workers: Execu
     assert bytes(constraint.accepted[: len(said)]) == said
 
 
+@pytest.mark.exact
 def test_free_rows_beside_it_are_as_they_were(model: LoadedModel, workers: Executor):
     alone = generate(model, 8)
     free = start(model, PROMPT)
@@ -176,6 +177,7 @@ def test_logprobs_are_over_what_the_grammar_allows(model: LoadedModel, workers: 
 
 @pytest.mark.parametrize("where", ["accept", "allowed"])
 @pytest.mark.parametrize("num_good", [1, 2])
+@pytest.mark.exact
 def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Executor, where: str, num_good: int):
     alone = generate(model, 8)
     free, failing = start(model, PROMPT), hold(model, Failing(workers, model, num_good, where), prompt=OTHER)
@@ -192,6 +194,7 @@ def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Exec
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
+@pytest.mark.exact
 def test_drafts_are_held_by_the_grammar(model: LoadedModel, workers: Executor, is_wrong: bool):
     """Also drafts that go beyond its end, or leave it. Beside it is a free row."""
     alone = generate(model, 12)
@@ -214,6 +217,7 @@ def test_drafts_are_held_by_the_grammar(model: LoadedModel, workers: Executor, i
 
 
 @pytest.mark.parametrize(("where", "guess"), [("accept", b"abccc"), ("allowed", b"ab\0\0\0")])
+@pytest.mark.exact
 def test_no_token_follows_a_grammar_that_fails_inside_a_draft(
     model: LoadedModel, workers: Executor, where: str, guess: bytes
 ):

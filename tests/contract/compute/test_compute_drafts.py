@@ -120,12 +120,14 @@ def drafted(
         *(("by chance", sampling) for sampling in ("drawn", "with logprobs")),
     ],
 )
+@pytest.mark.exact
 def test_drafts_change_no_token(model: LoadedModel, drafter: str, sampling: str) -> None:
     (found,), (expected,), _ = drafted(model, [(OTHER[:60], SAMPLINGS[sampling], 1)], DRAFTERS[drafter])
     assert found == expected
 
 
 @pytest.mark.parametrize("drafter", [_right, _by_chance, _at_times], ids=["right", "by chance", "at times"])
+@pytest.mark.exact
 def test_drafts_of_rows_that_share_a_pass_change_no_token(model: LoadedModel, drafter: Drafter) -> None:
     """The last row is shorter than a window that wraps around for the others."""
     rows = [(PROMPT, GREEDY, 1), (OTHER, WORN, 2), (PROMPT[:28], GREEDY, 3)]
@@ -133,6 +135,7 @@ def test_drafts_of_rows_that_share_a_pass_change_no_token(model: LoadedModel, dr
     assert found == expected
 
 
+@pytest.mark.exact
 def test_right_drafts_are_accepted_and_counted(model: LoadedModel) -> None:
     _, _, results = drafted(model, [(PROMPT, GREEDY, 1)], _right)
     assert all(result.num_accepted == result.num_proposed for result in results)
@@ -140,12 +143,14 @@ def test_right_drafts_are_accepted_and_counted(model: LoadedModel) -> None:
     assert len(results) < NUM_NEW // 3
 
 
+@pytest.mark.exact
 def test_wrong_drafts_are_counted_as_rejected(model: LoadedModel) -> None:
     _, _, results = drafted(model, [(PROMPT, GREEDY, 1)], _wrong)
     assert len(results) == NUM_NEW
     assert sum(result.num_proposed for result in results) > NUM_NEW
 
 
+@pytest.mark.exact
 def test_log_probabilities_stand_for_each_accepted_token(model: LoadedModel) -> None:
     row = (PROMPT, SAMPLINGS["with logprobs"], 1)
     expected = [logprob for one in plain(model, row) for logprob in one.logprobs]
@@ -155,6 +160,7 @@ def test_log_probabilities_stand_for_each_accepted_token(model: LoadedModel) -> 
     assert [one.logprob for one in found] == pytest.approx([one.logprob for one in expected], abs=1e-4)
 
 
+@pytest.mark.exact
 def test_a_draft_does_not_go_beyond_a_token_that_ends_the_answer(model: LoadedModel) -> None:
     answer = tokens_of(plain(model, (PROMPT, GREEDY, 1)))
     end = answer[8]
@@ -167,6 +173,7 @@ def test_a_draft_does_not_go_beyond_a_token_that_ends_the_answer(model: LoadedMo
     assert tokens == answer[:num_wanted]
 
 
+@pytest.mark.exact
 def test_min_tokens_hold_inside_a_draft(model: LoadedModel) -> None:
     """The token that ends the answer is by far the likeliest, and guessed."""
     (end, *_) = model.description.eos_token_ids
@@ -204,6 +211,7 @@ def test_what_a_window_needs_inside_an_accepted_draft_is_still_held(model: Loade
     model.close([id])
 
 
+@pytest.mark.exact
 def test_a_state_behind_rejected_tokens_equals_a_computed_one(model: LoadedModel) -> None:
     """A sequence that was decoded with drafts is kept and taken over; what follows is what a computed state gives."""
     answer = tokens_of(plain(model, (PROMPT, GREEDY, 1)))

@@ -103,6 +103,7 @@ def test_what_is_in_an_image_decides_what_follows(seeing: Seeing) -> None:
     assert seeing.prompt(0).token_ids == seeing.prompt(1).token_ids
 
 
+@pytest.mark.exact
 def test_chunks_may_cut_an_image_anywhere(seeing: Seeing) -> None:
     prompt, images = seeing.prompt(), seeing.features()
     (span,) = prompt.media
@@ -112,6 +113,7 @@ def test_chunks_may_cut_an_image_anywhere(seeing: Seeing) -> None:
         assert seeing.answer(id, prompt, images) == seeing.plain(), cuts
 
 
+@pytest.mark.exact
 def test_a_state_in_the_middle_of_an_image_is_restored(seeing: Seeing) -> None:
     """And one behind it, which needs no features: only the places of the tokens derive from the image."""
     prompt, images, model = seeing.prompt(), seeing.features(), seeing.model
@@ -129,6 +131,7 @@ def test_a_state_in_the_middle_of_an_image_is_restored(seeing: Seeing) -> None:
         assert seeing.answer(restored, prompt, needed) == seeing.plain(), position
 
 
+@pytest.mark.exact
 def test_forks_continue_in_the_middle_of_an_image(seeing: Seeing) -> None:
     prompt, images = seeing.prompt(), seeing.features()
     id, twin = seeing.open(prompt), new_id()
@@ -137,6 +140,7 @@ def test_forks_continue_in_the_middle_of_an_image(seeing: Seeing) -> None:
     assert [seeing.answer(one, prompt, images) for one in (id, twin)] == [seeing.plain()] * 2
 
 
+@pytest.mark.exact
 def test_a_state_that_is_taken_over_keeps_the_places_of_its_taker(seeing: Seeing) -> None:
     prompt, images, model = seeing.prompt(), seeing.features(), seeing.model
     id = seeing.open(prompt)
@@ -150,6 +154,7 @@ def test_a_state_that_is_taken_over_keeps_the_places_of_its_taker(seeing: Seeing
     assert seeing.answer(taker, prompt, {}) == seeing.plain()
 
 
+@pytest.mark.exact
 def test_rows_with_and_without_images_decode_together(seeing: Seeing) -> None:
     """The places of the tokens behind an image are shifted in its own row only."""
     model, text = seeing.model, seeing.encode("only words, some more than the other has")

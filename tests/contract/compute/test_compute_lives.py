@@ -165,6 +165,7 @@ def alone(model: LoadedModel, tokens: tuple[int, ...], num_new: int) -> Sequence
 
 
 @pytest.mark.parametrize("seed", range(scaled(8)))
+@pytest.mark.exact
 def test_tokens_do_not_depend_on_the_life_before(model: LoadedModel, seed: int) -> None:
     life = Life(model, seed)
     life.run()

@@ -50,6 +50,7 @@ def pooled(
 
 
 @pytest.mark.parametrize("pooling", [VECTORS, SCORES])
+@pytest.mark.exact
 def test_neighbours_and_order_change_no_result(model: LoadedModel, pooling: Pooling) -> None:
     alone = np.concatenate([pooled(model, [row], pooling) for row in ROWS])
     assert alone.shape[0] == len(ROWS)
@@ -61,6 +62,7 @@ def test_neighbours_and_order_change_no_result(model: LoadedModel, pooling: Pool
 
 @pytest.mark.parametrize("pooling", [VECTORS, SCORES])
 @pytest.mark.parametrize("num_prompt", [1, 70])
+@pytest.mark.exact
 def test_a_text_behind_a_prompt_is_the_whole_text(model: LoadedModel, pooling: Pooling, num_prompt: int) -> None:
     prompt = PROMPT[:num_prompt]
     whole = pooled(model, [(*prompt, *row) for row in ROWS], pooling)
@@ -112,6 +114,7 @@ def test_a_token_outside_the_vocabulary_is_refused() -> None:
     assert "token ids must be in" in refuses(tiny_model("llama"), [(1, 256)])
 
 
+@pytest.mark.exact
 def test_a_mean_is_that_of_all_tokens_of_the_row() -> None:
     tiny = tiny_model("llama")
     found = pooled(tiny, ROWS, Pooling(is_mean=True, is_normalized=False))

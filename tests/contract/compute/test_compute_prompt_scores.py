@@ -61,6 +61,7 @@ def check_rank(score: TokenLogprob) -> None:
     assert score.rank == better + 1 if better < len(score.top) else score.rank > len(score.top)
 
 
+@pytest.mark.exact
 def test_every_token_but_the_first_is_scored_as_decoding_would(model: LoadedModel) -> None:
     found = scored(model, (BLOCK, 2 * BLOCK))
     assert [one.token_id if one else None for one in found] == [None, *PROMPT[1:]]
@@ -73,6 +74,7 @@ def test_every_token_but_the_first_is_scored_as_decoding_would(model: LoadedMode
 
 
 @pytest.mark.parametrize("num_tops", [0, 4])
+@pytest.mark.exact
 def test_scores_do_not_depend_on_the_chunks(model: LoadedModel, num_tops: int) -> None:
     whole = scored(model, (), num_tops)
     assert {len(one.top) for one in whole if one} == {num_tops}
@@ -98,6 +100,7 @@ def test_scoring_leaves_the_same_state_and_the_same_answer(model: LoadedModel) -
     model.close([plain, asked])
 
 
+@pytest.mark.exact
 def test_a_token_is_not_scored_by_what_nobody_kept(model: LoadedModel) -> None:
     """After a chunk that was not scored; a fork keeps what its source knew."""
     expected = scored(model, (BLOCK, 2 * BLOCK))

@@ -91,6 +91,7 @@ def positions_of(model: LoadedModel) -> list[int]:
     return sorted(at for at in wanted if first <= at <= len(tokens))
 
 
+@pytest.mark.exact
 def test_it_goes_on_like_a_state_that_was_restored(model: LoadedModel) -> None:
     if not model.description.layout.is_reusable:
         pytest.skip("this model's state cannot be captured")
@@ -110,6 +111,7 @@ def test_it_goes_on_like_a_state_that_was_restored(model: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("position", [1, BLOCK, 3 * BLOCK - 7])
+@pytest.mark.exact
 def test_a_restored_state_that_computed_nothing_gives_what_it_was_given(model: LoadedModel, position: int) -> None:
     """Cancelled before its first chunk, it is captured, left and taken over like any other, at each position that it
     may be: a slot that was restored empty is no token."""
@@ -169,6 +171,7 @@ def test_on_the_grid_it_is_what_computing_gives(model: LoadedModel) -> None:
         assert continue_greedy(model, mine, prompt, 8) == continue_greedy(model, computed, prompt, 8)
 
 
+@pytest.mark.exact
 def test_a_row_that_leaves_a_batch_takes_its_own_state_and_no_other(model: LoadedModel) -> None:
     if not model.description.layout.is_reusable:
         pytest.skip("this model's state cannot be captured")
@@ -194,6 +197,7 @@ def test_a_row_that_leaves_a_batch_takes_its_own_state_and_no_other(model: Loade
     model.close([mine, restored, other])
 
 
+@pytest.mark.exact
 def test_a_row_of_a_batch_stays_only_where_it_may_be_copied(model: LoadedModel) -> None:
     other = start(model, OTHER)
     source, _ = answered(model, (other,))
@@ -213,6 +217,7 @@ def test_a_row_of_a_batch_stays_only_where_it_may_be_copied(model: LoadedModel) 
     assert not model.left_ids()
 
 
+@pytest.mark.exact
 def test_what_is_left_is_there_once(model: LoadedModel) -> None:
     source, tokens = answered(model)
     left_by(model, source)
@@ -258,6 +263,7 @@ def test_what_one_computes_changes_no_other(model: LoadedModel) -> None:
     model.close([source, first, second])
 
 
+@pytest.mark.exact
 def test_what_cannot_be_forked_is_refused_loudly(model: LoadedModel) -> None:
     decoding, source, fork = start(model, OTHER), open_at(model, PROMPT), new_id()
     for id, into in ((decoding, [fork]), (source, [fork, decoding]), (source, [fork, fork]), (source, [source])):

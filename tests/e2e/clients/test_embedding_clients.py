@@ -83,6 +83,7 @@ def client(live: LiveService) -> Iterator[openai.OpenAI]:
         yield made
 
 
+@pytest.mark.exact
 def test_vectors_by_openais_client(client: openai.OpenAI) -> None:
     """It asks for base64 unless a format is given."""
     answer = client.embeddings.create(model=EMBEDDER, input=TEXTS)

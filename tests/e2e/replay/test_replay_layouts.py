@@ -85,6 +85,7 @@ def answers(folder: Path, store: Path) -> dict[str, list[Answer]]:
 
 
 @pytest.mark.parametrize("name", [*SLICED, *RECURRENT])
+@pytest.mark.exact
 def test_answers_are_those_of_a_server_without_a_cache(
     name: str, answers: dict[str, list[Answer]], expected: dict[str, list[Answer]]
 ) -> None:

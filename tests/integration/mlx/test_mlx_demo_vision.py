@@ -85,6 +85,7 @@ def test_prompt_and_pixels_are_those_of_the_processor_of_transformers(asked: Ask
     assert np.array_equal(ours, expected["pixel_values"])
 
 
+@pytest.mark.exact
 def test_logits_equal_those_of_mlx_vlm(asked: Asked) -> None:
     network, facts = finish_load(load_folder(asked.folder, LoadOptions(dtype="float32"), Digests(b"seer")))
     sight = finish_load(load_sight(asked.folder, facts.config, network, "float32", None))

@@ -89,6 +89,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=SLOW if one == "deepseek_v3" else ()) for one in FAMILIES])
+@pytest.mark.exact
 def test_a_right_head_is_accepted(name: str, tmp_path: Path) -> None:
     model = load_head(head_folder(name, tmp_path / name))
     assert model.description.own_drafter is Drafter.HEAD
@@ -114,6 +115,7 @@ def test_drafts_are_drawn_with_the_noise_of_their_positions(model: MlxModel) -> 
 
 
 @pytest.mark.parametrize("name", ["mimo", "qwen3_5", "deepseek_v32"])
+@pytest.mark.exact
 def test_a_random_head_changes_no_token(name: str, tmp_path: Path) -> None:
     model = load_head(head_folder(name, tmp_path / name, is_right=False))
     found = answer(model)
@@ -128,6 +130,7 @@ def test_a_published_head_is_that_of_a_converted_one(name: str, tmp_path: Path) 
     assert found[0] == found[1]
 
 
+@pytest.mark.exact
 def test_a_quantised_head_is_loaded(tmp_path: Path) -> None:
     folder = head_folder("mimo", tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
@@ -147,6 +150,7 @@ def test_a_quantised_head_is_loaded(tmp_path: Path) -> None:
     assert answer(model).token_ids == plain(model)
 
 
+@pytest.mark.exact
 def test_a_model_whose_head_is_incomplete_is_served_without_one(tmp_path: Path) -> None:
     folder = head_folder("mimo", tmp_path / "m")
     head = dict(mx.load(str(folder / "model-head.safetensors")))
@@ -159,6 +163,7 @@ def test_a_model_whose_head_is_incomplete_is_served_without_one(tmp_path: Path) 
     assert len(plain(model)) == NUM_NEW
 
 
+@pytest.mark.exact
 def test_a_head_of_an_unknown_family_is_named(tmp_path: Path) -> None:
     folder = write_folder("nemotron_h", tmp_path / "m", mx.float32)
     mx.save_safetensors(str(folder / "model-head.safetensors"), {"mtp.layers.0.norm.weight": mx.ones(64)})
@@ -196,6 +201,7 @@ def test_a_head_leaves_the_model_as_it_can_be_cut(model: MlxModel) -> None:
 # ---- the drafter's state -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 def test_rows_that_decode_together_draft_together(model: MlxModel) -> None:
     prompts, samplings = [PROMPT, OTHER, PROMPT[:37]], [GREEDY, DRAWN, GREEDY]
     expected = [plain(model, *row) for row in zip(prompts, samplings, strict=True)]
@@ -204,6 +210,7 @@ def test_rows_that_decode_together_draft_together(model: MlxModel) -> None:
     assert min(one.num_accepted for one in found) >= 0.5 * max(one.num_proposed for one in found) > 0
 
 
+@pytest.mark.exact
 def test_a_row_without_a_wish_for_drafts_gets_none(model: MlxModel) -> None:
     ids = [begin(model, PROMPT), begin(model, OTHER)]
     for _ in range(4):
@@ -212,6 +219,7 @@ def test_a_row_without_a_wish_for_drafts_gets_none(model: MlxModel) -> None:
     model.close(ids)
 
 
+@pytest.mark.exact
 def test_a_lookup_comes_before_the_drafter(model: MlxModel) -> None:
     expected = plain(model)
     ids = [begin(model, PROMPT), begin(model, PROMPT)]
@@ -236,6 +244,7 @@ def with_draft(folder: Path, draft: Path) -> MlxModel:
 
 
 @pytest.mark.parametrize(("name", "sampling"), [("llama", DRAWN), ("qwen3_next", GREEDY), ("gemma3_text", DRAWN)])
+@pytest.mark.exact
 def test_a_model_that_drafts_for_itself_is_accepted(name: str, sampling: SamplingParams, tmp_path: Path) -> None:
     folder = write_folder(name, tmp_path / name, mx.float32)
     alone, model = load_head(folder, LoadOptions(speculation=SpeculationMode.OFF)), with_draft(folder, folder)
@@ -246,6 +255,7 @@ def test_a_model_that_drafts_for_itself_is_accepted(name: str, sampling: Samplin
 
 
 @pytest.mark.parametrize(("name", "draft"), [("llama", "qwen3_next"), ("qwen3_5", "llama"), ("gemma3_text", "mamba2")])
+@pytest.mark.exact
 def test_a_draft_model_of_another_family_changes_no_token(name: str, draft: str, tmp_path: Path) -> None:
     folder = write_folder(name, tmp_path / "model", mx.float32)
     model = with_draft(folder, write_folder(draft, tmp_path / "draft", mx.float32, seed=3))

@@ -101,6 +101,7 @@ def test_vectors_are_those_of_the_documented_pooling(
         assert float(np.linalg.norm(found)) == pytest.approx(1 if is_normalized else length, rel=1e-4)
 
 
+@pytest.mark.exact
 def test_a_score_is_the_probability_of_yes_against_no(tmp_path: Path) -> None:
     folder = reranker_folder(tmp_path / "Qwen3-Reranker-tiny")
     loaded = Loaded(folder)

@@ -93,6 +93,7 @@ def harness(request: pytest.FixtureRequest) -> Harness:
     return Harness(request.param)
 
 
+@pytest.mark.exact
 def test_alone_equals_the_plain_loop(harness: Harness) -> None:
     """Across the window's end; begun beyond it; begun with a single token."""
     for index, num_new in {0: NUM_NEW, 1: 12, 4: 12}.items():
@@ -104,6 +105,7 @@ def test_alone_equals_the_plain_loop(harness: Harness) -> None:
         assert output[index] == harness.expected(index, num_new)
 
 
+@pytest.mark.exact
 def test_others_joining_and_leaving_change_nothing(harness: Harness) -> None:
     """Row 0 stays; 1 to 7 join one after the other, pause, are skipped for a step, and leave at different times."""
     running = {0: harness.start(0)}

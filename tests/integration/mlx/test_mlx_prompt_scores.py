@@ -41,6 +41,7 @@ def check_scores(found: PromptScores, normal: np.ndarray[Any, Any], tokens: tupl
 @pytest.mark.parametrize(
     ("name", "slice_bytes"), [("gemma3n", sampled.SLICE_BYTES), ("llama", 1), ("llama", 7 * 4 * 256)]
 )
+@pytest.mark.exact
 def test_scores_are_the_log_softmax_of_a_plain_pass(
     name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

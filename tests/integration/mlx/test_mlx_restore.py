@@ -134,6 +134,7 @@ def test_only_the_blocks_a_window_reaches_are_needed(model: MlxModel, cold: tupl
     model.close([restored])
 
 
+@pytest.mark.exact
 def test_a_snapshot_off_the_grid_resumes_to_the_same_tokens(
     model: MlxModel, cold: tuple[StateBytes, list[int]], captured_at: Callable[[int], Captured]
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_snapshot_off_the_grid_resumes_to_the_same_tokens(
         assert continue_greedy(model, open_at(model, PROMPT, captured), PROMPT, 6) == expected
 
 
+@pytest.mark.exact
 def test_state_captured_while_decoding_resumes_the_same_stream(model: MlxModel) -> None:
     """Alone and from the middle of a batch, at a block's end and elsewhere."""
     prompt = PROMPT[:60]

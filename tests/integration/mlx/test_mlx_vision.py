@@ -47,6 +47,7 @@ def seer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_seer(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.exact
 def test_logits_equal_those_of_mlx_vlm(seer: Seer) -> None:
     expected = logits_by_mlx_vlm(seer.name, seer.peer, seer.tokens, seer.seen)
 
@@ -58,6 +59,7 @@ def test_logits_equal_those_of_mlx_vlm(seer: Seer) -> None:
     assert distance(without, expected) > 100 * TOLERANCE
 
 
+@pytest.mark.exact
 def test_logits_are_the_same_however_the_prompt_is_cut(seer: Seer) -> None:
     first, second = seer.media
     cuts = [first.start + 1, first.start + first.length // 2, second.start, second.start + 1, len(seer.tokens) - 1]
@@ -76,10 +78,12 @@ def assert_same(found: Answer, expected: Answer) -> None:
     assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=10 * TOLERANCE)
 
 
+@pytest.mark.exact
 def test_an_answer_is_that_of_mlx_vlm(seer: Seer) -> None:
     assert_same(answer(seer, open_seer(seer)), peer_answer(seer))
 
 
+@pytest.mark.exact
 def test_an_answer_in_a_batch_with_a_text_and_another_image_is_that_of_the_row_alone(seer: Seer) -> None:
     first = seer.media[0]
     texts = {"text": list(range(60, 90)), "other": [*seer.tokens[: first.end], 5, 6]}
@@ -130,6 +134,7 @@ def test_an_answer_from_restored_records_is_that_of_a_computed_prompt(seer: Seer
     assert_same(found, expected)
 
 
+@pytest.mark.exact
 def test_records_that_end_in_an_image_that_attends_to_itself_are_those_of_all_of_it(seer: Seer) -> None:
     if not seer.sight.family.is_whole:
         pytest.skip("any chunk may end there")
@@ -143,6 +148,7 @@ def test_records_that_end_in_an_image_that_attends_to_itself_are_those_of_all_of
     assert_same(answer(seer, restored), answer(seer, id))
 
 
+@pytest.mark.exact
 def test_a_preempted_answer_continues_as_if_nothing_had_happened(seer: Seer) -> None:
     expected = answer(seer, open_seer(seer))
     done = [token for token, _ in expected[:3]]
@@ -177,6 +183,7 @@ def test_a_head_drafts_behind_images_as_behind_texts(tmp_path: Path) -> None:
     assert num_accepted >= 0.8 * num_proposed > 0
 
 
+@pytest.mark.exact
 def test_a_draft_model_that_does_not_see_changes_no_token(seer: Seer) -> None:
     expected = [token for token, _ in answer(seer, open_seer(seer))]
     network = DraftModelNetwork(seer.network, build("llama", vocab_size=200))
@@ -203,6 +210,7 @@ def drafted_answer(seer: Seer) -> tuple[list[int], int, int]:
     return found[:NUM_NEW], num_proposed, num_accepted
 
 
+@pytest.mark.exact
 def test_forks_and_states_that_are_taken_over_keep_the_places_of_images(seer: Seer) -> None:
     expected = answer(seer, open_seer(seer))
     end = len(seer.tokens) - 1

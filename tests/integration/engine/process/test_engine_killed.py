@@ -116,6 +116,7 @@ def test_a_load_that_is_killed_fails_alone_and_is_not_tried_again(calm: EngineCl
 
 
 @pytest.mark.slow
+@pytest.mark.exact
 def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
     folder = write_folder("llama", tmp_path / "tiny")
     settings = Settings(
