@@ -70,6 +70,7 @@ class FakeModel:
             own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,
             width_costs=options.width_costs,
             image_is_whole=options.image_is_whole,
+            chunking=options.chunking,
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from adapters.fake.leaves import RECURRENT_WORDS, WORD_BYTES
 from application.ports.vision import ImageProcessor
+from domain.chunking import PLAIN, Chunking
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import ImageCost, MemoryShape, StateCost, StepCost
@@ -70,6 +71,7 @@ class FakeOptions:
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
     does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `images`: prepares images;
     None: it does not see. `image_is_whole`: as in ModelDescription; a chunk that cuts an image is then misuse.
+    `chunking`: the rule of its chunks.
     `load_error`: `load` fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
@@ -90,6 +92,7 @@ class FakeOptions:
     width_costs: WidthCosts | None = None
     images: ImageProcessor | None = None
     image_is_whole: bool = False
+    chunking: Chunking = PLAIN
     load_error: str | None = None
     load_pieces: int = 0
     load_waits_for: Future[None] | None = None

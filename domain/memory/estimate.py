@@ -23,6 +23,9 @@ DEEP_CHUNKS = 8
 _DESCENT = 16
 
 _NESTED = ("text_config", "llm_config", "language_config")
+FUSED_DIMS = (64, 80, 128)
+"""The widths of heads for which Metal has a fused kernel of many queries. M5 has one for 256 as well, for 1024 queries
+and more, which chunks do not have where a prompt is deep."""
 _WIDE_BYTES = 4
 """Bytes a number of recurrent layers and scores, which are computed in float32."""
 _SCAN_BLOCK = 256
@@ -88,9 +91,7 @@ def step_of_config(config: Mapping[str, Any], dtype_bytes: int, chunk: int, most
     """Returns the cost of two layers with all of their temporaries, and attention without a fused kernel. A value that
     the configuration does not name counts as a common one. `dtype_bytes`: of one activation. `most_ahead_bytes`: bound
     on the work of other layers that the device holds at the same time for a chunk of `chunk` tokens."""
-    hidden = number(config, "hidden_size", "d_model", "n_embd", "dim", "model_dim", "hidden_dim") or 4096
-    heads = number(config, "num_attention_heads", "n_heads", "n_head", "num_heads")
-    heads = heads or max(1, hidden // (number(config, "head_dim") or 64))
+    hidden, heads = _widths(config)
     layer = dtype_bytes * (6 * hidden + 8 * heads * _head_dim(config, hidden, heads) + _feed_forward(config, hidden))
     layer += _recurrent(config, hidden)
     num_layers = (
@@ -102,6 +103,13 @@ def step_of_config(config: Mapping[str, Any], dtype_bytes: int, chunk: int, most
         seen_bytes=4 * heads * _seen_dim(config, hidden, heads) * dtype_bytes,
         pair_bytes=3 * heads * dtype_bytes,
     )
+
+
+def score_bytes_of_config(config: Mapping[str, Any], dtype_bytes: int) -> int:
+    """Returns the bytes of one pair's scores over all heads; 0 where Metal has a fused kernel for the heads."""
+    hidden, heads = _widths(config)
+    is_fused = _head_dim(config, hidden, heads) in FUSED_DIMS and not number(config, "kv_lora_rank")
+    return 0 if is_fused else heads * dtype_bytes
 
 
 def image_cost_of_config(config: Mapping[str, Any], dtype_bytes: int) -> ImageCost:
@@ -128,6 +136,13 @@ def image_cost_of_config(config: Mapping[str, Any], dtype_bytes: int) -> ImageCo
             pair_bytes=pairs * scores,
         ),
     )
+
+
+def _widths(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the hidden width and the number of heads."""
+    hidden = number(config, "hidden_size", "d_model", "n_embd", "dim", "model_dim", "hidden_dim") or 4096
+    heads = number(config, "num_attention_heads", "n_heads", "n_head", "num_heads")
+    return hidden, heads or max(1, hidden // (number(config, "head_dim") or 64))
 
 
 def _head_dim(config: Mapping[str, Any], hidden: int, heads: int) -> int:

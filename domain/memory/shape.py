@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from domain.chunking import PLAIN, Chunking
+
 NUM_LAST_TOKENS = 512
 """The most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
 
@@ -105,6 +107,7 @@ class MemoryShape:
 
     `states`: by state group, in the layout's order. `step`: a forward pass without its logits. `logit_bytes`: for each
     token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `image`: of images.
+    `chunking`: the rule by which its chunks are shorter than others.
     """
 
     weight_bytes: int = 0
@@ -113,6 +116,7 @@ class MemoryShape:
     logit_bytes: int = 0
     sample_bytes: int = 0
     image: ImageCost = ImageCost()
+    chunking: Chunking = PLAIN
 
     def feature_bytes(self, num_image: int, chunk: int) -> int:
         """Returns the bytes of the features that a chunk uses of images of at most `num_image` tokens that begin in it:
@@ -144,8 +148,9 @@ class MemoryShape:
         return max(self.chunk_bytes(chunk, end), self.chunk_bytes(min(chunk, num_logits), end) + logits)
 
     def chunk_bytes(self, chunk: int, end: int) -> int:
-        """Returns the peak as `peak_bytes`, without any logits."""
-        return self.step.bytes_at(chunk, end)
+        """Returns the peak as `peak_bytes`, without any logits. It never falls with `end`: chunks that are shorter
+        where the prompt is deep count as those before them."""
+        return max(self.step.bytes_at(length, last) for length, last in self.chunking.widest(chunk, end))
 
     def decode_bytes(self, num_rows: int, num_tokens: int, width: int = 1) -> int:
         """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each. `width`:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from domain.chunking import PLAIN, Chunking
 from domain.errors import require
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
@@ -90,7 +91,7 @@ class ModelDescription:
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
     drafts are not verified. `image_is_whole`: the tokens of an image attend to all of it, so that no chunk may end
-    inside one.
+    inside one. `chunking`: the rule of its chunks.
     """
 
     id: ModelId
@@ -113,6 +114,7 @@ class ModelDescription:
     drafter_note: str = ""
     width_costs: WidthCosts | None = None
     image_is_whole: bool = False
+    chunking: Chunking = PLAIN
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

@@ -56,7 +56,7 @@ class Fingerprint:
 
     def canonical_json(self) -> str:
         """Returns canonical JSON: sorted keys, no spaces, ASCII. Equal fingerprints give equal text."""
-        content = {
+        content: dict[str, object] = {
             "adapter": self.adapter.hex(),
             "block_size": self.grid.block_size,
             "dtype": self.dtype,
@@ -68,6 +68,8 @@ class Fingerprint:
             "salt": self.salt_digest,
             "weights": self.weights.hex(),
         }
+        if self.grid.chunking.most_pairs:  # parts of a step round otherwise
+            content["pairs"] = self.grid.chunking.most_pairs
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def namespace(self) -> Namespace:

@@ -20,17 +20,28 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import shake_256
 
+from domain.chunking import PLAIN, Chunking
 from domain.id_row import ID_BYTES, IdRow
 
 
 @dataclass(frozen=True, slots=True)
 class BlockGrid:
     """Settings, in tokens; `step` is a multiple of `block_size`. `is_exact`: resume at multiples of `step` only, where
-    what follows is bit-identical to recomputing."""
+    what follows is bit-identical to recomputing. `chunking`: the rule by which a step is computed in parts."""
 
     block_size: int
     step: int
     is_exact: bool = False
+    chunking: Chunking = PLAIN
+
+    def of_model(self, chunking: Chunking) -> "BlockGrid":
+        """Returns the grid of a model with this rule."""
+        return replace(self, step=chunking.step(self.step), chunking=chunking)
+
+    def is_whole_chunk(self, start: int, end: int) -> bool:
+        """Returns whether the tokens from `start` to `end` are a chunk of every prompt that is long enough."""
+        length = self.chunking.length_at(start, self.step)
+        return start % length == 0 and end == start + length
 
     def is_resumable(self, position: int) -> bool:
         return not self.is_exact or position % self.step == 0

@@ -9,13 +9,13 @@
     prefill   one turn of chunks
     decode    every sequence that decodes, once more also those that are preempted: their next token is mostly known
 
-Chunks end at absolute multiples of `grid`, so that restored and recomputed states are bit-identical; at stops, where a
-snapshot is due; and at the end of the prompt. The chunk that ends the prompt gives the first token. It is short,
-because logits cost all of its tokens: a longer one ends one token earlier, and the last token is a chunk of its own.
-The rest of a prompt that was resumed off the grid is one chunk if it is shorter than the grid (see `block_grid`). No
-chunk ends inside an image whose tokens attend to all of it: it ends before the image, or behind one that it begins
-with, which may be longer than the grid. A prompt is not computed into an image that is not prepared: others are.
-A pass over rows of a pooled request is a chunk.
+Chunks end at absolute multiples of `grid`, or of a part of it (see `domain/chunking`), so that restored and recomputed
+states are bit-identical; at stops, where a snapshot is due; and at the end of the prompt. The chunk that ends the
+prompt gives the first token. It is short, because logits cost all of its tokens: a longer one ends one token earlier,
+and the last token is a chunk of its own. The rest of a prompt that was resumed off the grid is one chunk if it is
+shorter than one (see `block_grid`). No chunk ends inside an image whose tokens attend to all of it: it ends before the
+image, or behind one that it begins with, which may be longer than the grid. A prompt is not computed into an image that
+is not prepared: others are. A pass over rows of a pooled request is a chunk.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|
@@ -29,6 +29,7 @@ waits for two long chunks, and no prompt for more than `aging` turns for each op
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from domain.chunking import PLAIN, Chunking
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
 from domain.scheduling.sequence import ACTIVE, WAITING, Phase
@@ -98,11 +99,17 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = (), w
 
 
 def next_prompt_chunk(
-    start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = (), whole: Sequence[Span] = ()
+    start: int,
+    num_prompt: int,
+    limits: StepLimits,
+    stops: Sequence[int] = (),
+    whole: Sequence[Span] = (),
+    chunking: Chunking = PLAIN,
 ) -> int:
     """Returns the end of the chunk at `start` of a prompt of `num_prompt` tokens, see the module docstring."""
-    is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
-    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops, whole)
+    length = chunking.length_at(start, limits.grid)
+    is_rest = start % length != 0 and num_prompt - start <= chunking.length_at(num_prompt - 1, limits.grid)
+    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else length, stops, whole)
     is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
     return _beside(end - 1, start, whole) if is_too_long else end
 
@@ -174,7 +181,8 @@ def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: S
 
 
 def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> tuple[PrefillChunk, ...]:
-    """Returns chunk after chunk, prompt by prompt, as long as they fit into `budget` tokens; one chunk if that is 0."""
+    """Returns chunk after chunk, prompt by prompt, as long as they fit into `budget` tokens; one chunk if that is 0. A
+    token of a prompt whose chunks are shorter than the grid takes the more of the budget."""
     chunks: list[PrefillChunk] = []
     left = budget
     for view in prompts:
@@ -183,12 +191,13 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
             end = _next_end(view, start, limits)
             if view.blocked_at is not None and end > view.blocked_at:
                 break
-            if budget and end - start > left:
+            cost = (end - start) * limits.grid // view.chunking.length_at(start, limits.grid)
+            if budget and cost > left:
                 return tuple(chunks)
             chunks.append(PrefillChunk(view.id, start, end))
             if not budget:
                 return tuple(chunks)
-            left -= end - start
+            left -= cost
             start = end
     return tuple(chunks)
 
@@ -196,7 +205,7 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
 def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
     if view.pass_tokens:
         return min(start + view.pass_tokens, view.num_prompt)
-    return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole)
+    return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole, view.chunking)
 
 
 def _is_blocked(view: SequenceView, limits: StepLimits) -> bool:

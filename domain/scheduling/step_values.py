@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from domain.chunking import PLAIN, Chunking
 from domain.ids import BlockHash, SequenceId
 from domain.memory.shape import ImageSizes
 from domain.priority import Priority
@@ -50,6 +51,7 @@ class SequenceView:
     later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
     `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`:
     images that the model's tower has yet to pass over. `whole`: those inside which no chunk may end, as [start, end).
+    `chunking`: the rule of the model's chunks.
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
@@ -79,6 +81,7 @@ class SequenceView:
     unseen: ImageSizes = ImageSizes()
     whole: tuple[tuple[int, int], ...] = ()
     blocked_at: int | None = None
+    chunking: Chunking = PLAIN
 
     @property
     def wanted_bytes(self) -> int:

@@ -371,7 +371,7 @@ def plain_values(options: FakeOptions, submission: Submission, limits: StepLimit
     id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids[:-1]
     images, whole = seen_by(model, submission)
     while at < len(tokens):
-        end = next_prompt_chunk(at, len(tokens) + 1, limits, (len(tokens),), whole)
+        end = next_prompt_chunk(at, len(tokens) + 1, limits, (len(tokens),), whole, options.chunking)
         model.prefill(id, tokens[at:end], images=images)
         at = end
     return [value for row in submission.rows for value in model.pool(id, [row], EMBED)]
@@ -382,7 +382,7 @@ def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
     id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
     images, whole = seen_by(model, submission)
-    while (end := next_prompt_chunk(at, len(tokens), limits, whole=whole)) < len(tokens):
+    while (end := next_prompt_chunk(at, len(tokens), limits, (), whole, options.chunking)) < len(tokens):
         model.prefill(id, tokens[at:end], images=images)
         at = end
     model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed=seed), images=images)

@@ -18,6 +18,7 @@ from application.services.prefix.store_tier import StoreTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.event_batcher import EventBatcher
+from domain.chunking import Chunking
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -85,6 +86,9 @@ def draw_plan(random: Random) -> Plan:
     base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
     if random.random() < 0.5:  # with few tokens an answer repeats what was said, and lookup finds it
         base = replace(base, alphabet=range(random.choice((2, VOCAB))), width_costs=CHEAP)
+    if base.runs_ahead:  # chunks get shorter within the length of these prompts
+        grid = GRID if base.width_costs is not None else BLOCK
+        base = replace(base, chunking=Chunking(grid, 2 * grid * grid, least=4))
     models = {ModelId(name): replace(base, layout=LAYOUTS[name], weights=at) for at, name in enumerate(names)}
     models[ModelId("retrained")] = replace(models[ModelId(names[0])], weights=7)
     if random.random() < 0.2:

@@ -164,7 +164,7 @@ class PrefixCache:
         return described
 
     def _rules(self, model: ModelDescription) -> ReuseRules:
-        return ReuseRules.of(model.layout, self._grid, image_is_whole=model.image_is_whole)
+        return ReuseRules.of(model.layout, self._grid.of_model(model.chunking), image_is_whole=model.image_is_whole)
 
     def _no_reuse(self, model: ModelDescription | None, prompt: EncodedPrompt) -> Explanation:
         unsupported = model is not None and self._is_enabled
@@ -172,5 +172,5 @@ class PrefixCache:
         return Explanation(len(prompt.token_ids), reason, note=self.note(model) if model is not None else "")
 
     def _info(self, model: ModelDescription, salt: str) -> NamespaceInfo:
-        fingerprint = Fingerprint.of(model, self._grid, salt)
+        fingerprint = Fingerprint.of(model, self._grid.of_model(model.chunking), salt)
         return NamespaceInfo(fingerprint.namespace(), str(model.id), fingerprint.canonical_json())

@@ -5,7 +5,7 @@ Records are kept at once, during prefill, so that a cancelled request leaves eve
 a hole: from the first block that cannot be captured whole nothing more of the sequence is kept, and a store that
 refused records is offered nothing more. Once the namespace was cleared nothing is kept at all.
 
-A state is canonical while every chunk since the start was a whole step of the grid: then its bits are those that any
+A state is canonical while every chunk since the start was a whole one by the grid: then its bits are those that any
 other computation of the same tokens gives. After one chunk of another shape, or a decoded token, what follows is equal
 only up to rounding, for good: the layers carry the difference on. Records say which they are (Provenance), and in exact
 mode nothing is kept that is not canonical.
@@ -111,8 +111,7 @@ class StateCapture:
 
     def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> list[Record]:
         """A chunk up to `position` has been computed."""
-        step = self._rules.grid.step
-        self._is_canonical &= self.position % step == 0 and position == self.position + step
+        self._is_canonical &= self._rules.grid.is_whole_chunk(self.position, position)
         if self._is_canonical:
             self.num_canonical = position
         due = [at for at in sorted(self._due) if self.position < at <= position]

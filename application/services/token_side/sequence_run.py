@@ -26,6 +26,7 @@ from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages, SequenceImages
 from application.services.token_side.memory_guard import MemoryGuard
 from application.services.token_side.speculation import SequenceDrafts
+from domain.chunking import PLAIN
 from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
@@ -119,6 +120,7 @@ class SequenceRun:
             next_block=cache.next_block if cache is not None else None,
             is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
             width=1 if self.drafts is None else WIDTHS[-1],
+            chunking=self._model.description.chunking if self._model is not None else PLAIN,
         )
         return view if cache is None or not self.submission.prompt.media else self.images.added_to(view, self._model)
 
