@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from domain.byte_size import ByteSize
 from domain.duration import Duration
-from domain.errors import require
+from domain.errors import InvalidRequest, require
 from domain.host_name import address_of, bare_host
 from domain.models.model_card import parsed_alias
 from domain.request.sampling import SamplingDefaults
@@ -22,6 +22,9 @@ FIXED: Mapping[str, bool] = {"is_fixed": True}
 
 ANY = "*"
 """A value that stands for every host or every origin in a list of them."""
+
+OFF = "off"
+"""The value of `engine.wired` for no limit of Cairn's own."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 SPECULATION_MODES = tuple(one.value for one in SpeculationMode)
@@ -217,7 +220,7 @@ class ModelSettings:
 class EngineSettings:
     """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
     the limit of the computing process, in the memory of its device; None: the memory that is free at the start, less a
-    tenth."""
+    tenth. `wired`: memory that Metal keeps from being paged out, `off` or a size."""
 
     backend: str = "mlx"
     max_batch: int = 32
@@ -225,15 +228,27 @@ class EngineSettings:
     prefill_grid: int = field(default=0, metadata=FIXED)
     block_size: int = field(default=256, metadata=FIXED)
     memory: ByteSize | None = None
+    wired: str = OFF
 
     def __post_init__(self) -> None:
         check_choice(self.backend, "engine.backend", "mlx", "fake")
+        require(self.wired_bytes >= 0, "engine.wired", "must be off, or a size such as 16GiB")
         if self.memory is not None:
             num_bytes, share = self.memory.num_bytes, self.memory.share
             require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
             require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
+
+    @property
+    def wired_bytes(self) -> int:
+        """The size of `wired`; 0 for off. -1: it is not one."""
+        if self.wired == OFF:
+            return 0
+        try:
+            return ByteSize.parse(self.wired).num_bytes or -1
+        except InvalidRequest:
+            return -1
 
 
 @dataclass(frozen=True, slots=True)

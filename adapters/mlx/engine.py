@@ -18,7 +18,7 @@ from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
-from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes
+from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes, working_set_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
 from application.ports.vision import ImageProcessorLoader
@@ -41,12 +41,14 @@ class MlxEngine:
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
         images: ImageProcessorLoader | None = None,
+        wired_bytes: int = 0,
     ) -> None:
         """`memory_dir`: the folder for remembered weight digests, peaks and costs; None for none. `blas`: identity of
         the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
         which holds a CPU's buffers and the bytes of stored records, to the system. `images`: of the models that see;
-        None for none."""
+        None for none. `wired_bytes`: memory that Metal may keep from being paged out; 0: what the system decides."""
         self._images = images
+        self._wired_bytes = wired_bytes
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -138,17 +140,17 @@ class MlxEngine:
         if self._is_prepared:
             return
         self._is_prepared = True
-        _bound_memory()
+        _bound_memory(self._wired_bytes)
         if has_cuda():
             replace_attention()
 
 
-def _bound_memory() -> None:
-    """Metal: keeps weights resident up to the recommended working set. CUDA: limits freed buffers, of which MLX would
-    keep 30 GB beside 32 streams on a device of 80 GB."""
-    recommended = mx.device_info().get("max_recommended_working_set_size")
-    if isinstance(recommended, int) and mx.metal.is_available():
-        mx.set_wired_limit(recommended)
+def _bound_memory(wired_bytes: int) -> None:
+    """Limits freed buffers, of which MLX would keep 30 GB beside 32 streams on a CUDA device of 80 GB. Metal: wires
+    memory only where that is asked for, since each wired buffer that is freed changes the set of resident ones, and
+    enough of that ends macOS in a kernel panic."""
+    if wired_bytes and (most := working_set_bytes()):
+        mx.set_wired_limit(min(wired_bytes, most))
     if spare := spare_bytes():
         mx.set_cache_limit(spare)
 

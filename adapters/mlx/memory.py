@@ -11,6 +11,7 @@ than the longest so far are not measured."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import mlx.core as mx
 from adapters.mlx.caches.classes import traits_of
 from adapters.mlx.caches.leaves import Caches, arrays_of, grows_by_steps, leaf_at, new_caches
 from adapters.mlx.runtime.arrays import parameters
-from adapters.mlx.runtime.device import most_ahead_bytes, preferred_grid
+from adapters.mlx.runtime.device import has_metal, most_ahead_bytes, preferred_grid
 from adapters.mlx.runtime.json_files import read_entries, write_entries
 from application.services.lane import Lane
+from domain.chunking import PLAIN, Chunking
 from domain.errors import ServerUnavailable
-from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, step_of_config
+from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, score_bytes_of_config, step_of_config
 from domain.memory.shape import MemoryShape, StateCost
 from domain.models.state_layout import LeafPath, StateKind, StateLayout
 
@@ -50,15 +52,18 @@ _MAX_REMEMBERED = 256
 
 
 def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any]) -> MemoryShape:
-    """The estimate before anything was measured. The network may be names and shapes only. On the compute thread."""
+    """The estimate before anything was measured, by the largest grid. The network may be names and shapes only. On
+    the compute thread."""
     logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
+    score_bytes = score_bytes_of_config(config, dtype_bytes)
     return MemoryShape(
         weight_bytes=sum(array.nbytes for _, array in parameters(network)),
         states=state_costs(layout, network),
         step=step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes()),
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
+        chunking=Chunking.bounded(preferred_grid(), score_bytes) if has_metal() else PLAIN,
     )
 
 
@@ -140,6 +145,10 @@ class PeakMeter:
     def shape(self) -> MemoryShape:
         """The corrected estimate."""
         return self._correction.applied(self._shape)
+
+    def chunk_by(self, chunking: Chunking) -> None:
+        """Counts chunks by this rule."""
+        self._shape = replace(self._shape, chunking=chunking)
 
     @property
     def is_new(self) -> bool:

@@ -37,6 +37,7 @@ from application.ports.compute import (
 )
 from application.ports.state_access import LeftState
 from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
+from domain.chunking import Chunking
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.capability import Pooling
@@ -182,6 +183,13 @@ class MlxModel:
     def correct(self, chunk: int, peaks: Mapping[int, int]) -> None:
         """Corrects the memory estimate by what a load measured: see `PeakCorrection.of_load`."""
         self._meter.loaded(chunk, peaks)
+        self._describe_memory()
+
+    def chunk_by(self, chunking: Chunking) -> None:
+        """Describes the chunks by this rule."""
+        self._description = replace(self._description, chunking=chunking)
+        if not self._description.image_is_whole:
+            self._meter.chunk_by(chunking)
         self._describe_memory()
 
     def may_draft(self, mode: SpeculationMode, costs: WidthCosts) -> None:

@@ -5,6 +5,7 @@ Each backend is imported when it is chosen, so that the toy one does not import 
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ def mlx_backend(settings: Settings) -> Backend:
 
     def engine() -> MlxEngine:
         exclude_from_backup(cache_dir())
-        return MlxEngine(cache_dir(), blas.identity, trim_heap, images)
+        return MlxEngine(cache_dir(), blas.identity, trim_heap, images, settings.engine.wired_bytes)
 
     tokenizers, images = _real_tokenizers(settings), image_processors(settings)
     return Backend(
@@ -202,6 +203,8 @@ def _prepare_mlx() -> BlasReport:
     # MLX's caches of plans and graphs count what they have ever missed, and from twice their size on every other miss
     # is an error: a server would answer its first four hundred lengths of prompts, and no new one after that.
     os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
+    if sys.platform == "darwin":  # macOS ends work of a GPU sooner without it
+        os.environ.setdefault("AGX_RELAX_CDM_CTXSTORE_TIMEOUT", "1")
     return load_blas()
 
 

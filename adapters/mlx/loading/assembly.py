@@ -15,13 +15,14 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.cuda.link import find_link
+from adapters.mlx.loading.grid import find_grid
 from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
-from adapters.mlx.runtime.device import CPU_GRID, describe_device, on_cpu, preferred_grid
+from adapters.mlx.runtime.device import CPU_GRID, describe_device, has_metal, least_grid, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
 from adapters.mlx.vision.tower import Sight
@@ -61,6 +62,7 @@ def assemble(
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     memory = shape_of_network(network, found.layout, facts.config)
+    chunking = memory.chunking
     memory = memory if sight is None else sight.added_to(memory)
     description = ModelDescription(
         id=id,
@@ -81,6 +83,7 @@ def assemble(
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
         image_is_whole=sight is not None and sight.family.is_whole,
+        chunking=chunking,
     )
     runs_ahead = find_link() is not None
     meter = PeakMeter(memory, runs_ahead=runs_ahead)
@@ -93,10 +96,14 @@ def assemble(
     model = MlxModel(
         network, description, found.num_logits, found.specs, runs_ahead=runs_ahead, meter=meter, sight=sight
     )
+    if measured is not None and has_metal():
+        grid = yield from find_grid(model, measured, content, least_grid(), room_bytes=room_bytes)
+        model.chunk_by(replace(chunking, grid=grid))
+        description = model.description
     if measured is not None and meter.is_new and is_worth_measuring(description, room_bytes):
         # On a GPU a whole chunk, since its size decides how far the device runs ahead. A CPU does not run ahead and
         # takes memory in proportion to the tokens: half a chunk shows as much in a third of the time.
-        chunk = CPU_GRID // 2 if on_cpu() else preferred_grid()
+        chunk = CPU_GRID // 2 if on_cpu() else description.chunking.step(preferred_grid())
         if peaks := (yield from measure_chunks(model, chunk, room_bytes, report)):
             model.correct(chunk, peaks)
     is_off = found.draft_note or facts.speculation is SpeculationMode.OFF or description.weight_bytes < LEAST_BYTES

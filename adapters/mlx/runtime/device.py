@@ -1,18 +1,22 @@
 """The device that MLX computes on: its kind, the constants that follow from it, and readings of its memory."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 
 from application.ports.compute import MemoryProbe
+from domain.chunking import GRIDS
 from domain.memory.ledger import MemoryReading
 
+M5_GENERATION = 17
 CPU_GRID = 512
 GPU_GRID = 2048
 CPU_LAST_CHUNK = 32
 METAL_LAST_CHUNK = 64
 CUDA_LAST_CHUNK = 512
+MOST_METAL_SPARE = 2 << 30
 
 
 def on_cpu() -> bool:
@@ -26,6 +30,12 @@ def has_cuda() -> bool:
     return cuda is not None and bool(cuda.is_available()) and not on_cpu()
 
 
+def has_metal() -> bool:
+    """True if MLX computes on an Apple GPU: it shares the host's memory, draws the screen as well, and ends work that
+    takes too long."""
+    return mx.metal.is_available() and not on_cpu()
+
+
 def describe_device() -> str:
     """`cpu`, or the accelerator's name as MLX reports it."""
     if on_cpu():
@@ -35,8 +45,16 @@ def describe_device() -> str:
 
 
 def preferred_grid() -> int:
-    """Prefill grid in tokens. 512 measured fastest on CPUs (scores stay in their caches) and 2048 on GPUs."""
+    """Prefill grid in tokens. 512 measured fastest on CPUs (scores stay in their caches) and 2048 on GPUs; on Metal it
+    is the largest, of which a load may choose less (see `loading/grid`)."""
     return CPU_GRID if on_cpu() else GPU_GRID
+
+
+def least_grid() -> int:
+    """The smallest grid on Metal: 1024 from M5 on, whose attention kernel for wide heads needs as many queries. Its
+    generation is the number in the architecture, by which MLX itself chooses kernels: `applegpu_g17s`."""
+    found = re.match(r"applegpu_g(\d+)", str(mx.device_info().get("architecture", "")))
+    return 1024 if found and int(found[1]) >= M5_GENERATION else GRIDS[0]
 
 
 def preferred_last_chunk() -> int:
@@ -53,10 +71,18 @@ def preferred_last_chunk() -> int:
 
 
 def spare_bytes() -> int:
-    """Bytes of freed memory that MLX may keep: a sixteenth of a CUDA device's memory, where returning it and asking
-    again costs a tenth of the prefill rate; 0 elsewhere, where memory is shared with the system."""
+    """Bytes of freed memory that MLX may keep: a sixteenth of a GPU's memory, because returning it and asking again
+    costs a tenth of the prefill rate (measured on CUDA); at most MOST_METAL_SPARE of what Metal shares with the system;
+    0 on a CPU."""
+    if has_metal():
+        return min((working_set_bytes() or 0) // 16, MOST_METAL_SPARE)
     total = mx.device_info().get("total_memory")
     return total // 16 if isinstance(total, int) else 0
+
+
+def working_set_bytes() -> int | None:
+    """The memory that Metal recommends to use at most; None elsewhere."""
+    return _count(mx.device_info().get("max_recommended_working_set_size")) if has_metal() else None
 
 
 def most_ahead_bytes() -> int:
@@ -86,9 +112,8 @@ class MlxMemory:
             return replace(found, cached_bytes=min(cached, found.held_bytes or 0))
         held, info = mx.get_active_memory() + cached, mx.device_info()
         if mx.metal.is_available():
-            total = _count(info.get("max_recommended_working_set_size"))
             host = self._host.read()
-            return MemoryReading(total, host.available_bytes, max(held, host.held_bytes or 0), cached)
+            return MemoryReading(working_set_bytes(), host.available_bytes, max(held, host.held_bytes or 0), cached)
         return MemoryReading(_count(info.get("total_memory")), _count(info.get("free_memory")), held, cached)
 
 

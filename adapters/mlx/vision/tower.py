@@ -18,6 +18,7 @@ from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.passes import Family, Features
 from application.ports.vision import ImageProcessor, PreparedImage
+from domain.chunking import PLAIN
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.memory.estimate import image_cost_of_config
 from domain.memory.shape import MemoryShape, StepCost
@@ -41,7 +42,8 @@ class Sight:
         self.processor: ImageProcessor | None = None
 
     def added_to(self, memory: MemoryShape) -> MemoryShape:
-        return replace(memory, weight_bytes=memory.weight_bytes + self.weight_bytes, image=self.cost)
+        chunking = PLAIN if self.family.is_whole else memory.chunking  # a chunk is as long as an image, at any depth
+        return replace(memory, weight_bytes=memory.weight_bytes + self.weight_bytes, image=self.cost, chunking=chunking)
 
     def look(self, image: PreparedImage) -> Features:
         """See `Seeing.look`. No other work may be under way, since its peak is measured."""

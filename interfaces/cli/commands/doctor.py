@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 
 from application.installation import DISTRIBUTION
-from application.settings import ANY, CacheSettings, Settings
+from application.settings import ANY, OFF, CacheSettings, Settings
 from domain.byte_size import format_bytes
 from domain.errors import InvalidKeys
 from interfaces.cli.terminal.ending import FAILED
@@ -103,12 +103,29 @@ def _computing(settings: Settings) -> Iterator[Check]:
         yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
         return
     yield Check("device", f"{device}, {usable_cpus()} CPUs")
+    yield from _wired(settings)
     if blas is not None:
         slow = blas.is_needed and not blas.is_active
         yield Check("BLAS", blas.describe(), blas.remedy if slow else "")
     if sys.platform == "linux" and device == "cpu" and os.environ.get("MLX_DISABLE_COMPILE") is None:
         compiler = shutil.which("g++")
         yield Check("compiler", compiler or "no g++: MLX runs some operations unfused, a little slower")
+
+
+def _wired(settings: Settings) -> Iterator[Check]:
+    """Reports what is kept from being paged out, on Metal."""
+    if settings.engine.backend != "mlx":
+        return
+    from adapters.mlx.runtime.device import spare_bytes, working_set_bytes
+
+    if (most := working_set_bytes()) is None:
+        return
+    found, spare = settings.engine.wired, f"{format_bytes(spare_bytes())} of freed buffers are kept"
+    if found == OFF:
+        yield Check("wired", f"off: wired buffers that come and go have ended macOS in panics; {spare}")
+        return
+    size = format_bytes(min(settings.engine.wired_bytes, most))
+    yield Check("wired", f"up to {size}; {spare}", "macOS may panic: set engine.wired = off if it does")
 
 
 def _model(settings: Settings) -> Iterator[Check]:
