@@ -128,11 +128,11 @@ class Launchd:
 
     def start(self) -> None:
         self._end()
-        for domain in self._domains:
-            command = ("launchctl", "bootstrap", domain, str(self.file))
-            if (found := _run(command, os.environ)).returncode != _NO_SUCH_DOMAIN:
-                break
-        _output(command, found)
+        login, background = [("launchctl", "bootstrap", domain, str(self.file)) for domain in self._domains]
+        if (found := _run(login, os.environ)).returncode == _NO_SUCH_DOMAIN:
+            _must(*background)
+        else:
+            _output(login, found)
 
     def stay(self) -> str:
         return "launchd ends a user's agents at logout"
@@ -147,11 +147,8 @@ class Launchd:
 
     def _target(self) -> str:
         """The agent by the session that has it; by the last one where none has."""
-        for domain in self._domains:
-            target = f"{domain}/{LABEL}"
-            if _run(["launchctl", "print", target], os.environ).returncode == 0:
-                break
-        return target
+        login, background = [f"{domain}/{LABEL}" for domain in self._domains]
+        return login if _run(["launchctl", "print", login], os.environ).returncode == 0 else background
 
     def state(self) -> tuple[bool, str]:
         shown = _must("launchctl", "print", self._target())

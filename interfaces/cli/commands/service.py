@@ -24,12 +24,13 @@ CARRIED = (
 service_app = typer.Typer(help="Run the server as a service of your user.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model. Default: the one of the settings.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the service file and change nothing.")]
 Lines = Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="Lines from the end.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")]
 
 
 @service_app.command()
-def install(model: Model = "", yes: Yes = False) -> None:
+def install(model: Model = "", yes: Yes = False, only_print: Print = False) -> None:
     """Write the service file and start the server, now and at every login."""
     from adapters.system.user_service import write_service
     from domain.errors import InvalidRequest
@@ -46,6 +47,10 @@ def install(model: Model = "", yes: Yes = False) -> None:
             fail(error.message, USAGE)
         if problem := service.problem(text):
             fail(f"the service file would be refused: {problem}")
+        if only_print:
+            typer.echo(text.rstrip())
+            typer.echo(f"cairn: would write {service.file}", err=True)
+            return
         if _current(service.file) not in (None, text) and not yes:
             typer.confirm(f"Replace {service.file}, which is a different one?", abort=True, err=True)
         _warn_of_settings()

@@ -102,6 +102,9 @@ def test_a_service_is_installed_as_an_agent_of_launchd(tmp_path: Path, dress: di
     done = run_cairn(tmp_path, "service", "install", "cairn-demo", "--yes", PATH=path, **dress)
     assert done.returncode == 0, done.stderr
     check_unharmed(done.stdout + done.stderr)
+    printed = run_cairn(tmp_path, "service", "install", "cairn-demo", "--print", PATH=path, **dress)
+    check_unharmed(printed.stdout + printed.stderr)
     (file,) = (tmp_path / "Library/LaunchAgents").glob("*.plist")
     assert plistlib.loads(file.read_bytes())["ProgramArguments"][1:] == ["serve", "cairn-demo"]
+    assert plistlib.loads(printed.stdout.encode()) == plistlib.loads(file.read_bytes())
     assert [words for words in commands.words() if re.fullmatch(rf"launchctl bootstrap \w+/\d+ {file}", words)]

@@ -69,6 +69,15 @@ def test_a_different_file_is_replaced_only_if_the_user_says_so(
 
 
 @on_linux
+def test_print_shows_the_file_and_changes_nothing(manager: FakeCommands, tmp_path: Path) -> None:
+    done = service(manager, "install", "org/m", "--print")
+    assert done.returncode == 0, done.stderr
+    command = str(Path(sys.executable).parent / "cairn")
+    assert done.stdout.rstrip() == systemd_unit(ServiceFacts(command, "org/m", {})).rstrip()
+    assert (manager.calls(), (tmp_path / UNIT).exists()) == ([], False)
+
+
+@on_linux
 def test_the_same_file_needs_no_answer(manager: FakeCommands) -> None:
     assert service(manager, "install").returncode == 0
     again = service(manager, "install")
