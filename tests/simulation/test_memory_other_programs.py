@@ -52,16 +52,21 @@ def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monke
         budget = server.hot.budget_bytes
         held = server.meter.held_bytes()
         mac.taken = 1 - held * 0.95 / mac.total_bytes  # less is left than the engine holds
-        server.submit()
-        server.step()
-        assert server.hot.budget_bytes < budget, seed
-        _work(server, 40)
+        _work(server, 1)
+        lowest = server.hot.budget_bytes
+        for _ in range(40):
+            _work(server, 1)
+            lowest = min(lowest, server.hot.budget_bytes)
+        assert lowest < budget or budget == 0, (seed, lowest, budget)
         assert server.meter.held_bytes() < held, seed
         mac.taken = 0.0
         outcomes = server.finish()
-        _work(server, 20)
+        for _ in range(40):
+            server.loop.rest()
+            server.lane.run()
+            server.writer.pump(3)
         assert outcomes.keys() == {"ended"}, (seed, outcomes)
-        assert server.hot.budget_bytes > budget * 0.9, seed
+        assert server.hot.budget_bytes > budget * 0.9, (seed, server.hot.budget_bytes, budget)
         assert server.meter.problems == [], seed
         kinds |= server.actions()
     assert {"shrink_hot", "grow_hot", "pause", "resume"} <= kinds
