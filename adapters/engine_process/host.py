@@ -176,7 +176,8 @@ class EngineHost:
             answer = Answer(asked.call, NO_VALUE, EngineError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
-        self._reports.say(answer)
+        if not hosted.engine.status().fault:  # otherwise the parent asks the next engine, or blames a load
+            self._reports.say(answer)
 
     async def _find(self, hosted: Hosted, asked: Ask) -> object:
         arguments = decoded(asked.arguments, QUESTIONS[asked.what].arguments)

@@ -75,6 +75,10 @@ class FakeEngine:
         """Does nothing: a toy keeps no freed buffers."""
         self._check_thread()
 
+    def finish(self) -> None:
+        """Does nothing: a toy computes at once."""
+        self._check_thread()
+
     def close(self) -> None:
         self._check_thread()
         self.is_closed = True

@@ -35,7 +35,7 @@ from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.caches.views import shifted
 from adapters.mlx.cuda.attention import verifying
-from adapters.mlx.runtime.arrays import evaluate_soon, token_array
+from adapters.mlx.runtime.arrays import evaluate, evaluate_soon, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
@@ -143,6 +143,7 @@ class DecodeGroup:
         error is stored on the rows, and the tokens are none."""
         try:
             found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft, self._shifts())
+            evaluate([found])
             return cast(list[list[int]], found.tolist())
         except Exception as error:  # the drafter's state may be ahead of the others
             self._fail(ComputeFailed(f"drafting failed: {error}"))

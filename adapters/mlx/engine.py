@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -18,6 +18,7 @@ from adapters.mlx.loading.sight import load_sight
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
+from adapters.mlx.runtime.arrays import clear_cache, finish, trial
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes, working_set_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
@@ -26,6 +27,9 @@ from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
+
+LoadAttempt: TypeAlias = "Generator[Future[Any] | None, None, MlxModel | str]"
+"""The pieces of a load, which return the model or why there is none."""
 
 
 class MlxEngine:
@@ -59,19 +63,17 @@ class MlxEngine:
 
     def load(self, source: ModelSource, options: LoadOptions, report: LoadReport = unreported) -> LoadSteps:
         self._prepare()
-        found = yield from self._try_load(source, options, report)
+        found = yield from _tried(self._try_load(source, options, report))
         if isinstance(found, MlxModel):
             self._models.append(found)
             _settle_objects()
             return found
         # No frame of the attempt is left that could hold a weight, and the error holds no traceback.
         gc.collect()
-        mx.clear_cache()
+        clear_cache()
         raise ModelLoadFailed(found)
 
-    def _try_load(
-        self, source: ModelSource, options: LoadOptions, report: LoadReport
-    ) -> Generator[Future[Any] | None, None, MlxModel | str]:
+    def _try_load(self, source: ModelSource, options: LoadOptions, report: LoadReport) -> LoadAttempt:
         """Returns the model, or the error message: an exception's traceback would hold every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
@@ -109,7 +111,7 @@ class MlxEngine:
         cast(MlxModel, model).release()
         gc.unfreeze()
         _settle_objects()  # modules and their parameters are cyclic garbage
-        mx.clear_cache()
+        clear_cache()
 
     def memory(self) -> Mapping[str, int]:
         return {
@@ -125,15 +127,20 @@ class MlxEngine:
             gc.collect()
         for model in self._models:
             model.give_back()
-        mx.clear_cache()
+        clear_cache()
         if on_cpu() or is_idle:
             self._trim_heap()
 
+    def finish(self) -> None:
+        finish()
+
     def close(self) -> None:
         self._reading.close()
-        mx.synchronize()
-        mx.clear_cache()
-        mx.clear_streams()
+        try:
+            finish()
+        finally:
+            clear_cache()
+            mx.clear_streams()
 
     def _prepare(self) -> None:
         """Sets MLX up, once, before the first array."""
@@ -143,6 +150,18 @@ class MlxEngine:
         _bound_memory(self._wired_bytes)
         if has_cuda():
             replace_attention()
+
+
+def _tried(pieces: LoadAttempt) -> LoadAttempt:
+    """Runs each piece of a load as a trial: a model that this device cannot compute fails alone, and a piece that ended
+    is verified."""
+    while True:
+        try:
+            with trial():
+                awaited = next(pieces)
+        except StopIteration as end:
+            return cast(MlxModel | str, end.value)
+        yield awaited
 
 
 def _bound_memory(wired_bytes: int) -> None:

@@ -19,7 +19,7 @@ import mlx.core as mx
 
 from adapters.mlx.caches.classes import traits_of
 from adapters.mlx.caches.leaves import Caches, arrays_of, grows_by_steps, leaf_at, new_caches
-from adapters.mlx.runtime.arrays import parameters
+from adapters.mlx.runtime.arrays import finish, parameters
 from adapters.mlx.runtime.device import has_metal, most_ahead_bytes, preferred_grid
 from adapters.mlx.runtime.json_files import read_entries, write_entries
 from application.services.lane import Lane
@@ -113,14 +113,14 @@ def highest_bytes() -> int:
 def begin_peak() -> None:
     """Resets MLX's peak. Compute thread only. Waits for the device thread to free the temporaries of earlier work."""
     global _highest_bytes
-    mx.synchronize()
+    finish()
     _highest_bytes = highest_bytes()
     mx.reset_peak_memory()
 
 
 def peak_bytes() -> int:
     """The peak since `begin_peak` above what is active now, once all queued work is done. Compute thread only."""
-    mx.synchronize()
+    finish()
     return max(0, mx.get_peak_memory() - mx.get_active_memory())
 
 

@@ -17,7 +17,7 @@ from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ah
 from adapters.mlx.decoder import Decoder, groups_of, leave_groups
 from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.pooling import pool_rows
-from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, evaluate_soon
+from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, clear_cache, evaluate_soon
 from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import score_chunk
@@ -227,7 +227,7 @@ class MlxModel:
         self.close([result.id for result in results if result.error is not None])
         self._num_steps += 1
         if self._num_steps % CLEAR_EVERY_STEPS == 0:
-            mx.clear_cache()
+            clear_cache()
         return results
 
     def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
@@ -250,7 +250,7 @@ class MlxModel:
         rows = [row for id in ids if (row := self._rows.pop(id, None)) is not None]
         leave_groups(rows)
         if rows and not self._rows:
-            mx.clear_cache()
+            clear_cache()
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         try:
@@ -271,7 +271,7 @@ class MlxModel:
         dropped = [left for id in ids if (left := self._left.pop(id, None)) is not None]
         if dropped and not self._rows:
             dropped.clear()
-            mx.clear_cache()
+            clear_cache()
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         row = self._row_of_prompt(id)
@@ -295,7 +295,7 @@ class MlxModel:
         self._left.clear()
         self._chunks.drop()
         self._network = self._sight = None
-        mx.clear_cache()
+        clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
         row = self._rows[id]
@@ -328,7 +328,7 @@ class MlxModel:
 
     def _clear_spare(self) -> None:
         if mx.get_cache_memory() > self._spare_bytes:
-            mx.clear_cache()
+            clear_cache()
 
     def _held(self, id: SequenceId) -> HeldRow:
         row = self._rows[id]

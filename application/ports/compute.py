@@ -9,7 +9,8 @@ A LoadedModel has all of them, and pools; one without an image processor does no
 
 Threading: every method is called from one thread only, the compute thread, which also created the engine, except where
 a docstring says otherwise. Calls block on computation only. Errors: ComputeFailed for one sequence's failure (the
-sequence is then closed, others go on); ModelLoadFailed from `load`; anything else is a defect.
+sequence is then closed, others go on); ModelLoadFailed from `load`; DeviceFailed, which ends the engine; anything else
+is a defect.
 
 A sequence's *position* is the number of tokens its state covers. Prompt tokens move it by the chunk; a decode step
 moves it by the tokens it feeds. The end of the prompt gives the first token, so the first decode step feeds nothing
@@ -47,6 +48,19 @@ from domain.prefix.prompt_content import MediaSpan
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
 from domain.speculation.drafter import Drafter
+
+
+class DeviceFailed(BaseException):
+    """The device failed, and nothing that was computed since the last verified read can be trusted.
+
+    It may surface in the call of any sequence, whoever's work failed, and only once: a backend keeps it until the first
+    check, after which the work that failed goes on with what its buffers hold. So no handler of one request's failure
+    may contain it, and it is no Exception: it ends the engine.
+    """
+
+    def __init__(self, report: str) -> None:
+        """`report`: the device's own words."""
+        super().__init__(f"the device failed: {report}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +275,10 @@ class ComputeEngine(Protocol):
     def clear_cache(self) -> None:
         """Gives back freed buffers that are kept for reuse, so that the held memory is the used memory. Takes
         milliseconds; changes no state."""
+        ...
+
+    def finish(self) -> None:
+        """Waits for all queued work, and verifies it: raises DeviceFailed."""
         ...
 
     def close(self) -> None:

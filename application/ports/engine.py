@@ -184,12 +184,13 @@ class StepBatch:
 class EngineStatus:
     """The state of the engine. `last_progress_ns`: when its last step, load or idle wake-up ended. `last_step_ns`,
     `num_calls` and `activity`: as in `domain/health`. Other counts are of choices. `memory`: bytes by purpose, as the
-    backend reported them after the last load or unload. `fault`: why it ended. `limits`: the memory it may hold; None:
-    unbounded. `ledger`: the memory it holds, at the end of its last step; None: unknown. `pressure`: a level of
-    `domain/memory/pressure` by its name in lower case; empty where memory is unbounded. `waiting_for`: number of
-    waiting choices by WaitReason values. `computing`: description of the device; empty while unknown. `loading`: the
-    load under way; None for none. `stuck_after_s`: longer than a step, or a piece of a load, legitimately takes on its
-    device; None while unknown. `prefill_chunk`: most tokens that one step prefills.
+    backend reported them after the last load or unload. `fault`: why it ended. `last_loss`: why the engine before it
+    was lost; empty for none. `limits`: the memory it may hold; None: unbounded. `ledger`: the memory it holds, at the
+    end of its last step; None: unknown. `pressure`: a level of `domain/memory/pressure` by its name in lower case;
+    empty where memory is unbounded. `waiting_for`: number of waiting choices by WaitReason values. `computing`:
+    description of the device; empty while unknown. `loading`: the load under way; None for none. `stuck_after_s`:
+    longer than a step, or a piece of a load, legitimately takes on its device; None while unknown. `prefill_chunk`:
+    most tokens that one step prefills.
     """
 
     is_alive: bool
@@ -202,6 +203,7 @@ class EngineStatus:
     activity: Activity | None = None
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     fault: str = ""
+    last_loss: str = ""
     limits: MemoryLimits | None = None
     ledger: MemoryUse | None = None
     pressure: str = ""

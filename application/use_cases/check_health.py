@@ -19,9 +19,9 @@ from domain.scheduling.queue_waits import WaitReason
 class Health:
     """The result of a health check. `problem` is empty when ready; its part before a colon is public. Counts are of
     requests. `waiting_for`: counts by WaitReason. `doing`, `doing_s`: the activity of the compute thread and its
-    duration. `loading`: the load under way; None for none; `loading_left_s`: as in its `seconds_left`.
-    `stuck_s`: the time since the engine got stuck. `loop_lag_s`: the last measured delay of the event
-    loop."""
+    duration. `loading`: the load under way; None for none; `loading_left_s`: as in its `seconds_left`. `last_loss`: why
+    the engine before this one was lost. `stuck_s`: the time since the engine got stuck. `loop_lag_s`: the last measured
+    delay of the event loop."""
 
     is_ready: bool
     is_running: bool
@@ -33,6 +33,7 @@ class Health:
     engine: EngineHealth
     doing: str
     doing_s: float
+    last_loss: str
     stuck_s: float
     loop_lag_s: float
     loading: LoadProgress | None = None
@@ -79,6 +80,7 @@ class CheckHealth:
             engine=engine,
             doing="" if status.activity is None else status.activity.kind,
             doing_s=0.0 if status.activity is None else max(0, now_ns - status.activity.since_ns) / 1e9,
+            last_loss=status.last_loss,
             stuck_s=engine.stuck_s(now_ns),
             loop_lag_s=self._loop_lag_s(),
             loading=status.loading,

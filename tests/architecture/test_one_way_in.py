@@ -46,3 +46,11 @@ def test_decoding_has_one_path() -> None:
     assert set(callers("_pass", "adapters/mlx")) == passes
     for step in ("verify", "advance", "finish_step"):
         assert set(callers(step, "adapters/mlx")) <= {"Decoder.step", "DecodeGroup.start"}
+
+
+def test_mlx_waits_for_the_device_in_one_place() -> None:
+    """What a wait raises elsewhere would be taken for the failure of one request."""
+    waits = ("eval", "async_eval", "synchronize", "clear_cache")
+    text = {path: path.read_text() for path in (ROOT / "adapters/mlx").rglob("*.py")}
+    found = {path.name for path, code in text.items() if any(f"mx.{name}" in code for name in waits)}
+    assert found == {"arrays.py"}

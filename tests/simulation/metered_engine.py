@@ -267,5 +267,8 @@ class MeteredEngine:
     def clear_cache(self) -> None:
         self._meter.clear()
 
+    def finish(self) -> None:
+        self._inner.finish()
+
     def close(self) -> None:
         self._inner.close()

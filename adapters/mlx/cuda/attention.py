@@ -46,7 +46,7 @@ import mlx.core as mx
 from adapters.mlx.caches.classes import PlainKV
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.views import viewed
-from adapters.mlx.runtime.arrays import evaluate
+from adapters.mlx.runtime.arrays import evaluate, trial
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 
 MAX_DIM, DIM_UNIT = 128, 8
@@ -189,7 +189,8 @@ class FusedRows:
                 mx.zeros((MIN_ROWS, *shape), queries.dtype) for shape in (*shapes, (1, shared, _TRIED_SLOTS))
             )
             try:
-                evaluate([_fast.scaled_dot_product_attention(*tried, scale=1.0, mask=added)])
+                with trial():
+                    evaluate([_fast.scaled_dot_product_attention(*tried, scale=1.0, mask=added)])
                 self._is_fused[kind] = True
             except (RuntimeError, ValueError) as error:
                 _logger.warning("attention over rows of different lengths is not fused: %s", error)

@@ -23,7 +23,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.mlx.runtime.arrays import evaluate
+from adapters.mlx.runtime.arrays import evaluate, trial
 from adapters.mlx.runtime.device import has_cuda
 
 PIECE_BYTES, NUM_PIECES = 8 << 20, 8
@@ -230,9 +230,10 @@ def find_link() -> CudaLink | None:
         link = CudaLink(CudaDriver())
         sent = np.arange(1 << 16, dtype=np.uint16).tobytes()
         there = mx.zeros(1 << 16, mx.uint16)
-        link.write([(there, [memoryview(sent)[:7], memoryview(sent)[7:]])])
-        address = link.address_of(there)
-        evaluate([address])
+        with trial():
+            link.write([(there, [memoryview(sent)[:7], memoryview(sent)[7:]])])
+            address = link.address_of(there)
+            evaluate([address])
         return link if bytes(link.download(address, len(sent))) == sent else None
     except (OSError, RuntimeError, AttributeError, ValueError):
         return None

@@ -1,6 +1,13 @@
-"""MLX calls whose published types are loose, given exact ones; and prefill chunks queued on the device."""
+"""MLX calls whose published types are loose, given exact ones; and prefill chunks queued on the device.
 
-from collections.abc import Callable, Iterable, Sequence
+All that waits for the device, or hands it work, passes `evaluate`, `evaluate_soon`, `finish` or `clear_cache`. What
+they raise is the device's failure, whatever the message: MLX keeps the error of a pass until the next check of its
+stream, by whomever, and an evaluation that raises by itself drops the errors of all other work under way. Building a
+graph raises at once, and what it raises is the caller's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import mlx.core as mx
@@ -8,6 +15,7 @@ import mlx.utils
 import numpy as np
 from numpy.typing import NDArray
 
+from application.ports.compute import DeviceFailed
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 
@@ -16,13 +24,49 @@ _mlx_utils: Any = mlx.utils
 
 
 def evaluate(arrays: Iterable[mx.array]) -> None:
-    """Computes these arrays together and waits for them."""
-    _mx.eval(list(arrays))
+    """Computes these arrays together and waits for them. Raises DeviceFailed."""
+    _computing(_mx.eval, list(arrays))
 
 
 def evaluate_soon(arrays: Iterable[mx.array]) -> None:
-    """Queues the computation of these arrays without waiting."""
-    _mx.async_eval(list(arrays))
+    """Queues the computation of these arrays without waiting. Raises DeviceFailed, perhaps of earlier work."""
+    _computing(_mx.async_eval, list(arrays))
+
+
+def finish() -> None:
+    """Waits for all work of this thread, and verifies it. Raises DeviceFailed."""
+    _computing(mx.synchronize)
+
+
+def clear_cache() -> None:
+    """Returns freed memory to the system, for which a CPU waits for all work. Raises DeviceFailed."""
+    _computing(mx.clear_cache)
+
+
+def _computing(call: Callable[..., None], *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        if _Trial.is_on:
+            raise
+        raise DeviceFailed(str(error) or type(error).__name__) from None
+
+
+class _Trial:
+    is_on = False
+
+
+@contextmanager
+def trial() -> Iterator[None]:
+    """Work that may fail alone, such as a piece of a load: `evaluate` raises MLX's own error meanwhile. Everything else
+    is finished before, and the device must be sound afterwards: DeviceFailed is raised where it is not."""
+    finish()
+    was_on, _Trial.is_on = _Trial.is_on, True
+    try:
+        yield
+    finally:
+        _Trial.is_on = was_on
+        finish()
 
 
 def computed_after(array: mx.array, others: Sequence[mx.array]) -> mx.array:
@@ -96,7 +140,7 @@ class ChunkQueue:
         self._last: mx.array | None = None
 
     def put(self, state: Sequence[mx.array]) -> None:
-        """Computes a chunk's state. May raise the error of the chunk before."""
+        """Computes a chunk's state."""
         if not self._runs_ahead or not state:
             evaluate(state)
             return

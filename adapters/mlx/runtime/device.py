@@ -98,7 +98,7 @@ class MlxMemory:
 
     CPU: the host's memory, of which MLX's freed buffers are known. Metal: the recommended working set, shared with the
     host, whose kernel ends a process by its footprint: this counts where it is more than MLX's buffers, which are in
-    it. An allocation beyond it aborts the process. CUDA: the device's memory, as far as no other process holds it.
+    it. Beyond it a pass fails, and the engine ends. CUDA: the device's memory, as far as no other process holds it.
     """
 
     def __init__(self, host: MemoryProbe) -> None:

@@ -13,7 +13,7 @@ import mlx.core as mx
 from numpy.typing import NDArray
 
 from adapters.mlx.memory import begin_peak, peak_bytes
-from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters
+from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters, trial
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.passes import Family, Features
@@ -50,14 +50,15 @@ class Sight:
         arrays, num_features = cast("tuple[Mapping[str, NDArray[Any]], int]", image)
         begin_peak()
         try:
-            tokens = mx.full((1, num_features), self._image_token, dtype=mx.int32)
-            pixels = {name: from_numpy(array) for name, array in arrays.items()}
-            found = self.module.get_input_embeddings(tokens, mask=mx.ones_like(tokens), **pixels)
-            embeddings, deep = found.inputs_embeds[0], found.deepstack_visual_embeds
-            # Of another type they would change that of the trunk's states.
-            cast_deep = () if deep is None else tuple(rows.astype(embeddings.dtype) for rows in deep)
-            features = Features(embeddings, cast_deep)
-            evaluate([features.embeddings, *features.deep])
+            with trial():  # a tower evaluates parts of itself
+                tokens = mx.full((1, num_features), self._image_token, dtype=mx.int32)
+                pixels = {name: from_numpy(array) for name, array in arrays.items()}
+                found = self.module.get_input_embeddings(tokens, mask=mx.ones_like(tokens), **pixels)
+                embeddings, deep = found.inputs_embeds[0], found.deepstack_visual_embeds
+                # Of another type they would change that of the trunk's states.
+                cast_deep = () if deep is None else tuple(rows.astype(embeddings.dtype) for rows in deep)
+                features = Features(embeddings, cast_deep)
+                evaluate([features.embeddings, *features.deep])
         except Exception as error:
             raise ComputeFailed(f"an image could not be computed: {str(error) or type(error).__name__}") from error
         step = self._estimate.tower

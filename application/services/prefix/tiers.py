@@ -55,6 +55,8 @@ class PrefixTiers:
             shared.uploaded = store.uploaded
         self.hashing = hashing
         self.clock, self.events = store.clock, EventFanOut(store.events)
+        self._num_confirmed: int | None = None  # offers to the store; None: they wait for nothing
+        self._marks = 0, 0  # the number of offers before the last step that computed, and after it
         self.open: set[SequenceId] = set()
         self.running: dict[SequenceId, Any] = {}
         self.on_ready: Callable[[], None] = lambda: None
@@ -99,8 +101,28 @@ class PrefixTiers:
             return False
         fresh = [record for record in records if record.key not in shared]
         if self.shared is not None and fresh:
-            self.shared.queue.offer(info, fresh, id)
+            self.shared.queue.hold(writer.num_offers, info, fresh, id)
+            if self._num_confirmed is None:
+                self.shared.queue.confirm(writer.num_offers)
         return True
+
+    def confirm(self, finish: Callable[[], None] | None = None) -> None:
+        """Called before the first step and after each: the store and other servers get what was captured before the
+        last two that computed, whose passes have met every error of the device by now. `finish`: verifies all that was
+        captured; for a step that computed nothing, and for the end. Compute thread only."""
+        if (writer := self.store.writer) is None:
+            return
+        at, before = writer.num_offers, self._num_confirmed
+        if finish is None:
+            self._num_confirmed, self._marks = self._marks[0], (self._marks[1], at)
+        else:
+            if self._num_confirmed is None or self._num_confirmed < at:
+                finish()
+            self._num_confirmed, self._marks = at, (at, at)
+        if self._num_confirmed != before:
+            writer.confirm(self._num_confirmed)
+            if self.shared is not None:
+                self.shared.queue.confirm(self._num_confirmed)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Drops records from memory and, with all that follows them, from the store."""

@@ -1,7 +1,7 @@
 """The write queue in front of the store: records wait here until the writer thread has written them.
 
-    offered ──► waiting ──► prepared, written ──► persisted | dropped
-       │           └──► withdrawn
+    offered ──► waiting ──confirmed──► prepared, written ──► persisted | dropped
+       │           └──► withdrawn, or dropped at the end
        └──► refused
 
 From the moment an offer is taken until it is settled its records can be read here by key. A record leaves the queue
@@ -21,7 +21,7 @@ batch. A store that fails costs what was offered meanwhile: that is counted and 
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import Condition, Thread
 from typing import TypeAlias, TypeVar
@@ -32,12 +32,14 @@ from application.ports.cache_stats import QueueCounts
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.indexes import Indexes
+from application.services.prefix.offer import Offer, bytes_of
 from domain.ids import NO_REQUEST, GroupIndex, RequestId
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
 from domain.prefix.record_tree import parent_of
 
 QUEUE_FULL, SHUTDOWN, DELETED, FAILED = "queue_full", "shutdown", "deleted", "failed"
+UNCONFIRMED = "unconfirmed"
 """Reasons for which records are dropped, beside those of PutOutcome."""
 
 FAILED_FAULT = "contract"
@@ -45,19 +47,6 @@ FAILED_FAULT = "contract"
 
 _MAX_LOST = 1 << 16
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
-    """Records of one namespace, parents first, that are stored together or not at all. Offers are numbered in order.
-    `id` and `offered_ns` are for telemetry: the request, and when it offered them."""
-
-    info: NamespaceInfo
-    records: tuple[Record, ...]
-    raw_bytes: int
-    number: int = 0
-    id: RequestId = NO_REQUEST
-    offered_ns: int = 0
 
 
 _Batch: TypeAlias = tuple[Sequence[Offer], PreparedPut | None, int]
@@ -97,6 +86,7 @@ class WriteBehind:
         self._lost: dict[RecordKey, str] = {}
         self._queued_bytes = self._prepared_bytes = self._written_ns = 0
         self.num_offers = self._enqueued = self._persisted = 0
+        self._num_confirmed = 1 << 62
         self._dropped: Counter[str] = Counter()
         self._is_closed = False
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
@@ -111,7 +101,7 @@ class WriteBehind:
         """Queues records of one namespace, parents first, or refuses them all; after a refusal nothing that follows
         them should be offered. A batch larger than the whole queue is taken when the queue is empty. Never blocks on
         the store."""
-        at_ns, raw_bytes = self._clock.now_ns(), _raw_bytes(records)
+        at_ns, raw_bytes = self._clock.now_ns(), bytes_of(records)
         with self._changed:
             reason = self._refusal(records, raw_bytes)
             if reason is not None:
@@ -127,6 +117,12 @@ class WriteBehind:
         if reason is not None:
             self._events.emit(RecordsDropped(len(records), reason, at_ns, id))
         return reason is None
+
+    def confirm(self, number: int) -> None:
+        """Lets offers up to `number` be written. From the first call on, later ones wait for theirs."""
+        with self._changed:
+            self._num_confirmed = number
+            self._changed.notify_all()
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -202,16 +198,20 @@ class WriteBehind:
         return is_empty
 
     def close(self, timeout_s: float) -> QueueCounts:
-        """Refuse new records, write what is queued for at most `timeout_s`, then drop and report the rest."""
+        """Refuse new records, write what is queued and confirmed for at most `timeout_s`, then drop and report the
+        rest."""
         until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._records, timeout_s)
+            self._changed.wait_for(lambda: not (self._writing or self._is_ready), timeout_s)
+            rest = list(self._waiting)
+            self._writing += rest
+            self._waiting.clear()
         late = [offer for offers, *_ in iter(self._next_batch, None) for offer in offers]
         self._prepared_bytes -= sum(offer.raw_bytes for offer in late)
-        for offer in (*late, *(self._take(1 << 62) or ())):
-            self._settle(offer, SHUTDOWN)
+        for offer in (*late, *rest):
+            self._settle(offer, SHUTDOWN if offer.number <= self._num_confirmed else UNCONFIRMED)
         # The batch being written cannot be withdrawn; its outcome is in the counts if it ends in time.
         self._thread.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9))
         return self.counts()
@@ -239,14 +239,18 @@ class WriteBehind:
         """Returns the next offers, about `batch_bytes` of payload, each to be settled. Waits for the first one; returns
         an empty list when none arrived in time, None when the queue is closed and empty."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed, timeout_s)
+            self._changed.wait_for(lambda: self._is_ready or self._is_closed, timeout_s)
             taken: list[Offer] = []
             taken_bytes = 0
-            while self._waiting and (not taken or taken_bytes + self._waiting[0].raw_bytes <= batch_bytes):
+            while self._is_ready and (not taken or taken_bytes + self._waiting[0].raw_bytes <= batch_bytes):
                 taken.append(self._waiting.popleft())
                 taken_bytes += taken[-1].raw_bytes
             self._writing += taken
             return None if self._is_closed and not taken else taken
+
+    @property
+    def _is_ready(self) -> bool:
+        return bool(self._waiting) and self._waiting[0].number <= self._num_confirmed
 
     def _next_batch(self) -> _Batch | None:
         """The batch that was prepared first. `close` may take it from the thread."""
@@ -259,7 +263,7 @@ class WriteBehind:
             self._guarded(partial(self.store.open_namespace, info))
         records = [record for offer in offers for record in offer.records]
         put = self._guarded(partial(self.store.prepare, records))
-        self._prepared_bytes += _raw_bytes(records)
+        self._prepared_bytes += bytes_of(records)
         return offers, put, began_ns
 
     def _write(self, batch: _Batch) -> None:
@@ -335,7 +339,7 @@ class WriteBehind:
             for offer in waiting:
                 gone += (record for record in offer.records if record.key in doomed)
                 if kept := tuple(record for record in offer.records if record.key not in doomed):
-                    self._waiting.append(replace(offer, records=kept, raw_bytes=_raw_bytes(kept)))
+                    self._waiting.append(replace(offer, records=kept, raw_bytes=bytes_of(kept)))
             self._lose(gone, DELETED)
             self._release(gone)
         withdrawn = {record.key for record in gone}
@@ -388,9 +392,5 @@ class WriteBehind:
                 del self._copies[record.key]
                 del self._records[record.key]
                 self._indexes.remove((record.key,), QUEUED)
-        self._queued_bytes -= _raw_bytes(records)
+        self._queued_bytes -= bytes_of(records)
         self._changed.notify_all()
-
-
-def _raw_bytes(records: Sequence[Record]) -> int:
-    return sum(record.raw_bytes for record in records)

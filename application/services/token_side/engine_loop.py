@@ -9,8 +9,8 @@
     prefill     one turn of chunks; before a prompt's last chunk its further choices are forked from its state
     look ahead  fetch prefixes for the head of the queue
 
-A failure ends the sequence in which it happened with an error; the others continue. Compute thread only, except where a
-property says otherwise.
+A failure ends the sequence in which it happened with an error; the others continue. DeviceFailed is not contained: it
+ends the engine. Compute thread only, except where a property says otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -81,6 +81,7 @@ class EngineLoop:
         self._next_id = 0
         self._plan, self._num_standing = StepPlan(), 0
         self._queue: list[SequenceId] = []
+        prefix_cache.tiers.confirm()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         """Workers call `wake` when something that a sequence or a load waits for is ready."""
@@ -125,6 +126,8 @@ class EngineLoop:
             num = {"num_prefill_tokens": num_prefilled, "num_decode_tokens": num_decoded}
             self.batcher.emit(StepCompleted(**num, started_ns=started_ns, at_ns=self.batcher.now_ns()))
         self.batcher.deliver()
+        is_calm = not (num_decoded or num_prefilled) or not self._runs  # waiting for the device delays nothing
+        self.prefix_cache.tiers.confirm(self.models.finish if is_calm else None)
         has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may continue
         return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
 
@@ -182,6 +185,13 @@ class EngineLoop:
             if model in (None, run.submission.model):
                 self._fail(run, error)
         self.batcher.deliver()
+
+    def lose(self, *, is_resumed: bool) -> None:
+        """Gives up what the device computed and nothing has verified. Every sequence with a state may be the cause.
+        `is_resumed`: another engine resumes what is open, and nothing of its end here is reported."""
+        self.batcher.drop_items(and_mute=is_resumed)
+        self.batcher.report_computing(tuple(run.request_id for run in self._runs.values() if run.phase not in WAITING))
+        self.prefix_cache.tiers.hot.resize(0)
 
     def rest(self) -> None:
         """Plans an empty step while no sequence is open: memory that the last ones held or waited for is counted no

@@ -5,7 +5,7 @@
 
 Everything that touches MLX happens in `_main` and below, on one non-daemon thread that ends by closing the backend.
 Every call is carried out, answered or refused: a call that arrives before the inbox is closed is answered by the
-thread, a later one by its caller. Only an exception of `make_backend` ends the thread.
+thread, a later one by its caller. Only DeviceFailed and an exception of `make_backend` end the thread.
 
 This is a service, not an adapter: it depends on no library, and what it hosts is the application's own token side.
 """
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from application.ports.compute import ComputeEngine
+from application.events import FaultObserved
+from application.ports.compute import ComputeEngine, DeviceFailed
 from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission
 from application.services.faults import bare, described
 from application.services.token_side.cache_access import CacheAccess
@@ -81,8 +82,9 @@ class EngineThread:
     ) -> None:
         """`make_backend`: runs on the compute thread. `close_cache`: called once, in a worker, after the thread ended.
         `hold`: called on the compute thread before each step; it may block until the receiver keeps up, or the engine
-        stops. `delivers_directly`: `receive` is called on the compute thread instead of the event loop. `computing`,
-        `stuck_after_s`: as in EngineStatus."""
+        stops. `delivers_directly`: `receive` is called on the compute thread instead of the event loop, as in a process
+        of its own; when the device fails, another engine resumes what is open, and nothing of it is reported.
+        `computing`, `stuck_after_s`: as in EngineStatus."""
         self.cache = CacheAccess(loop.prefix_cache)
         self._loop, self._batcher = loop, loop.batcher
         self._make_backend = make_backend
@@ -207,16 +209,33 @@ class EngineThread:
         except Exception as error:  # the thread is lost: every later call is refused with this fault
             self._fault = f"the engine stopped: {described(error)}"
             self._batcher.fault("engine.thread", error)
+        except DeviceFailed as error:
+            self._lost(error)
         finally:
             self._is_stopping = True
             why = ServerUnavailable(self._fault or "the server is stopping")
-            attempt("engine.end", partial(self._refuse_calls, why))
-            attempt("engine.end", partial(loop.models.abandon_loads, why))
-            attempt("engine.end", partial(loop.fail_all, why))
-            attempt("engine.end", loop.unload_all)
-            attempt("engine.end", loop.images.close)
+            self._attempt_end(partial(self._refuse_calls, why))
+            self._attempt_end(partial(loop.models.abandon_loads, why))
+            self._attempt_end(partial(loop.fail_all, why))
+            if backend is not None and not self._fault:
+                self._attempt_end(partial(loop.prefix_cache.tiers.confirm, backend.finish))
+            self._attempt_end(loop.unload_all)
+            self._attempt_end(loop.images.close)
             if backend is not None:
-                attempt("engine.close", backend.close)
+                self._attempt_end(backend.close)
+
+    def _lost(self, error: DeviceFailed) -> None:
+        if self._fault:
+            return
+        self._fault = f"the engine stopped: {error}"
+        self._batcher.emit(FaultObserved("engine.device", str(error), self._batcher.now_ns()))
+        self._batcher.attempt("engine.end", partial(self._loop.lose, is_resumed=self._delivers_directly))
+
+    def _attempt_end(self, work: Callable[[], object]) -> None:
+        try:
+            self._batcher.attempt("engine.end", work)
+        except DeviceFailed as error:
+            self._lost(error)
 
     def _run_busy_loop(self) -> None:
         """Receives calls, runs a step, advances a load and delivers the results, until the engine stops."""
@@ -258,7 +277,13 @@ class EngineThread:
     def _run_call(self, call: _Call) -> None:
         self._loop.activity.progress()  # this call has waited for nothing yet
         self._loop.activity.begin("call")
-        self._batcher.attempt("engine.call", call.run)
+        try:
+            self._batcher.attempt("engine.call", call.run)
+        except DeviceFailed as error:
+            self._lost(error)
+            if call.result is not None:
+                call.result.set_exception(ServerUnavailable(self._fault))
+            raise
         with self._lock:
             self._num_calls -= 1
         self._loop.activity.progress()

@@ -30,7 +30,7 @@ class EventBatcher:
         self._items: list[tuple[RequestId, int, EngineItem]] = []
         self._events: deque[Event] = deque()
         self._num_left_queue = 0
-        self._is_computing_new = False
+        self._is_computing_new = self._is_mute = False
 
     def connect(self, receive: Callable[[StepBatch], None]) -> None:
         """Delivers batches to `receive` from now on. Emitters are made before the engine that delivers."""
@@ -56,11 +56,17 @@ class EventBatcher:
 
     def send(self, id: RequestId, choice: int, item: EngineItem) -> None:
         """Keeps an item for the next `deliver`."""
-        self._items.append((id, choice, item))
+        if not self._is_mute:
+            self._items.append((id, choice, item))
 
     def left_queue(self) -> None:
         """Counts a choice that was admitted, or ended before. Called once for each."""
-        self._num_left_queue += 1
+        self._num_left_queue += not self._is_mute
+
+    def drop_items(self, *, and_mute: bool) -> None:
+        """Drops what was not delivered. `and_mute`: nothing of any choice is reported from now on."""
+        self._items.clear()
+        self._is_mute = and_mute
 
     def report_computing(self, ids: tuple[RequestId, ...]) -> None:
         """Delivers at once which choices are computed next, for a supervisor that outlives this engine."""

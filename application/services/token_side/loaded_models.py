@@ -137,6 +137,10 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         )
         return found
 
+    def finish(self) -> None:
+        """Waits for the backend's work, and verifies it. Raises DeviceFailed."""
+        self._connected().finish()
+
     def unload(self, id: ModelId) -> None:
         """Unloads a model of which no sequence is open. Ignores a model that is not loaded."""
         model, lease = self._models.pop(id, (None, None))

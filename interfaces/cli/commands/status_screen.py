@@ -86,7 +86,8 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
 def _engine(engine: EngineBody) -> Text:
     if engine.status == "ok":
         age = f"last step {format_latency(engine.last_step_age_s)} ago"
-        return _line("engine", age, engine.doing, *_loading(engine))
+        lost = f"the last one was lost: {printable(engine.last_loss)}" if engine.last_loss else ""
+        return _line("engine", age, engine.doing, *_loading(engine), lost)
     why = f" in {printable(engine.stuck_in)} for {format_time(engine.stuck_s)}" if engine.stuck_in else ""
     whose = f": {', '.join(printable(id) for id in engine.requests)}" if engine.requests else ""
     return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))

@@ -116,9 +116,9 @@ class OutstandingBody(Struct):
 class EngineBody(Struct):
     """The state of the engine. `last_step_age_s`: since a step, a call or a piece of a load ended, against what is
     `outstanding`. `doing`: what the engine does now, for how long. `stuck_in`: what does not end, an activity,
-    `waiting` or `ended`; null when nothing is stuck. `requests`: those that are stuck; null for clients that are no
-    admins. `event_loop_lag_s`: how late the event loop was at the last check, once a second. `loading`: null where
-    nothing is loaded now."""
+    `waiting` or `ended`; null when nothing is stuck. `requests`: those that are stuck; `last_loss`: why the engine
+    before this one was lost; both null for clients that are no admins. `event_loop_lag_s`: how late the event loop
+    was at the last check, once a second. `loading`: null where nothing is loaded now."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float
@@ -128,6 +128,7 @@ class EngineBody(Struct):
     stuck_in: str | None
     stuck_s: float
     requests: list[str] | None
+    last_loss: str | None
     event_loop_lag_s: float
     loading: LoadingBody | None
 
@@ -144,6 +145,7 @@ def engine_body(health: Health, *, is_admin: bool) -> EngineBody:
         stuck_in=found.stuck_in or None,
         stuck_s=round(health.stuck_s, 3),
         requests=list(found.request_ids) if is_admin else None,
+        last_loss=health.last_loss or None if is_admin else None,
         event_loop_lag_s=round(health.loop_lag_s, 3),
         loading=_loading_body(health, is_admin=is_admin),
     )

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from tests.support.effort import EFFORT
-from tests.support.engines.process.answer_streams import STREAMS, WORDS, Answer
+from tests.support.engines.failing_device import WORDS as DEVICE_WORDS
+from tests.support.engines.process.answer_streams import STREAMS, WORDS, Answer, read_all
 from tests.support.engines.process.killed_engine import KilledServer, killed_server
 from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import wait_until
@@ -126,6 +127,26 @@ def test_of_models_on_mlx(tmp_path: Path, name: str, seed: int) -> None:
     folder = write_small_demos(tmp_path / "models") / name
     with killed_server(tmp_path, (str(folder), "--memory", "1GiB"), is_killed_often=True) as server:
         kill_times(server, 50, seed)
+
+
+def test_a_device_that_fails_is_a_pause_for_everybody(tmp_path: Path) -> None:
+    with killed_server(tmp_path / "calm", ("--backend", "fake"), is_killed_often=False) as server:
+        calm, _ = server.calm()
+    command = ("serve", "--port", "0", "--block-size", "16", "--prefill-grid", "32", "--backend", "fake")
+    variables = {"FAILING_DEVICE": f"60:{tmp_path / 'mark'}", "OTEL_SDK_DISABLED": "false"}
+    with cairn_process(tmp_path, command, module="tests.support.engines.process.failing_server", **variables) as cairn:
+        served = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
+        assert served
+        assert read_all(served[1], "", lambda: None) == calm
+        assert DEVICE_WORDS in cairn.read_until("another engine took over")
+        with httpx.Client(base_url=served[1], timeout=PATIENCE_S) as client:
+            engine = client.get("/health/engine").json()
+            assert (engine["status"], engine["last_loss"]) == (
+                "ok",
+                f"the engine stopped: the device failed: {DEVICE_WORDS}",
+            )
+            assert client.get("/admin/api/overview").json()["health"]["engine"]["last_loss"] == engine["last_loss"]
+            assert re.search(r'cairn_faults_total\{cairn_where="engine.device"[^\n]* 1.0', client.get("/metrics").text)
 
 
 def test_a_server_that_was_upgraded_ends_with_a_clear_message(tmp_path: Path) -> None:

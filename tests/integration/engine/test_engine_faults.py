@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import pytest
 
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.compute import ComputeEngine, LoadedModel
+from application.ports.compute import ComputeEngine, DeviceFailed, LoadedModel
 from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
@@ -126,6 +126,54 @@ def test_an_end_that_raises_is_an_end(operation: str) -> None:
     if operation != "close_engine":
         assert bench.inner.is_closed
     assert bench.loop.status().num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    "operation", ["prefill", "start_decode", "decode", "capture_blocks", "capture_snapshot", "fork"]
+)
+def test_a_device_that_fails_ends_the_engine_with_everybody(operation: str) -> None:
+    """Nobody resumes them here; what was captured is given to nobody."""
+    bench = FaultBench()
+    bench.load()
+    bench.submit("before", SHARED + "one")
+    assert bench.tokens("before") == EXPECTED[SHARED + "one"]
+    assert bench.hot.usage().num_blocks
+    bench.faults.arm(operation, DeviceFailed("planted"))
+    for id, text in (("b", SHARED + "two"), ("c", OTHER)):
+        bench.submit(id, text, num_tokens=1000, num_choices=2)
+    for id in ("b", "c", "b.1", "c.1"):
+        error = bench.end(id).error
+        assert error is not None
+        assert (error.kind, error.message) == ("ServerUnavailable", "the engine stopped: the device failed: planted")
+    assert bench.loop.stop(WAIT_S)
+    assert (bench.hot.usage().num_blocks, bench.hot.usage().num_snapshots) == (0, 0)
+    assert "engine.device" in bench.fault_names()
+    assert bench.loop.status().fault == "the engine stopped: the device failed: planted"
+    with pytest.raises(ServerUnavailable, match="the device failed: planted"):
+        bench.submit("after", OTHER)
+
+
+@pytest.mark.parametrize("operation", ["load", "unload"])
+def test_a_device_that_fails_between_steps_answers_who_called(operation: str) -> None:
+    bench = FaultBench()
+    if operation == "unload":
+        bench.load()
+    bench.faults.arm(operation, DeviceFailed("planted"))
+    answer: Future[Any] = (
+        bench.loop.unload(MODEL) if operation == "unload" else bench.loop.load(bench.source, LoadOptions())
+    )
+    with pytest.raises(ServerUnavailable, match="planted"):
+        answer.result(WAIT_S)
+    assert bench.loop.stop(WAIT_S)
+    assert bench.inner.is_closed
+
+
+def test_a_device_that_fails_at_the_end_is_an_end() -> None:
+    bench = FaultBench()
+    bench.load()
+    bench.faults.arm("close_engine", DeviceFailed("planted"))
+    assert bench.loop.stop(WAIT_S)
+    assert "engine.device" in bench.fault_names()
 
 
 def test_every_operation_of_the_port_can_be_made_to_fail() -> None:

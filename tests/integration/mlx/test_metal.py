@@ -1,4 +1,4 @@
-"""Metal differs by nature: a working-set limit, memory shared with the host, allocations that may end the process.
+"""Metal differs by nature: a working-set limit, memory shared with the host, allocations that are refused.
 
 These tests run where MLX has Metal (the `macos` workflow) and were written without one: a first failure may be theirs.
 """
@@ -44,7 +44,7 @@ def test_an_array_is_read_where_it_lies():
 
 
 def test_an_allocation_beyond_the_largest_buffer_ends_or_fails_a_process_and_not_this_one():
-    """It cannot be relied on to be caught, so that estimates refuse before, and `cairn serve` computes in a child."""
+    """MLX raises where Metal refuses a buffer; what a driver does before is not known, so it is tried in a child."""
     code = "import mlx.core as mx; mx.eval(mx.zeros((mx.device_info()['max_buffer_length'] + 1,), mx.uint8))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode != 0

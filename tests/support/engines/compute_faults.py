@@ -14,7 +14,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 T = TypeVar("T")
 Y = TypeVar("Y")
 
-ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "close_engine")
+ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "finish", "close_engine")
 MODEL_OPERATIONS = (
     "description",
     "image_processor",
@@ -41,7 +41,7 @@ MODEL_OPERATIONS = (
 
 @dataclass(slots=True)
 class _Fault:
-    error: Exception
+    error: BaseException
     times: int
     is_after: bool
 
@@ -49,13 +49,13 @@ class _Fault:
 class ComputeFaults:
     """The operations that fail. `strikes`: the number of failures of each."""
 
-    def __init__(self, chance: Callable[[str], Exception | None] | None = None) -> None:
+    def __init__(self, chance: Callable[[str], BaseException | None] | None = None) -> None:
         """`chance` is asked before every operation for an error to raise."""
         self._chance = chance
         self._armed: dict[str, _Fault] = {}
         self.strikes: dict[str, int] = {}
 
-    def arm(self, operation: str, error: Exception, times: int = 1, *, is_after: bool = False) -> None:
+    def arm(self, operation: str, error: BaseException, times: int = 1, *, is_after: bool = False) -> None:
         """Makes the next `times` calls of `operation` raise `error`. `is_after`: once they have done their work."""
         if operation not in (*ENGINE_OPERATIONS, *MODEL_OPERATIONS):
             raise ValueError(f"no operation {operation!r}")
@@ -81,7 +81,7 @@ class ComputeFaults:
             raise self._counted(operation, afterwards)
         return found
 
-    def _strike(self, operation: str) -> Exception | None:
+    def _strike(self, operation: str) -> BaseException | None:
         """Raises the error now, or returns the error to raise after the work."""
         if self._chance is not None and (error := self._chance(operation)) is not None:
             raise self._counted(operation, error)
@@ -93,7 +93,7 @@ class ComputeFaults:
             return fault.error
         raise self._counted(operation, fault.error)
 
-    def _counted(self, operation: str, error: Exception) -> Exception:
+    def _counted(self, operation: str, error: BaseException) -> BaseException:
         self.strikes[operation] = self.strikes.get(operation, 0) + 1
         return error
 
@@ -143,6 +143,9 @@ class FaultyEngine:
 
     def clear_cache(self) -> None:
         self._faults.around("clear_cache", self._engine.clear_cache)
+
+    def finish(self) -> None:
+        self._faults.around("finish", self._engine.finish)
 
     def close(self) -> None:
         self._faults.around("close_engine", self._engine.close)

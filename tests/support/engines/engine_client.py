@@ -18,6 +18,8 @@ from adapters.fake.vision import ToyImages
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.clock import SystemClock
 from application.events import Event
+from application.ports.block_store import BlockStore
+from application.ports.compute import ComputeEngine
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
@@ -105,17 +107,23 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 }
 
 
-def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, delivers_directly: bool = False) -> Engine:
-    """With a prefix cache over a store in memory. `hold`, `delivers_directly`: as in EngineThread."""
+def engine_on_a_thread(
+    hold: Callable[[], object] = lambda: None,
+    *,
+    delivers_directly: bool = False,
+    backend: Callable[[], ComputeEngine] = lambda: FakeEngine(OPTIONS),
+    store: BlockStore | None = None,
+) -> Engine:
+    """With a prefix cache over `store`, or one in memory. `hold`, `delivers_directly`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
     events = EventBatcher(clock)
     settings = Settings(
         engine=EngineSettings(block_size=BLOCK), store=StoreSettings(hot_tier=ByteSize(num_bytes=1 << 26))
     )
-    tiers = CacheTiers(settings, limits, MemoryBlockStore(None), events, clock)
+    tiers = CacheTiers(settings, limits, store or MemoryBlockStore(None), events, clock)
     return EngineThread(
         EngineLoop(batcher=events, prefix_cache=tiers.prefix_cache, guard=UnboundedGuard(limits), limits=limits),
-        make_backend=lambda: FakeEngine(OPTIONS),
+        make_backend=backend,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,
         delivers_directly=delivers_directly,
@@ -138,10 +146,10 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
 
 def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
     """A MakeEngine."""
-    return Hosted(engine_on_a_thread(hold, delivers_directly=True), _check)
+    return Hosted(engine_on_a_thread(hold, delivers_directly=True), check_model)
 
 
-def _check(source: ModelSource, _options: LoadOptions) -> ModelPreview:
+def check_model(source: ModelSource, _options: LoadOptions) -> ModelPreview:
     if source.id == BROKEN:
         raise ModelLoadFailed("its weights are cut short", param="model")
     return ModelPreview(weight_bytes=7)
@@ -235,4 +243,4 @@ __all__ = (
     "STUCK_AFTER_S",
     "UNWRITTEN",
 )
-__all__ += ("EngineClient", "engine_on_a_thread", "hosted_toy", "source", "with_engine")
+__all__ += ("OPTIONS", "EngineClient", "check_model", "engine_on_a_thread", "hosted_toy", "source", "with_engine")

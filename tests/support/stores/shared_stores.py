@@ -220,6 +220,7 @@ class HeldQueue(SharedQueue):
         super().__init__(access, max_bytes, self.lane)
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> None:
+        self.drop_held(includes)
         self.lane.run()
         self._access.store.erase(includes)
 

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 
 from adapters.fake.environment import FakeClock
 from application.ports.block_store import BlockStore, PutOutcome
-from application.services.prefix.write_behind import Offer, WriteBehind
+from application.services.prefix.offer import Offer
+from application.services.prefix.write_behind import WriteBehind
 from domain.ids import NO_REQUEST, RequestId
 from domain.prefix.index import STORED
 from domain.prefix.record import NamespaceInfo, Record, RecordKey

@@ -17,11 +17,11 @@ Nothing waits for a store that does not answer: what is dropped is computed agai
 offered by that one.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from threading import Lock
+from threading import Lock, RLock
 
 from application.events import FaultObserved, SharedStoreUsed
 from application.ports.clock import Clock
@@ -115,15 +115,33 @@ class SharedAccess:
 
 
 class SharedQueue:
-    """Any thread. `num_queued`: records that wait or are being written; `queued_bytes`: their state in memory."""
+    """Any thread. `num_queued`: records that wait or are being written; `queued_bytes`: their state in memory. Those
+    that are held wait until what they captured is verified, and are not counted."""
 
     def __init__(self, access: SharedAccess, max_bytes: int, lane: Lane | None = None) -> None:
         self._access = access
         self._max_bytes = max_bytes
         self._lane = lane or Lane("shared-write", 1)
-        self._lock = Lock()
+        self._lock = RLock()
         self._last: Future[str] | None = None
+        self._held: deque[tuple[int, NamespaceInfo, Sequence[Record], RequestId]] = deque()
         self.num_queued = self.queued_bytes = 0
+
+    def hold(self, number: int, info: NamespaceInfo, records: Sequence[Record], id: RequestId) -> None:
+        """Offers records once `number` is confirmed."""
+        with self._lock:
+            self._held.append((number, info, records, id))
+
+    def confirm(self, number: int) -> None:
+        """Offers what was held up to `number`."""
+        with self._lock:
+            while self._held and self._held[0][0] <= number:
+                self.offer(*self._held.popleft()[1:])
+
+    def drop_held(self, includes: Callable[[NamespaceInfo], bool] | None) -> None:
+        """Drops what is held of these namespaces; None is all."""
+        with self._lock:
+            self._held = deque(one for one in self._held if includes is not None and not includes(one[1]))
 
     def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId) -> None:
         """Queues records of one namespace, or drops them and says why. Never blocks on the store."""
@@ -144,6 +162,7 @@ class SharedQueue:
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> None:
         """Removes whole namespaces from the store, behind everything that is queued. Raises SharedStoreError, and
         ServerUnavailable after `close`."""
+        self.drop_held(includes)
         self._lane.submit(self._access.store.erase, includes).result()
 
     def close(self, timeout_s: float) -> None:

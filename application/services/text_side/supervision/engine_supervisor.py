@@ -126,7 +126,8 @@ class EngineSupervisor:
         if self._state is _State.RUNNING:
             status = self._engine.status()  # with a fault it is about to be reported as lost
             num_waiting = max(0, self._work.num_choices - status.num_running)  # submissions it has not taken count too
-            return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
+            is_alive = status.is_alive or bool(status.fault)
+            return replace(status, is_alive=is_alive, num_waiting=num_waiting, last_loss=self._reason)
         if self._state is not _State.RESTARTING:
             return self._engine.status()
         next_engine = self._engine.status() if self._has_engine else None
@@ -142,6 +143,7 @@ class EngineSupervisor:
             num_running=0,
             activity=next_engine.activity if next_engine else None,
             fault=self._unavailable().message,
+            last_loss=self._reason,
             loading=shown.loading if shown else None,
         )
 
