@@ -52,11 +52,7 @@ def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monke
         budget = server.hot.budget_bytes
         held = server.meter.held_bytes()
         mac.taken = 1 - held * 0.95 / mac.total_bytes  # less is left than the engine holds
-        _work(server, 1)
-        lowest = server.hot.budget_bytes
-        for _ in range(40):
-            _work(server, 1)
-            lowest = min(lowest, server.hot.budget_bytes)
+        lowest = _work(server, 40)
         assert lowest < budget or budget == 0, (seed, lowest, budget)
         assert server.meter.held_bytes() < held, seed
         mac.taken = 0.0
@@ -72,10 +68,14 @@ def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monke
     assert {"shrink_hot", "grow_hot", "pause", "resume"} <= kinds
 
 
-def _work(server: BoundServer, num_steps: int) -> None:
+def _work(server: BoundServer, num_steps: int) -> int:
+    """Returns the lowest budget of the hot tier behind any of the steps."""
+    lowest = server.hot.budget_bytes
     for number in range(num_steps):
         if number % 10 == 0:
             server.submit()
         server.step()
         server.lane.run()
         server.writer.pump(3)
+        lowest = min(lowest, server.hot.budget_bytes)
+    return lowest
