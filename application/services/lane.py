@@ -9,18 +9,21 @@ and callers have a deadline.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from threading import Condition, Thread
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from application.services.fair_queue import FairQueue
 from domain.errors import ServerUnavailable
 
 IDLE_IN = "Lane._next"
 """The function in which an idle thread of a lane waits, for readers of stacks."""
+
+OWNER: ContextVar[str] = ContextVar("owner", default="")
+"""The client that work is done for, its key's name or its address; empty for the server's own work."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +87,8 @@ def _clear(work: list[Callable[[], T]], _future: "Future[T]") -> None:
 
 
 class Lane:
-    """Any thread, except for `run`. Calls begin in the order submitted; threads start on demand."""
+    """Any thread, except for `run`. Threads start on demand. Owners take turns by the cost of their calls, and each
+    one's short calls go first; calls of one owner that cost the same begin in the order submitted."""
 
     def __init__(
         self, name: str, num_threads: int, *, max_pending: int | None = None, timeout_s: float | None = None
@@ -96,7 +100,7 @@ class Lane:
         self._max_pending = max_pending
         self._timeout_s = timeout_s
         self._changed = Condition()
-        self._waiting: deque[Call[Any]] = deque()
+        self._waiting: FairQueue[Call[Any]] = FairQueue()
         self._num_pending = self._num_threads_live = 0
         self._is_closed = False
 
@@ -105,8 +109,8 @@ class Lane:
         """Calls that wait or run, including cancelled ones that no thread has skipped yet."""
         return self._num_pending
 
-    def start(self, call: Call[T]) -> "Future[T]":
-        """Raises LaneFull, and ServerUnavailable after `close`."""
+    def start(self, call: Call[T], cost: float = 1) -> "Future[T]":
+        """`cost`: of the call beside the others of its lane. Raises LaneFull, and ServerUnavailable after `close`."""
         with self._changed:
             if self._is_closed:
                 raise ServerUnavailable("the server is stopping")
@@ -114,7 +118,7 @@ class Lane:
                 raise LaneFull(f"{self._num_pending} {self.name} calls are under way already")
             self._num_pending += 1
             call.count_down = self._count_down
-            self._waiting.append(call)
+            self._waiting.push(call, OWNER.get(), cost)
             self._wake()
         return call.future
 
@@ -123,10 +127,14 @@ class Lane:
         return self.start(Call(lambda: work(*args, **kwargs)))
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns the result of `work`, as `run_at` does, at a cost of 1."""
+        return await self.run_at(1, work, *args, **kwargs)
+
+    async def run_at(self, cost: float, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns the result of `work`, run in the caller's context. Event loop only. Raises its error, the errors of
         `start`, and ServerUnavailable after `timeout_s`. Cancelled or timed out, work that has not begun never does."""
         context = copy_context()
-        future = self.submit(lambda: context.run(work, *args, **kwargs))
+        future = self.start(Call(lambda: context.run(work, *args, **kwargs)), cost)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s)
         except TimeoutError:
@@ -138,7 +146,7 @@ class Lane:
         """Refuse more work and cancel waiting calls. Running calls are not waited for."""
         with self._changed:
             self._is_closed = True
-            waiting, self._waiting = self._waiting, deque()
+            waiting = [self._waiting.pop() for _ in range(len(self._waiting))]
             self._num_pending -= len(waiting)
             self._changed.notify_all()
         for call in waiting:
@@ -171,7 +179,7 @@ class Lane:
         """Returns the next call; None once the lane is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            return self._waiting.popleft() if self._waiting else None
+            return self._waiting.pop() if self._waiting else None
 
     def _do(self, call: Call[Any]) -> None:
         if call.begin():

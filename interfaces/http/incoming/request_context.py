@@ -23,6 +23,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from application.ports.clock import IdSource
+from application.services.lane import OWNER
 from application.services.text_side.answers.answer import Answer
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
@@ -225,6 +226,7 @@ class Authentication(ASGIMiddleware):
         meter = self._meter(scope["headers"], is_needed=is_charged)
         address = scope["client"] or ("", 0)
         owner = meter.client.name or f"address {address[0]}"
+        OWNER.set(owner)
         context = RequestContext(self._services, meter, self._bodies, owner, Headers.from_scope(scope))
         scope["state"][_CONTEXT] = context
         try:

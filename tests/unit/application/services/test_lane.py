@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from application.services.lane import Lane
+from application.services.lane import OWNER, Lane
 from domain.errors import ServerUnavailable
 from tests.support.patience import PATIENCE_S
 
@@ -172,3 +172,25 @@ def test_what_a_call_gave_or_failed_with_is_freed_at_once(fails: bool) -> None:
         assert kept() is None, "no cycle keeps it"
     finally:
         gc.enable()
+
+
+def test_a_client_waits_for_one_call_of_another_that_has_many(hung: Hung) -> None:
+    done = list[str]()
+
+    async def submit(owner: str, name: str, cost: float) -> None:
+        OWNER.set(owner)
+        await lane.run_at(cost, done.append, name)
+
+    async def run() -> None:
+        first = asyncio.create_task(lane.run(hung))
+        flood = [asyncio.create_task(submit("flood", f"long {number}", 500_000)) for number in range(8)]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(submit("other", "short", 5))
+        await asyncio.sleep(0)
+        hung.go.set()
+        await asyncio.gather(first, other, *flood)
+
+    lane = Lane("test", 1)
+    asyncio.run(run())
+    assert done.index("short") <= 1
+    assert len(done) == 9
