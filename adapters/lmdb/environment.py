@@ -90,6 +90,7 @@ class Environment:
         self._gate = Condition()
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
+        self._synced = -1  # the last transaction that `sync` made durable
         self._known_file = ((0, 0), 0)
 
     def open(self) -> None:
@@ -107,6 +108,7 @@ class Environment:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
                     raise Damaged("the trees of the database have different page sizes")
             self._note_file(env)
+            self._synced = -1
             self._env = env  # from here on readers may enter
         except BaseException:
             env.close()
@@ -217,9 +219,12 @@ class Environment:
             return sorted({int(first) for first, *_ in filter(None, words) if first.isdecimal()} - {os.getpid()})
 
     def sync(self) -> None:
-        """Makes the last commit durable; all others are."""
+        """Makes the last commit durable; all others are. Costs nothing where nothing was committed since."""
         with self._entered() as env:
-            env.sync(True)
+            last = env.info()["last_txnid"]
+            if last != self._synced:
+                env.sync(True)
+                self._synced = last
 
     def used_pages(self) -> int:
         """Returns the pages in use: those that a compact copy takes."""

@@ -6,7 +6,7 @@ stream, by whomever, and an evaluation that raises by itself drops the errors of
 graph raises at once, and what it raises is the caller's.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class _Trial:
 
 
 @contextmanager
-def trial() -> Iterator[None]:
+def trial() -> Generator[None]:
     """Work that may fail alone, such as a piece of a load: `evaluate` raises MLX's own error meanwhile. Everything else
     is finished before, and the device must be sound afterwards: DeviceFailed is raised where it is not."""
     finish()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -229,6 +230,32 @@ def test_the_free_reserve_of_the_volume_is_left_alone(tmp_path: Path) -> None:
     assert faults(events) == ["low_space"]
     assert careful.usage().faults == {"low_space": 2}
     careful.close()
+
+
+def test_a_flush_syncs_only_what_was_committed_since_the_last_one(tmp_path: Path) -> None:
+    class Counting:
+        """An environment of LMDB's whose syncs are counted."""
+
+        num_syncs = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def sync(self, force: bool) -> None:
+            self.num_syncs += 1
+            inner.sync(force)
+
+    store = open_store(tmp_path / "store")
+    environment: Any = store._environment  # pyright: ignore[reportPrivateUsage]
+    inner, counting = environment._env, Counting()
+    environment._env = counting
+    found = list[int]()
+    assert store.put(chain(INFO, 2)) is PutOutcome.STORED
+    for _ in range(3):
+        store.flush()
+        found.append(counting.num_syncs)
+    store.close()
+    assert found == [1, 1, 1]
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
