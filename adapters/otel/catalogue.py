@@ -187,7 +187,8 @@ MEMORY_LIMIT = _gauge(
 )
 MEMORY_LEVEL = _gauge(
     *("cairn.memory.level", "{level}"),
-    "Memory pressure: 0 calm, 1 hot tier smaller, 2 admission paused, 3 preempting, 4 refusing.",
+    "Memory pressure: 0 calm, 1 lean (the hot tier is smaller), 2 paused (no request is admitted), 3 preempting,"
+    " 4 refusing.",
 )
 MEMORY_ACTIONS = _counter(
     *("cairn.memory.actions", "{action}"),

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from adapters.system.request_summary import one_line, summarise
+from adapters.system.request_summary import one_line, request_fields, summarise
 from application.events import (
     EngineRecovered,
     EngineRestarted,
@@ -40,7 +40,8 @@ _requests = logging.getLogger("cairn.requests")
 _engine = logging.getLogger("cairn.engine")
 
 
-_Line: TypeAlias = tuple[logging.Logger, int, str, Mapping[str, str]]
+_Fields: TypeAlias = Mapping[str, str | int | float]
+_Line: TypeAlias = tuple[logging.Logger, int, str, _Fields]
 
 
 class LogWriter:
@@ -53,12 +54,12 @@ class LogWriter:
         self._thread = threading.Thread(target=self._run, name="cairn-log-writer", daemon=True)
         self._thread.start()
 
-    def write(self, logger: logging.Logger, level: int, line: str, about: Mapping[str, str] | None = None) -> None:
-        """Queue a line. `about`: attributes of the log record."""
+    def write(self, logger: logging.Logger, level: int, line: str, fields: _Fields | None = None) -> None:
+        """Queue a line. `fields`: what it says, by name, for machines."""
         if not logger.isEnabledFor(level):
             return
         try:
-            self._queue.put_nowait((logger, level, line, about or {}))
+            self._queue.put_nowait((logger, level, line, fields or {}))
         except queue.Full:
             self._num_lost += 1
 
@@ -73,9 +74,9 @@ class LogWriter:
 
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
-            logger, level, line, about = entry
+            logger, level, line, fields = entry
             try:
-                logger.log(level, "%s", line, extra=about)
+                logger.log(level, "%s", line, extra={"cairn_fields": fields})
                 if self._num_lost:
                     lost, self._num_lost = self._num_lost, 0
                     logger.warning("%d lines were not logged: the log is slower than the server", lost)
@@ -84,8 +85,8 @@ class LogWriter:
 
 
 class EventLog(EventRouter):
-    """The event sink that writes the log. `timelines` takes each event before it. `trace_ids` gives `trace_id` and
-    `span_id` of an open request, empty if it is not traced. `close` writes the queue and ends the thread;
+    """The event sink that writes the log. `timelines` takes each event before it. `trace_ids` gives the `trace_id`
+    of an open request, empty if it is not traced. `close` writes the queue and ends the thread;
     idempotent."""
 
     def __init__(
@@ -118,19 +119,21 @@ class EventLog(EventRouter):
 
     def _ended(self, event: RequestEnded) -> None:
         if event.parsing is not None and event.parsing.problems:
-            line = f"request {event.id} tool_call_problems={','.join(event.parsing.problems)}"
-            self._writer.write(_requests, logging.WARNING, line, self._about(event.id))
+            problems = ",".join(event.parsing.problems)
+            fields = {"request": event.id, "tool_call_problems": problems}
+            self._writer.write(_requests, logging.WARNING, summarise(fields), fields)
         timeline = self._timelines.of(event.id)
         if timeline is not None and timeline.ended is event:
             level = logging.INFO if event.error_code is None else logging.WARNING
-            about = self._about(event.id)
-            self._writer.write(_requests, level, summarise(timeline, event, about.get("trace_id")), about)
+            trace_id = self._trace_ids(event.id).get("trace_id")
+            found = request_fields(timeline, event, trace_id)
+            self._writer.write(_requests, level, summarise(found), found)
 
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
-        self._writer.write(
-            _requests, level, f"request refused model='{printable(event.model)}' error={event.error_code}"
-        )
+        fields = {"model": printable(event.model), "error": event.error_code}
+        line = f"request refused model='{fields['model']}' error={event.error_code}"
+        self._writer.write(_requests, level, line, fields)
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)
@@ -160,9 +163,6 @@ class EventLog(EventRouter):
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")
-
-    def _about(self, id: RequestId) -> Mapping[str, str]:
-        return {"request_id": id, **self._trace_ids(id)}
 
     def _stuck(self, event: EngineStuck) -> None:
         """Writes a line, then the stack with a line a frame."""

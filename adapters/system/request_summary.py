@@ -1,14 +1,21 @@
 """The log line of a request with its cost and the time of each stage."""
 
+from collections.abc import Mapping
+
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
 from domain.printable import printable
 
 MAX_CHARS = 2_000
 
+_UNNAMED = ("request", "error_message")
+"""The fields that stand in the line without their names."""
 
-def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
-    """Key=value pairs; times in seconds; what did not happen is left out.
+
+def request_fields(
+    timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None
+) -> dict[str, str | int | float]:
+    """Returns the fields of the line by name; times in seconds; what did not happen is left out.
 
     `live`, `hot`, `store`: parts of `reused` by tier. `stopped`: the reason why no more was reused, `known`: the tokens
     whose blocks were stored, `diverged`: the first token that differs. `waited`: the reasons of waiting in the queue;
@@ -18,7 +25,8 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
     usage, matched, images = event.usage, timeline.matched, timeline.images
-    values: dict[str, str | int | None] = {
+    values: dict[str, str | int | float | None] = {
+        "request": event.id,
         "model": timeline.model,
         "key": timeline.queued.client or None,
         "prompt": timeline.queued.num_prompt_tokens,
@@ -33,22 +41,29 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
         "image_tokens": images.num_tokens if images is not None else None,
         "image_reused": images.num_reused if images is not None else None,
         "seen": timeline.num_seen if images is not None else None,
-        "tower": _seconds(timeline.tower_ns / 1e9) if timeline.num_seen else None,
+        "tower": timeline.tower_ns / 1e9 if timeline.num_seen else None,
         "output": usage.completion_tokens,
         "drafted": usage.num_proposed or None,
         "accepted": usage.num_accepted if usage.num_proposed else None,
-        **{name: _seconds(value) for name, value in stages.items()},
+        **stages,
         "waited": ",".join(timeline.waited_for) or None,
         "followed": timeline.followed or None,
-        "ttft": _seconds(timeline.time_to_first_token_s),
-        "total": _seconds((event.at_ns - timeline.queued.at_ns) / 1e9),
-        "rate": f"{usage.completion_tokens / decode_s:.1f}tok/s" if decode_s and usage.completion_tokens else None,
+        "ttft": timeline.time_to_first_token_s,
+        "total": (event.at_ns - timeline.queued.at_ns) / 1e9,
+        "rate": usage.completion_tokens / decode_s if decode_s and usage.completion_tokens else None,
         "trace": trace_id,
         "reason": event.reason,
         "error": event.error_code,
+        "error_message": one_line(event.error_message) or None,
     }
-    line = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-    return f"request {event.id} {line}" + (f": {one_line(event.error_message)}" if event.error_message else "")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def summarise(fields: Mapping[str, str | int | float]) -> str:
+    """Returns the fields as one line of key=value pairs, the message of an error last."""
+    pairs = (f"{name}={_shown(name, value)}" for name, value in fields.items() if name not in _UNNAMED)
+    error = f": {fields['error_message']}" if "error_message" in fields else ""
+    return f"request {fields['request']} {' '.join(pairs)}{error}"
 
 
 def one_line(text: str) -> str:
@@ -56,5 +71,7 @@ def one_line(text: str) -> str:
     return printable(" ".join(text[:MAX_CHARS].split()), MAX_CHARS)
 
 
-def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3f}s"
+def _shown(name: str, value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}tok/s" if name == "rate" else f"{value:.3f}s"
+    return str(value)

@@ -31,10 +31,12 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time (UTC, ISO 8601), level, logger, message, and exception where there is one."""
+    """One object a line: time (UTC, ISO 8601), level, logger, message, exception where there is one, and the record's
+    `cairn_fields` as keys of their own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {
+        fields: dict[str, object] = {
+            **getattr(record, "cairn_fields", {}),
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,

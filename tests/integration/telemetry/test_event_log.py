@@ -1,9 +1,12 @@
 """The request log: one line a request, faults that do not flood, and a blocked handler that blocks no caller."""
 
 import dataclasses
+import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from application.events import (
     Event,
     FaultObserved,
     ModelLoaded,
+    PrefixMatched,
     RecordsDropped,
     RequestRefused,
     StoreFault,
@@ -23,6 +27,9 @@ from application.events import (
 from application.services.request_timelines import RequestTimelines
 from domain.health.engine_health import ENDED
 from domain.ids import ModelId
+from domain.prefix.explanation import TIER_NAMES
+from domain.request.request import Usage
+from interfaces.cli.terminal.logs import JsonFormatter
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.event_script import Script, at
 
@@ -33,6 +40,7 @@ class Capture(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[tuple[str, str]] = []
+        self.objects: list[dict[str, object]] = []
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
@@ -40,6 +48,7 @@ class Capture(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.entered.set()
         self.gate.wait()
+        self.objects.append(json.loads(JsonFormatter().format(record)))
         self.lines.append((record.levelname, record.getMessage()))
 
 
@@ -111,6 +120,50 @@ def test_a_finished_request_is_one_line_with_its_costs(capture: Capture) -> None
             " decode=2.250s ttft=2.250s total=4.250s rate=4.0tok/s reason=stop",
         )
     ]
+
+
+def documented_keys() -> list[str]:
+    """The keys of the table in the section of logs."""
+    text = (Path(__file__).parents[3] / "docs/telemetry.md").read_text()
+    section = text[text.index("## Logs") : text.index("## Metrics")]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    return re.findall(r"`(\w+)`", " ".join(rows))
+
+
+def test_each_field_of_a_line_is_a_documented_key_of_its_json(capture: Capture) -> None:
+    script, timelines = Script(), RequestTimelines()
+    usage = Usage(1025, 9, dict.fromkeys(TIER_NAMES, 10), proposed={"ngram": 4}, accepted={"ngram": 3})
+    ended = dataclasses.replace(script.failed(4.25), usage=usage)
+    queued = dataclasses.replace(script.queued(), client="alice")
+    seen = [script.images_matched(), script.image_seen()]
+    for event in (queued, *script.prefilled()[1:], *seen, script.first_token(), ended):
+        timelines.emit(event)
+    timeline = timelines.of(script.id)
+    assert timeline is not None
+    timeline.matched = PrefixMatched(
+        id=script.id, num_prompt=1025, reused={}, num_known=9, reason="never-seen", started_ns=0, at_ns=0, diverged_at=9
+    )
+    timeline.num_preemptions, timeline.waited_for, timeline.followed = 1, ("memory", "prefix"), "chatcmpl-0"
+    log = EventLog(timelines, lambda _id: {"trace_id": "ab"})
+    log.emit(ended)
+    log.close()
+    ((_, line),), (found,) = capture.lines, capture.objects
+    named = re.findall(r" (\w+)=", line)
+    assert set(named) <= set(found)
+    assert sorted(documented_keys()) == sorted(
+        {*found} - {"time", "level", "logger", "message"} | {"tool_call_problems"}
+    )
+    assert (found["request"], found["error"], found["error_message"]) == (
+        "chatcmpl-1",
+        "compute_failed",
+        "the matrix is singular",
+    )
+    assert (found["prompt"], found["live"], found["shared"], found["total"]) == (1025, 10, 10, 4.25)
+
+
+def test_a_refusal_has_its_keys_in_json(capture: Capture) -> None:
+    logged(capture, [RequestRefused(ModelId("demo"), "queue_full", at(0))])
+    assert capture.objects[0].items() >= {"model": "demo", "error": "queue_full"}.items()
 
 
 def test_a_request_cancelled_in_prefill_says_what_it_cost_so_far(capture: Capture) -> None:

@@ -13,11 +13,14 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from adapters.config.fields import setting_fields
-from adapters.otel.catalogue import CATALOGUE, TELEMETRY_FAILURES
+from adapters.otel.catalogue import CATALOGUE, MEMORY_LEVEL, TELEMETRY_FAILURES
+from domain.memory.pressure import Level
+from domain.prefix.explanation import TIER_NAMES
 from tests.support.telemetry.all_metrics import exposed, prometheus_name
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"][0]["rules"]
+BOARD = json.loads((DEPLOY / "grafana-cairn.json").read_text())["panels"]
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
 
@@ -44,8 +47,7 @@ def asked(expressions: list[str]) -> set[str]:
 
 
 def board_queries() -> list[str]:
-    board = json.loads((DEPLOY / "grafana-cairn.json").read_text())
-    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return [target["expr"] for panel in BOARD for target in panel.get("targets", ())]
 
 
 def promtool(*arguments: str, stdin: str | None = None) -> None:
@@ -65,11 +67,10 @@ def test_the_board_shows_every_metric_and_no_other() -> None:
 
 
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
-    panels = json.loads((DEPLOY / "grafana-cairn.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in BOARD}) == len(BOARD)
     places = [
         (x, y)
-        for spot in (panel["gridPos"] for panel in panels)
+        for spot in (panel["gridPos"] for panel in BOARD)
         for x in range(spot["x"], spot["x"] + spot["w"])
         for y in range(spot["y"], spot["y"] + spot["h"])
     ]
@@ -93,6 +94,29 @@ def test_every_alert_says_what_to_do_in_words_that_are_true(rule: dict[str, Any]
     assert settings <= set(setting_fields())
     assert set(re.findall(r"\bCairn[A-Z]\w+", text)) <= names
     assert asked([text]) <= OURS
+
+
+def levels_in(text: str) -> dict[str, str]:
+    """The levels of memory pressure that a text names, by number."""
+    return dict(re.findall(r"\b(\d) ([a-z]+)", text))
+
+
+def test_levels_of_memory_are_those_of_the_enum() -> None:
+    named = {str(level.value): level.name.lower() for level in Level}
+    (panel,) = (
+        one for one in BOARD if any("cairn_memory_level" in target["expr"] for target in one.get("targets", ()))
+    )
+    assert levels_in(MEMORY_LEVEL.description) == levels_in(panel["description"]) == named
+    (alert,) = (rule for rule in RULES if "cairn_memory_level" in rule["expr"])
+    assert alert["expr"].endswith(f">= {Level.PAUSED.value}")
+    short = {number: name for number, name in named.items() if int(number) >= Level.PAUSED}
+    assert levels_in(alert["annotations"]["summary"]) == short
+
+
+def test_reuse_counts_every_tier() -> None:
+    matched = re.findall(r'cairn_origin=~"([^"]*)"', "".join([*board_queries(), *(rule["expr"] for rule in RULES)]))
+    assert len(matched) >= 2
+    assert {tuple(one.split("|")) for one in matched} == {TIER_NAMES}
 
 
 @needs_promtool
@@ -147,7 +171,8 @@ FIRING: dict[str, dict[str, str]] = {
         'cairn_store_write_lag_seconds_bucket{le="60.0"}': "0+5x120",
         'cairn_store_write_lag_seconds_bucket{le="+Inf"}': "0+5x120",
     },
-    "CairnMemoryPressure": {"cairn_memory_level": "3x120"},
+    "CairnMemoryPressure": {"cairn_memory_level": f"{Level.PAUSED.value}x120"},
+    "CairnSharedStoreAway": {"cairn_shared_available": "0x120"},
     "CairnPreempts": {"cairn_requests_preempted_total": "0+5x120"},
     "CairnFaults": {'cairn_faults_total{cairn_where="engine.step"}': "0+5x120"},
     "CairnParserFailures": {'cairn_parser_failures_total{cairn_parser="json"}': "0+1x120"},
@@ -163,7 +188,8 @@ QUIET = {
     'cairn_requests_ended_total{cairn_reason="error", error_type="compute_failed"}': "0x120",
     'cairn_requests_refused_total{error_type="invalid_request"}': "0+60x120",
     'cairn_prompt_tokens_total{cairn_origin="computed"}': "0+100x120",
-    'cairn_prompt_tokens_total{cairn_origin="hot"}': "0+900x120",
+    'cairn_prompt_tokens_total{cairn_origin="hot"}': "0+10x120",
+    'cairn_prompt_tokens_total{cairn_origin="shared"}': "0+890x120",
     "process_start_time_seconds": "0x120",
     'cairn_cache_used_bytes{cairn_cache_tier="store"}': "50x120",
     'cairn_cache_limit_bytes{cairn_cache_tier="store"}': "100x120",
@@ -171,7 +197,8 @@ QUIET = {
     'cairn_store_write_lag_seconds_bucket{le="+Inf"}': "0+5x120",
     'cairn_store_records_total{cairn_outcome="persisted"}': "0+5x120",
     'cairn_store_records_total{cairn_outcome="dropped", cairn_reason="shutdown"}': "0+5x120",
-    "cairn_memory_level": "2x120",
+    "cairn_memory_level": f"{Level.LEAN.value}x120",
+    "cairn_shared_available": "1x120",
     "cairn_requests_preempted_total": "0x120",
     'cairn_faults_total{cairn_where="engine.step"}': "1x120",
 }
@@ -187,11 +214,14 @@ FIRST: dict[str, dict[str, str]] = {
 """Series of counters that begin with a first occurrence and then stay constant."""
 
 
+def test_every_alert_is_tried() -> None:
+    assert set(FIRING) == {rule["alert"] for rule in RULES}
+
+
 @needs_promtool
 @pytest.mark.parametrize("firing", [FIRING, FIRST], ids=["again and again", "for the first time"])
 def test_each_alert_comes_when_it_should_and_none_otherwise(firing: dict[str, dict[str, str]], tmp_path: Path) -> None:
     """A server for each alert, named after it, and one that is well."""
-    assert set(FIRING) == {rule["alert"] for rule in RULES}
     series = [
         {"series": _of(server, selector), "values": values}
         for server, values_of in {**firing, "well": QUIET}.items()
