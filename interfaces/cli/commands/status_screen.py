@@ -1,11 +1,14 @@
 """The screen of `cairn status`, read from the admin API of a server.
 
-Models, requests, latencies, reuse, memory and tiers, then the open requests and the last that ended. Every line is cut
-to the terminal's width, and names that a client chose are printed without control codes.
+Models, requests, latencies, reuse, memory and tiers, then the open requests and the last that ended. A part that the
+server has not answered yet is a line that says for how long it has been awaited. Every line is cut to the terminal's
+width, and names that a client chose are printed without control codes.
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from rich.text import Text
 
@@ -14,41 +17,92 @@ from domain.printable import printable
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.terminal.progress import format_latency, format_time
 from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody
-from interfaces.http.native.bodies import MemoryBody, TiersBody
+from interfaces.http.native.bodies import MemoryBody, TiersBody, data_of
 from interfaces.http.native.health import EngineBody
 from interfaces.http.native.requests import RequestBody, RequestListBody
 
-TIMEOUT_S = 5.0
+TICK_S = 1.0
+"""The interval in which what is known is shown while the rest is awaited."""
+
 NUM_ENDED = 10
 LABEL_WIDTH = 10
 MAX_CHARS = 1000
 """The bound on a line, before it is cut to the terminal's width."""
 
+_PURPOSES = {"hot": "hot tier", "queued": "to store", "in_flight": "fetched"}
+"""Words for purposes of memory whose names do not say enough."""
+
 STALE_S = 10.0
 """The age from which readings of the tiers are marked as old."""
 
 
+_Body = TypeVar("_Body")
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answers of the admin API that the screen shows."""
+    """The answers of the admin API that the screen shows; None: awaited. `overview_s`, `requests_s`: the seconds since
+    each was read, or since it was asked for."""
 
-    overview: OverviewBody
-    requests: RequestListBody
+    overview: OverviewBody | None = None
+    requests: RequestListBody | None = None
+    overview_s: float = 0.0
+    requests_s: float = 0.0
 
 
-async def read(server: RunningServer) -> Status:
-    """Asks the server. Raises NoAnswer."""
-    overview = await server.ask("/admin/api/overview", timeout_s=TIMEOUT_S)
-    requests = await server.ask(f"/admin/api/requests?ended={NUM_ENDED}", timeout_s=TIMEOUT_S)
-    return Status(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
+async def read(
+    server: RunningServer,
+    timeout_s: float | None = None,
+    show: Callable[[Status], None] = lambda _: None,
+    tick_s: float = TICK_S,
+) -> Status:
+    """Asks the server for all parts at once. `show` gets what is known every `tick_s`, until all are. `timeout_s`: the
+    longest wait; None: no limit. Raises NoAnswer."""
+    now_s = asyncio.get_running_loop().time
+    began_s = now_s()
+
+    async def ask(path: str, body: type[_Body]) -> tuple[_Body, float]:
+        return server.understood(await server.ask(path, timeout_s=timeout_s), body), now_s()
+
+    overview = asyncio.create_task(ask("/admin/api/overview", OverviewBody))
+    requests = asyncio.create_task(ask(f"/admin/api/requests?ended={NUM_ENDED}", RequestListBody))
+    try:
+        while True:
+            _, awaited = await asyncio.wait({overview, requests}, timeout=tick_s, return_when=asyncio.FIRST_EXCEPTION)
+            head, head_s = overview.result() if overview.done() else (None, began_s)
+            table, table_s = requests.result() if requests.done() else (None, began_s)
+            found = Status(head, table, now_s() - head_s, now_s() - table_s)
+            if not awaited:
+                return found
+            show(found)
+    finally:
+        overview.cancel()
+        requests.cancel()
+        await asyncio.gather(overview, requests, return_exceptions=True)
 
 
 def lines(found: Status, url: str, width: int, height: int | None = None) -> list[Text]:
     """Returns the screen, each line cut to `width` columns. `height`: the most lines; None for all."""
-    texts = [*_head(found.overview, url), Text(), *_requests_table(found.requests)]
+    head = None if found.overview is None else _head(found.overview, url)
+    table = None if found.requests is None else _requests_table(found.requests)
+    texts = [
+        *_part("overview", head, url, found.overview_s),
+        Text(),
+        *_part("requests", table, url, found.requests_s),
+    ]
     if height is not None and len(texts) > (most := max(1, height - 1)):
         texts = [*texts[:most], Text(f"{len(texts) - most} lines more; --json has them all", "dim")]
     return [_fitted(text, width) for text in texts]
+
+
+def _part(name: str, texts: Iterable[Text] | None, url: str, seconds: float) -> Iterator[Text]:
+    """The lines of a part, with their age unless they are new; None: of one that is awaited."""
+    if texts is None:
+        yield _line(name, f"{url} has not answered for {format_time(seconds)}; Ctrl-C ends the wait")
+        return
+    yield from texts
+    if seconds >= TICK_S:
+        yield Text(f"read {format_time(seconds)} ago", "dim")
 
 
 def _fitted(line: Text, width: int) -> Text:
@@ -137,18 +191,13 @@ def _minutes(window_s: int) -> str:
 
 
 def _memory(memory: MemoryBody) -> Iterator[Text]:
-    held = memory.held
-    purposes = {
-        "weights": held.weights,
-        "states": held.states,
-        "hot tier": held.hot,
-        "to store": held.queued,
-        "fetched": held.in_flight,
-        "other": held.other,
-    }
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in purposes.items() if size)
-    total = memory.limits.total_bytes if memory.limits is not None else None
-    yield _line("memory", _gauge(memory.used_bytes, total), memory.pressure)
+    """The gauge of `/admin`, and every purpose of the body."""
+    held, promised = (cast("dict[str, int]", data_of(one)) for one in (memory.held, memory.promised))
+    sizes = held | promised
+    sizes.pop("reading")
+    parts = ", ".join(f"{_PURPOSES.get(name, name)} {format_bytes(size)}" for name, size in sizes.items() if size)
+    budget = memory.limits.hard_bytes if memory.limits is not None else None
+    yield _line("memory", _gauge(memory.used_bytes, budget), memory.pressure)
     if parts:
         yield _line("", parts)
 

@@ -235,6 +235,6 @@ def body_of(answer: object, body: type[_Body]) -> _Body:
     return msgspec.convert(answer, body)
 
 
-def data_of(body: msgspec.Struct) -> object:
+def data_of(body: msgspec.Struct | None) -> object:
     """A body as decoded JSON."""
     return msgspec.to_builtins(body)

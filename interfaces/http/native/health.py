@@ -58,7 +58,7 @@ class ReadyBody(Struct):
     running: int
     waiting_for: dict[str, int]
     models: list[str] | None
-    loading: LoadingBody | None
+    loading: LoadingBody | None = None
 
 
 class VersionBody(Struct):
@@ -128,9 +128,9 @@ class EngineBody(Struct):
     stuck_in: str | None
     stuck_s: float
     requests: list[str] | None
-    last_loss: str | None
     event_loop_lag_s: float
-    loading: LoadingBody | None
+    last_loss: str | None = None
+    loading: LoadingBody | None = None
 
 
 def engine_body(health: Health, *, is_admin: bool) -> EngineBody:

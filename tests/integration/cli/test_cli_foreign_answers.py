@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from interfaces.cli.client.running_server import MAX_ANSWER_BYTES
-from interfaces.cli.commands import status_screen
 from interfaces.cli.main import app
 from tests.support.patience import PATIENCE_S
 
@@ -112,10 +111,9 @@ def test_a_refusal_is_shown_harmless() -> None:
         assert "title" in said("status", "--url", url)
 
 
-def test_a_byte_now_and_then_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_screen, "TIMEOUT_S", 0.5)
+def test_a_byte_now_and_then_is_no_answer() -> None:
     with answering(b"", endless=True) as url:
-        assert said("status", "--url", url).endswith("did not answer within 0.5 s")
+        assert said("status", "--url", url, "--timeout", "0.5").endswith("did not answer within 0.5 s")
 
 
 @pytest.mark.parametrize("command", ["explain", "warm", "clear"])

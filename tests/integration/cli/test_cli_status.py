@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from dataclasses import replace as replace_of
 from typing import Any, cast
 
 import pytest
@@ -11,12 +13,15 @@ from typer.testing import CliRunner, Result
 
 from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
+from application.ports.engine import EngineStatus
 from application.settings import ServerSettings
+from domain.byte_size import format_bytes
+from domain.memory.ledger import MemoryLimits, MemoryUse
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
 from interfaces.http.native.admin import OverviewBody
-from interfaces.http.native.bodies import body_of, data_of
+from interfaces.http.native.bodies import body_of, data_of, memory_body
 from interfaces.http.native.health import LoadingBody
 from interfaces.http.native.requests import RequestListBody
 from tests.support.http.clients import key_argument
@@ -98,6 +103,66 @@ def test_a_load_shows_how_far_it_is(reading: Status, load: LoadingBody, text: st
     loading = replace(health, engine=replace(health.engine, loading=load))
     found = shown(Status(replace(reading.overview, health=loading), reading.requests))
     assert line_of(found, "engine").endswith(text)
+
+
+def test_every_purpose_of_the_ledger_is_shown_against_the_budget_of_the_page(reading: Status) -> None:
+    purposes = {one.name for one in fields(MemoryUse) if one.type is int}
+    sizes = {name: 2**30 * number for number, name in enumerate(sorted(purposes), 1)}
+    limits = MemoryLimits.of(200 * 2**30)
+    status = EngineStatus(
+        is_alive=True,
+        is_busy=False,
+        last_progress_ns=0,
+        last_step_ns=0,
+        num_waiting=0,
+        num_running=0,
+        limits=limits,
+        ledger=MemoryUse(**sizes, limits=limits),
+    )
+    found = shown(Status(replace(reading.overview, memory=memory_body(status)), reading.requests))
+    row = found.index(line_of(found, "memory"))
+    assert f"of {format_bytes(limits.hard_bytes)}" in found[row]
+    assert {part.split()[-2] for part in found[row + 1].split(", ")} == {str(size >> 30) for size in sizes.values()}
+
+
+def test_a_server_of_an_earlier_release_is_read(reading: Status) -> None:
+    said = cast("dict[str, Any]", data_of(reading.overview))
+    del said["health"]["engine"]["loading"], said["health"]["engine"]["last_loss"]
+    assert shown(Status(body_of(said, OverviewBody), reading.requests)) == shown(reading)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfServer(RunningServer):
+    """A server whose overview waits for the gate. `limits`: the bounds on each wait."""
+
+    known: Status = Status()
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    limits: list[float | None] = field(default_factory=list)
+
+    async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
+        self.limits.append(timeout_s)
+        if "overview" not in path:
+            return cast("dict[str, object]", data_of(self.known.requests))
+        await self.gate.wait()
+        return cast("dict[str, object]", data_of(self.known.overview))
+
+
+def test_what_a_slow_server_has_answered_is_shown_while_the_rest_is_awaited(reading: Status) -> None:
+    server, seen = HalfServer(URL, known=reading), list[Status]()
+
+    def show(known: Status) -> None:
+        seen.append(known)
+        if known.requests is not None:
+            server.gate.set()
+
+    whole = asyncio.run(read(server, show=show, tick_s=0.001))
+    assert (whole.overview, whole.requests) == (reading.overview, reading.requests)
+    assert server.limits == [None, None]
+    assert (seen[-1].overview, seen[-1].requests) == (None, reading.requests)
+    later = shown(replace_of(seen[-1], overview_s=70.0, requests_s=69.0))
+    assert line_of(later, "overview").endswith(f"{URL} has not answered for 1m 10s; Ctrl-C ends the wait")
+    assert later[-1] == "read 1m 09s ago"
+    assert any(line.startswith(reading.requests.ended[0].id) for line in later)
 
 
 @pytest.mark.parametrize("width", [20, 120])
