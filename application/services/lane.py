@@ -9,6 +9,7 @@ and callers have a deadline.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
@@ -22,6 +23,9 @@ from domain.errors import ServerUnavailable
 IDLE_IN = "Lane._next"
 """The function in which an idle thread of a lane waits, for readers of stacks."""
 
+MAX_SHARES = 2
+"""The owners that may have as many calls waiting or running as one may."""
+
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 """The client that work is done for, its key's name or its address; empty for the server's own work."""
 
@@ -30,7 +34,7 @@ T = TypeVar("T")
 
 
 class LaneFull(ServerUnavailable):
-    """The lane has as many calls waiting or running as it may have."""
+    """The owner has as many calls waiting or running as one may have, or all have."""
 
 
 class Call(Generic[T]):
@@ -93,8 +97,9 @@ class Lane:
     def __init__(
         self, name: str, num_threads: int, *, max_pending: int | None = None, timeout_s: float | None = None
     ) -> None:
-        """`name`: of the work, for threads and errors. `max_pending`: calls that may wait or run; one more is refused.
-        `timeout_s`: the deadline of `run`. None is no limit."""
+        """`name`: of the work, for threads and errors. `max_pending`: calls of one owner that may wait or run; one
+        more, or one more than MAX_SHARES times as many of all, is refused. `timeout_s`: the deadline of `run`. None is
+        no limit."""
         self.name = name
         self._num_threads = num_threads
         self._max_pending = max_pending
@@ -102,6 +107,7 @@ class Lane:
         self._changed = Condition()
         self._waiting: FairQueue[Call[Any]] = FairQueue()
         self._num_pending = self._num_threads_live = 0
+        self._pending_of: Counter[str] = Counter()
         self._is_closed = False
 
     @property
@@ -111,14 +117,17 @@ class Lane:
 
     def start(self, call: Call[T], cost: float = 1) -> "Future[T]":
         """`cost`: of the call beside the others of its lane. Raises LaneFull, and ServerUnavailable after `close`."""
+        owner = OWNER.get()
         with self._changed:
             if self._is_closed:
                 raise ServerUnavailable("the server is stopping")
-            if self._max_pending is not None and self._num_pending >= self._max_pending:
+            most, num_own = self._max_pending, self._pending_of[owner]
+            if most is not None and (num_own >= most or self._num_pending >= MAX_SHARES * most):
                 raise LaneFull(f"{self._num_pending} {self.name} calls are under way already")
             self._num_pending += 1
-            call.count_down = self._count_down
-            self._waiting.push(call, OWNER.get(), cost)
+            self._pending_of[owner] += 1
+            call.count_down = partial(self._count_down, owner)
+            self._waiting.push(call, owner, cost)
             self._wake()
         return call.future
 
@@ -147,10 +156,10 @@ class Lane:
         with self._changed:
             self._is_closed = True
             waiting = [self._waiting.pop() for _ in range(len(self._waiting))]
-            self._num_pending -= len(waiting)
             self._changed.notify_all()
         for call in waiting:
             call.future.cancel()
+            call.count_down()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for running calls, after `close`. Returns False if one still runs after `timeout_s`."""
@@ -185,9 +194,12 @@ class Lane:
         if call.begin():
             call.finish()
         else:
-            self._count_down()
+            call.count_down()
         del call  # as in Call.finish
 
-    def _count_down(self) -> None:
+    def _count_down(self, owner: str) -> None:
         with self._changed:
             self._num_pending -= 1
+            self._pending_of[owner] -= 1
+            if not self._pending_of[owner]:
+                del self._pending_of[owner]

@@ -13,7 +13,7 @@ class InlineLane(Lane):
         super().__init__("inline", 0)
 
     def _wake(self) -> None:
-        self._do(self._waiting.popleft())
+        self._do(self._waiting.pop())
 
 
 class HeldLane(Lane):
@@ -21,11 +21,12 @@ class HeldLane(Lane):
 
     def __init__(self, max_pending: int | None = None) -> None:
         super().__init__("held", 0, max_pending=max_pending)
+        self._held: list[Call[Any]] = []
         self._begun: set[Call[Any]] = set()
 
     def hang(self, count: int | None = None) -> int:
         """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
-        reads = [call for call in self._waiting if isinstance(call, StoreRead) and not call.future.cancelled()]
+        reads = [call for call in self._held if isinstance(call, StoreRead) and not call.future.cancelled()]
         begun = [read for read in reads if read not in self._begun][:count]
         for read in begun:
             assert read.begin()
@@ -34,14 +35,21 @@ class HeldLane(Lane):
 
     def run(self, count: int | None = None) -> int:
         """Do what waits, all or so much, in order; returns how much that was."""
-        num_done = min(len(self._waiting), count) if count is not None else len(self._waiting)
-        for call in [self._waiting.popleft() for _ in range(num_done)]:
+        doing, self._held = self._held[:count], self._held[len(self._held[:count]) :]
+        for call in doing:
             if call in self._begun:
                 self._begun.discard(call)
                 call.finish()
             else:
                 self._do(call)
-        return num_done
+        return len(doing)
+
+    def close(self) -> None:
+        for call in self._held:
+            self._waiting.push(call)
+        self._held.clear()
+        super().close()
 
     def _wake(self) -> None:
-        """It waits."""
+        """It waits, in the order submitted."""
+        self._held.append(self._waiting.pop())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from application.services.lane import OWNER, Lane
+from application.services.lane import OWNER, Lane, LaneFull
 from domain.errors import ServerUnavailable
 from tests.support.patience import PATIENCE_S
 
@@ -194,3 +194,37 @@ def test_a_client_waits_for_one_call_of_another_that_has_many(hung: Hung) -> Non
     asyncio.run(run())
     assert done.index("short") <= 1
     assert len(done) == 9
+
+
+def test_one_client_has_its_share_of_a_lane_at_most(hung: Hung) -> None:
+    async def submit(owner: str) -> int:
+        OWNER.set(owner)
+        await lane.run(hung)
+        return lane.num_pending
+
+    async def run() -> None:
+        flood = [asyncio.create_task(submit("flood")) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(LaneFull, match="2 test calls"):
+            await submit("flood")
+        others = [asyncio.create_task(submit(owner)) for owner in ("other", "")]
+        await asyncio.sleep(0)
+        with pytest.raises(LaneFull, match="4 test calls"):
+            await submit("late")
+        hung.go.set()
+        await asyncio.gather(*flood, *others)
+        assert lane.num_pending == 0
+        await submit("flood")
+
+    lane = Lane("test", 1, max_pending=2)
+    asyncio.run(run())
+
+
+def test_calls_that_were_closed_away_are_no_longer_counted(hung: Hung) -> None:
+    lane = Lane("test", 1, max_pending=4)
+    running, waiting = lane.submit(hung), lane.submit(int)
+    assert hung.begun.wait(PATIENCE_S)
+    lane.close()
+    assert (waiting.cancelled(), lane.num_pending) == (True, 1)
+    hung.go.set()
+    running.result(PATIENCE_S)

@@ -182,7 +182,7 @@ def test_an_image_is_cancelled_with_its_request() -> None:
     bench.ask("a", ("x" * 10, CAT, DOG, "?"))
     bench.step(3)
     bench.loop.cancel(submission("a", MODEL, prompt_of("x"), 1).id)
-    assert [call.future.cancelled() for call in bench.lane._waiting] == [True, True]
+    assert [call.future.cancelled() for call in bench.lane._held] == [True, True]
     assert bench.loop.images.used_bytes == 0
 
 
