@@ -11,17 +11,17 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock, Semaphore
+from threading import Lock
 
 from adapters.llguidance.library import LIMITS, rendered
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.printable import printable
 from domain.request.grammar import Grammar
 
-TIMEOUT_S = 15.0
-"""The limit of a trial on a busy machine; its own limit is two seconds of processor time."""
+TIMEOUT_S = 600.0
+"""The limit of a trial that neither ends nor computes. A grammar's own limit is two seconds of processor time, which
+may take minutes on a busy machine: its request waits, as it does for a processor elsewhere."""
 
-MAX_TRIALS = 2
 MAX_REMEMBERED = 1_024
 _MAX_MESSAGE_CHARS = 400
 _TRIAL = Path(__file__).with_name("trial.py")
@@ -35,7 +35,6 @@ class LlguidanceChecker:
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._verdicts: OrderedDict[tuple[bytes, str], str] = OrderedDict()
-        self._trials = Semaphore(MAX_TRIALS)
 
     def check(
         self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str, salt: str = ""
@@ -63,8 +62,6 @@ class LlguidanceChecker:
             raise InvalidRequest(f"{param} cannot be enforced: {verdict}", param=param)
 
     def _verdict(self, asked: bytes) -> str:
-        if not self._trials.acquire(timeout=self._timeout_s):
-            raise ServerUnavailable("the grammar could not be checked, because other grammars are being checked; retry")
         try:
             done = subprocess.run(
                 [sys.executable, "-P", str(_TRIAL)], input=asked, capture_output=True, timeout=self._timeout_s
@@ -73,8 +70,6 @@ class LlguidanceChecker:
             raise ServerUnavailable(f"the grammar could not be checked within {self._timeout_s:g} s; retry") from None
         except OSError as error:
             raise ServerUnavailable(f"the grammar could not be checked: {error}") from error
-        finally:
-            self._trials.release()
         if done.returncode in _ENDED_BY_ITS_COST or b"MemoryError" in done.stderr:
             return _TOO_COSTLY
         if done.returncode:

@@ -29,8 +29,9 @@ from domain.request.grammar import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-COMPILE_TIMEOUT_S = 30.0
-"""Includes waiting for the model's tokens, where they are still being prepared."""
+COMPILE_TIMEOUT_S = 600.0
+"""The limit of a compilation that does not end. The grammar's trial has bounded its processor time, which may take
+minutes on a busy machine; waiting for a worker and for the model's tokens is included."""
 
 
 class LlguidanceConstraint:

@@ -14,8 +14,9 @@ import pytest
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
-from adapters.llguidance.checker import LlguidanceChecker
+from adapters.llguidance.checker import TIMEOUT_S, LlguidanceChecker
 from adapters.llguidance.compiler import LlguidanceCompiler
+from adapters.llguidance.trial import CPU_S
 from domain.errors import ComputeFailed, InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
@@ -156,6 +157,11 @@ def test_a_verdict_is_remembered_for_its_salt_only():
     assert refusal(checker, wrong) == first
     with pytest.raises(ServerUnavailable):
         checker.check(wrong, VOCAB_SIZE, SPECIAL, "field", salt="another")
+
+
+def test_a_busy_machine_refuses_no_grammar():
+    """A trial ends by its processor time, also where a hundred other processes want that processor."""
+    assert TIMEOUT_S >= 100 * CPU_S
 
 
 def test_the_message_holds_no_page_of_the_grammar(checker: LlguidanceChecker):
