@@ -1,7 +1,7 @@
 """The clients of a server: their permissions, limits, use and tenants, and the ring that finds each by its key.
 
     bucket  requests_per_minute tokens; one comes back every 60 s / requests_per_minute
-    places  max_concurrent; taken when generations begin, released when their request ends
+    places  max_concurrent; taken when generations and encodings begin, released when their request ends
 
 Invariants: with different key salts no two requests share a prefix, whichever `cache_salt` either sends: a tenant's
 salt has a mark in front that no client can send (what begins with it is hashed like a tenant's own). Finding a key

@@ -2,7 +2,7 @@
 started, and their choices go out whole or as a stream. A client that disconnects cancels the work."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from interfaces.http.answering.documented import cache_headers, documented, erro
 from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, ErrorBody, renamed
 from interfaces.http.incoming.json_body import body_decoder, body_dto, check_nodes
-from interfaces.http.incoming.request_context import GENERATES, RequestContext, context_of
+from interfaces.http.incoming.request_context import TAKES_PLACE, RequestContext, context_of
 
 T = TypeVar("T")
 
@@ -39,13 +39,12 @@ def json_route(
     *,
     error_type: type[Struct] = ErrorBody,
     guards: Sequence[Any] = (),
-    opt: Mapping[str, Any] | None = None,
     document: type[OperationDocument] = OperationDocument,
     is_cancelled: bool = True,
 ) -> Callable[[Callable[[Any, RequestContext], Awaitable[Any]]], HTTPRouteHandler]:
     """A decorator that makes `handle(body, context)` a POST route. `body`: the type of the body in the OpenAPI
     document, and what it is decoded into unless `decode` does that. `is_cancelled`: whether a client that disconnects
-    cancels the work."""
+    cancels the work. Its requests take a place, unless `guards` leave them to admins."""
     decoder = decode or body_decoder(body)
 
     def checked(raw: bytes) -> object:
@@ -70,7 +69,7 @@ def json_route(
             dto=body_dto(body),
             return_dto=None,
             status_code=200,
-            opt=opt,
+            opt={} if guards else TAKES_PLACE,
             guards=guards,
             operation_class=document,
             operation_id=operation_id,
@@ -95,7 +94,6 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
         operation.body_type,
         operation.decode,
         error_type=error_type,
-        opt=GENERATES,
         document=documented(operation.links, operation.stream_type),
     )(answer)
 

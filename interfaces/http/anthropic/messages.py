@@ -236,7 +236,7 @@ def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
         model = ModelId(services.default_model if body.model is None else body.model)
         prompt = await context.run(chat_prompt, body)
         named = GenerationRequest(services.ids.request_id("count"), model, prompt)
-        (request,) = await context.admit([named], num_at_once=0)
+        (request,) = await context.admit([named])
         return TokenCountBody(await services.tokenize.count(request))
 
     return [count_tokens]

@@ -17,7 +17,7 @@ from domain.request.request import GenerationRequest
 from interfaces.http.answering.answering import json_route
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.fields.sampling_fields import new_request, tier_priority
-from interfaces.http.incoming.request_context import GENERATES, RequestContext
+from interfaces.http.incoming.request_context import RequestContext
 
 Dimensions: TypeAlias = Annotated[
     int | None, supported("the first numbers of each vector, normalised again, where the model was trained for it")
@@ -70,4 +70,4 @@ def _route(path: str, operation_id: str, body_type: type[PooledBody], error_type
         return Response(data, media_type="application/json")
 
     answer.__annotations__["return"] = GenericAlias(Response, get_type_hints(body_type.answer)["return"])
-    return json_route(path, operation_id, body_type, error_type=error_type, opt=GENERATES)(answer)
+    return json_route(path, operation_id, body_type, error_type=error_type)(answer)

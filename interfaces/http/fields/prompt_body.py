@@ -28,17 +28,15 @@ class PromptBody:
         """The client's names for the domain's fields, for `renamed`."""
         return self.operation.wire_names(self.body)
 
-    async def requests(
-        self, context: RequestContext, *, num_at_once: int, operation: str = ""
-    ) -> Sequence[GenerationRequest]:
-        """One a prompt, however many choices the body requests, as the client's own. `num_at_once`: see
-        RequestContext.admit. `operation`: the operation id of their route. Raises any DomainError."""
+    async def requests(self, context: RequestContext, operation: str = "") -> Sequence[GenerationRequest]:
+        """Returns one request a prompt, however many choices the body asks for, as the client's own; the route serves
+        them in turn. `operation`: the operation id of their route. Raises any DomainError."""
         body = self.body
         if self.operation.resolved is not None:
             body = await self.operation.resolved(body, context)
         requests = await context.run(self.operation.convert, body, context)
         own = [replace(request, num_choices=1, operation=operation) for request in requests]
-        return await context.admit(own, num_at_once)
+        return await context.admit(own, in_turn=True)
 
 
 class PromptBodies:

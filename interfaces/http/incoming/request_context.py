@@ -4,8 +4,9 @@ The key comes in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere els
 they hold nothing of a client.
 
 A request is charged once when its headers have arrived, and takes a place of `max_concurrent` then if its route
-generates, so that no body is read for a client that may not generate now. Each generation beyond the first is charged,
-and takes a place, when it is known. `RequestContext.end` releases whatever was taken, however the exchange ends.
+generates, encodes or decodes, so that no body is read for a client that may not now. Each generation beyond the first
+is charged, and takes a place, when it is known. `RequestContext.end` releases whatever was taken, however the exchange
+ends.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/e
 SALT_HEADER = "x-cairn-cache-salt"
 """Requests without a body name their tenant in a header, because addresses end up in logs."""
 
-GENERATES = {"generates": True}
-"""The `opt` of routes that generate. Their requests take a place when the headers arrive."""
+TAKES_PLACE = {"takes_place": True}
+"""The `opt` of routes whose requests take a place when the headers arrive: those that read a prompt."""
 
 LARGE_BYTES = 64 * 2**10
 """A larger body is decoded and converted in a worker thread."""
@@ -126,10 +127,10 @@ class RequestContext:
             return work(*arguments)
         return await asyncio.to_thread(work, *arguments)
 
-    def arrive(self, *, generates: bool) -> None:
+    def arrive(self, *, takes_place: bool) -> None:
         """Charges the request. Raises LimitReached."""
         self._meter.charge(1, self.arrived_ns)
-        self._num_places = self._meter.enter(int(generates))
+        self._num_places = self._meter.enter(int(takes_place))
 
     def reading(self, receive: Receive) -> Receive:
         """Returns `receive`, counting the body against the budget. It raises BodiesFull."""
@@ -172,15 +173,14 @@ class RequestContext:
         self._answer = answer
 
     async def admit(
-        self, requests: Sequence[GenerationRequest], num_at_once: int | None = None
+        self, requests: Sequence[GenerationRequest], *, in_turn: bool = False
     ) -> Sequence[GenerationRequest]:
-        """Returns the requests as the client's own, with resolved model names. `num_at_once`: places that
-        they take; None for one each generation. Raises ModelNotFound, NotAllowed, LimitReached, and InvalidRequest for
-        more than the client may ever have."""
+        """Returns the requests as the client's own, with resolved model names. They take a place for each generation,
+        and one in all if they are served `in_turn`. Raises ModelNotFound, NotAllowed, LimitReached, and InvalidRequest
+        for more than the client may ever have."""
         owned = [self.client.own(request) for request in await self.services.models.resolved(requests)]
         num_generations = sum(request.num_choices for request in owned)
-        num_places = num_generations if num_at_once is None else num_at_once
-        self._num_places = self._meter.enter(num_places, num_held=self._num_places)
+        self._num_places = self._meter.enter(1 if in_turn else num_generations, num_held=self._num_places)
         self._meter.charge(num_generations, self.services.clock.now_ns(), num_paid=1)
         return owned
 
@@ -231,7 +231,7 @@ class Authentication(ASGIMiddleware):
         scope["state"][_CONTEXT] = context
         try:
             if is_charged:
-                context.arrive(generates=bool(scope["route_handler"].opt.get("generates")))
+                context.arrive(takes_place=bool(scope["route_handler"].opt.get("takes_place")))
             await next_app(scope, context.reading(receive), context.answering(send))
         finally:
             context.end()

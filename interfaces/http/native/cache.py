@@ -15,7 +15,7 @@ from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
 from interfaces.http.errors import renamed
 from interfaces.http.fields.prompt_body import PromptBodies, PromptBody
-from interfaces.http.incoming.request_context import GENERATES, RequestContext, admins_only
+from interfaces.http.incoming.request_context import RequestContext, admins_only
 from interfaces.http.native.bodies import (
     MemoryBody,
     PromptExplanation,
@@ -86,14 +86,14 @@ def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHand
     @json_route("/v1/cache/explain", "explainCache", prompt_body, bodies.decode)
     async def explain(body: PromptBody, context: RequestContext) -> ExplanationBody:
         with renamed(body.wire_names):
-            requests = await body.requests(context, num_at_once=0, operation="explainCache")
+            requests = await body.requests(context, operation="explainCache")
             explained = [await services.cached_prompts.explain(request) for request in requests]
         return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
-    @json_route("/v1/cache/warm", "warmCache", prompt_body, bodies.decode, opt=GENERATES)
+    @json_route("/v1/cache/warm", "warmCache", prompt_body, bodies.decode)
     async def warm(body: PromptBody, context: RequestContext) -> WarmedBody:
         with renamed(body.wire_names):
-            requests = await body.requests(context, num_at_once=1, operation="warmCache")
+            requests = await body.requests(context, operation="warmCache")
             if not all(request.persist for request in requests):
                 raise InvalidRequest("store is false: nothing of this request may be stored", param="store")
             # in turn, so that later prompts reuse prefixes that they share with earlier ones

@@ -90,7 +90,7 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
     async def detokenize(body: DetokenizeRequest, context: RequestContext) -> PromptTextBody:
         model = ModelId(services.default_model if body.model is None else body.model)
         named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(IdRow()))
-        (request,) = await context.admit([named], num_at_once=0)
+        (request,) = await context.admit([named])
         return PromptTextBody(await services.tokenize.text(request.model, body.tokens))
 
     @json_route("/apply-template", "applyTemplate", bodies.annotation, bodies.decode)
@@ -103,6 +103,6 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
 
 async def _one_request(body: PromptBody, context: RequestContext) -> GenerationRequest:
     """The request of a body with one prompt. Raises any DomainError."""
-    requests = await body.requests(context, num_at_once=0)
+    requests = await body.requests(context)
     require(len(requests) == 1, "prompt", "cannot be several prompts here")
     return requests[0]

@@ -110,9 +110,29 @@ class TestAtOnce:
                     assert refused(ask(service), 1)
                     # What generates nothing goes on, and so do others.
                     assert service.client.get("/v1/models", headers=headers("ci")).status_code == 200
-                    assert ask(service, path="/v1/cache/explain").status_code == 200
                     assert ask(service, "b", max_tokens=2).status_code == 200
             wait_for_places(service, 2)
+
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            ("/tokenize", {"prompt": "x"}),
+            ("/detokenize", {"tokens": [1]}),
+            ("/apply-template", {"messages": [{"role": "user", "content": "x"}]}),
+            ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+            ("/v1/cache/explain", {"prompt": ["x", "y"]}),
+            ("/v1/cache/warm", {"prompt": ["x", "y"]}),
+            ("/v1/embeddings", {"input": "x"}),
+            ("/v1/rerank", {"query": "x", "documents": ["y"]}),
+        ],
+    )
+    def test_whatever_reads_a_prompt_takes_one(self, path: str, body: dict[str, Any]) -> None:
+        clients = Client("ci", max_concurrent=1), Client("b", max_concurrent=1)
+        with keyed_service(*clients, options=FakeOptions(eos_every=0)) as service, streaming(service):
+            response = service.client.post(path, json=body, headers=headers("ci"))
+            assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+            assert service.client.post(path, json=body, headers=headers("b")).status_code in {200, 400}
+            assert ask(service, "b", max_tokens=2).status_code == 200  # the place was given back
 
     def test_a_client_that_leaves_takes_nothing_with_it(self) -> None:
         """Nor keeps it: neither a stream that was cut nor a plain answer that was not waited for."""
@@ -166,7 +186,7 @@ def test_a_place_is_taken_before_a_body_is_read() -> None:
                 head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\n"
                 client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 9000000\r\n\r\n".encode())
                 assert client.recv(65_536).startswith(b"HTTP/1.1 429 ")
-            assert ask(service, path="/tokenize").status_code == 200  # it does not generate
+            assert service.client.get("/v1/models", headers=headers("ci")).status_code == 200  # it reads no prompt
             gate.open()
             stream.close()
         service.wait_until_idle()
