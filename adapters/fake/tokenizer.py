@@ -23,6 +23,7 @@ from application.ports.tokenizer import (
     PromptTooLong,
     TemplateFeatures,
     Tokenizer,
+    check_length,
 )
 from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
@@ -100,13 +101,12 @@ class FakeTokenizer:
         return ""
 
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
-        if max_tokens is not None and len(text) > max_tokens:
-            raise PromptTooLong(len(text), is_exact=False)
+        check_length(len(text), self.max_token_chars, max_tokens)
         token_ids = tuple(text.encode("utf-8", errors="replace"))
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids)
 
-    ends = IdRow(), IdRow()
+    ends, max_token_chars = (IdRow(), IdRow()), 1
 
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         return IdRow(text.encode("utf-8", errors="replace"))

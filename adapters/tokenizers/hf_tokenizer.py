@@ -9,7 +9,7 @@ from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens
 from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
-from adapters.tokenizers.text_codec import MAX_TOKEN_CHARS, TextCodec
+from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, OutputParser, PromptTooLong
 from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
@@ -46,6 +46,7 @@ class HfTokenizer:
         use: ModelUse = PLAIN_USE,
     ) -> None:
         self.note, self.vocab_size, self.eos_token_ids = note, codec.vocab_size, eos_token_ids
+        self.max_token_chars = codec.max_token_chars
         self.special_tokens, self.has_token_bytes = codec.special_tokens, token_bytes is not None
         self.template_features = None if template is None else template.features
         self.output_format, self.written_calls = str(output), output.written_calls(self.special_tokens)
@@ -92,11 +93,11 @@ class HfTokenizer:
                 param="messages",
             )
         placeholder = images.placeholder if images is not None else ""
-        max_chars = None if max_tokens is None else max_tokens * MAX_TOKEN_CHARS
+        max_chars = None if max_tokens is None else max_tokens * self.max_token_chars
         try:
             rendered = self._template.render(prompt, max_chars, placeholder)
         except RenderingTooLong as error:
-            raise PromptTooLong(error.num_chars // MAX_TOKEN_CHARS + 1, is_exact=False) from None
+            raise PromptTooLong(-(-error.num_chars // self.max_token_chars), is_exact=False) from None
         encode = partial((rendered.controls or self._codec).encode, owner=salt)
         ids = encode(rendered.text, max_tokens=max_tokens)
         found = EncodedPrompt.of_text(ids, find_fork_points(prompt, self._template, encode, rendered, ids))

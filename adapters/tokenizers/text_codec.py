@@ -26,15 +26,12 @@ from itertools import groupby
 from threading import Lock
 
 from adapters.tokenizers.library import PythonTokenizer, RustTokenizer
-from application.ports.tokenizer import PromptTooLong
+from adapters.tokenizers.token_bytes import MAX_TOKEN_CHARS, most_chars
+from application.ports.tokenizer import PromptTooLong, check_length
 from domain.id_row import IdRow
 
 _SHORT_TOKENS = 64
 """Few enough to decode with the interpreter's lock held: a few microseconds."""
-
-MAX_TOKEN_CHARS = 512
-"""More characters than one token covers in any known vocabulary: the longest are 128 spaces, or as many letters of
-which a normalizer composes each from up to four."""
 
 PART_CHARS = 2_048
 """The least length of a part, but for the last: some 500 tokens, half a millisecond of encoding."""
@@ -133,16 +130,16 @@ class EncodedParts:
 
 
 class TextEncoder:
-    """Text to ids by a Rust tokenizer. Any thread."""
+    """Text to ids by a Rust tokenizer. Any thread. `max_token_chars`: no token covers more."""
 
-    def __init__(self, rust: RustTokenizer) -> None:
-        self._rust = rust
+    def __init__(self, rust: RustTokenizer, max_token_chars: int = MAX_TOKEN_CHARS) -> None:
+        self._rust, self._max_token_chars = rust, max_token_chars
         self._cuts = TextCuts.of(rust)
         self._parts = EncodedParts(self._encode_each)
 
     def encode(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> IdRow:
         """Encode a text. `owner`: the tenant whose encodings are cached. Raises PromptTooLong beyond `max_tokens`."""
-        _check_length(len(text), max_tokens)
+        check_length(len(text), self._max_token_chars, max_tokens)
         parts = [text] if self._cuts is None else list(self._cuts.parts(text))
         encoded = self._parts.of(parts, owner)
         _check_count(sum(map(len, encoded)), max_tokens)
@@ -159,8 +156,10 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._rust = rust
         # Holds the interpreter's lock, a tenth of a second for a large vocabulary: once.
-        self.vocab_size = max(tokenizer.get_vocab().values()) + 1
-        self._encoder = TextEncoder(rust) if rust is not None else None
+        vocabulary = tokenizer.get_vocab()
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.max_token_chars = MAX_TOKEN_CHARS if rust is None else most_chars(rust, vocabulary)
+        self._encoder = None if rust is None else TextEncoder(rust, self.max_token_chars)
 
     @property
     def special_tokens(self) -> dict[str, int]:
@@ -210,12 +209,6 @@ class TextCodec:
         if self._rust is None:
             return self._tokenizer.encode(text, add_special_tokens=True)
         return self._rust.encode(text, add_special_tokens=True).ids
-
-
-def _check_length(num_chars: int, max_tokens: int | None) -> None:
-    """Raises PromptTooLong, with the least number of tokens, for a text that cannot have `max_tokens` or fewer."""
-    if max_tokens is not None and num_chars > max_tokens * MAX_TOKEN_CHARS:
-        raise PromptTooLong(num_chars // MAX_TOKEN_CHARS + 1, is_exact=False)
 
 
 def _check_count(num_tokens: int, max_tokens: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The bytes that each token contributes to a text.
+"""The bytes that each token contributes to a text, and how much of a text one token covers.
 
     decoder                                               a token's bytes
     ByteLevel                                             each character stands for one byte; otherwise its UTF-8
@@ -10,11 +10,18 @@ Other decoders (WordPiece, suffixes, patterns) look at a token's neighbours, so 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias, cast
 
 from adapters.tokenizers.library import RustTokenizer
+
+MAX_TOKEN_CHARS = 512
+"""More characters than one token covers in any known vocabulary: the longest are 128 spaces, or as many letters of
+which a normalizer composes each from up to four. For tokenizers that tell no closer bound (`most_chars`)."""
+
+_KEEPING = frozenset(("ByteLevel", "Split", "Digits", "Punctuation", "NFC", "Lowercase"))
+"""The steps before a tokenizer's model that remove no character, unless their behavior is to."""
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -86,3 +93,21 @@ def _spelled(replaced: Iterable[tuple[str, str]], token: str, *, has_bytes: bool
     for old, new in replaced:
         token = token.replace(old, new)
     return token.encode("utf-8", "replace")
+
+
+def most_chars(rust: RustTokenizer, vocabulary: Collection[str]) -> int:
+    """Returns a bound on the characters of a text that one token covers: the length of the longest token, in bytes,
+    where each byte of a text is in a token. That is so where all bytes are tokens, no step removes characters, and no
+    added token includes the spaces beside it. NFC composes fewer than two characters to a byte."""
+    try:
+        normalizing, splitting = _steps(rust.normalizer), _steps(rust.pre_tokenizer)
+    except Exception:  # a part in Python
+        return MAX_TOKEN_CHARS
+    steps = [*normalizing, *splitting]
+    is_whole = all(step["type"] in _KEEPING and step.get("behavior") != "Removed" for step in steps)
+    has_bytes = any(step["type"] == "ByteLevel" for step in splitting) and _BYTE_OF_CHARACTER.keys() <= set(vocabulary)
+    affixes = [getattr(rust.model, name, "?") for name in ("continuing_subword_prefix", "end_of_word_suffix")]
+    strips = any(token.lstrip or token.rstrip for token in rust.get_added_tokens_decoder().values())
+    if strips or any(affixes) or not (is_whole and has_bytes):
+        return MAX_TOKEN_CHARS
+    return min(MAX_TOKEN_CHARS, max(map(len, vocabulary)) * (2 if normalizing else 1))

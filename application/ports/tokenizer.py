@@ -52,6 +52,12 @@ class PromptTooLong(Exception):
         self.is_exact = is_exact
 
 
+def check_length(num_chars: int, max_token_chars: int, max_tokens: int | None) -> None:
+    """Raises PromptTooLong, with the least number of tokens, for a text that cannot have `max_tokens` or fewer."""
+    if max_tokens is not None and num_chars > max_tokens * max_token_chars:
+        raise PromptTooLong(-(-num_chars // max_token_chars), is_exact=False)
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateFeatures:
     """The parts of a conversation that a chat template shows to the model: tools, reasoning, and system messages after
@@ -80,6 +86,11 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """One more than the largest token id it can produce."""
+        ...
+
+    @property
+    def max_token_chars(self) -> int:
+        """No token covers more characters of a text."""
         ...
 
     @property
@@ -190,4 +201,5 @@ __all__ = (
     "TemplateFeatures",
     "Tokenizer",
     "TokenizerLoader",
+    "check_length",
 )

@@ -11,7 +11,7 @@ from application.services.text_side.answers.answer import Answer, failure
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.intake import Intake
 from application.services.text_side.answers.memory_check import MemoryCheck
-from application.services.text_side.answers.prompt_encoder import MESSAGE_CHARS
+from application.services.text_side.answers.prompt_encoder import VALUE_CHARS
 from application.services.text_side.answers.text_groups import TextGroup, encode_texts
 from domain.models.capability import Pooling
 from domain.prefix.prompt_content import EncodedPrompt
@@ -47,8 +47,9 @@ class Embed(Intake):
         async def prepare(request: GenerationRequest, answer: Answer) -> None:
             nonlocal pooling, groups, num_tokens
             asked = (prompt.query or "", prompt.instruction or "", *prompt.texts)
-            lane = self.encoder.lane_of(sum(len(text) + MESSAGE_CHARS for text in asked))
-            pooling, groups, num_tokens = await lane.run(encode_texts, prompt, answer.model, request.cache_salt)
+            num_chars, salt = sum(len(text) + VALUE_CHARS for text in asked), request.cache_salt
+            made = await self.encoder.run(num_chars, encode_texts, prompt, answer.model, salt)
+            pooling, groups, num_tokens = made
             # A pass takes no more than one row behind a second state, or than a chunk of a prompt.
             largest = EncodedPrompt(max((group.prompt.followed_by(group.rows[0]) for group in groups), key=len))
             memory, two = MemoryCheck(self.engine, self.pool), replace(request, num_choices=2)

@@ -1,14 +1,17 @@
 """The encoding of a request's prompt to token ids that fit the model, in lanes of its own.
 
-Encoding takes about 200 bytes of memory and a microsecond a character, so long texts are encoded one at a time, short
-ones do not wait for them, and neither takes a thread from the rest of the server. A prompt that cannot fit is refused
-as early as its length proves it: before encoding, and before ids are checked.
+Encoding takes about 200 bytes of memory and a microsecond a character, so long texts are encoded one at a time, shorter
+ones do not wait for them, and none takes a thread from the rest of the server. In each lane clients take turns by the
+length of their texts. A prompt that cannot fit is refused as early as its length proves it: before it waits, before
+encoding, and before ids are checked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import Any, TypeVar
 
-from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
+from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer, check_length
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.prompt_images import PromptImages
@@ -16,18 +19,25 @@ from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
+from domain.request.chat import Json
 from domain.request.media import Image
 from domain.request.pooling import PooledPrompt
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
 
-LONG_CHARS = 2**19
-"""The length from which texts are encoded one at a time: about half a second of a processor."""
+LONG_CHARS, HUGE_CHARS = 2**14, 2**19
+"""The lengths from which texts are encoded one at a time: some 16 ms of a processor and half a second, the longest that
+a shorter text waits for another client's."""
 
-MESSAGE_CHARS = 32
-"""The cost of rendering a message besides its text, in characters: templates are interpreted."""
+VALUE_CHARS = 8
+"""The cost of rendering a value besides its text, in characters: templates are interpreted."""
+
+DECODED_CHARS = 4
+"""The cost of decoding a token, in characters."""
 
 NUM_THREADS = 2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ class PromptEncoder:
         """`images`: measures the images in prompts. `calls`: the generated text of the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
         self._images = images
-        self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
+        self._lanes = Lane("text", NUM_THREADS), Lane("long-text", 1), Lane("huge-text", 1)
 
     async def encode(self, request: GenerationRequest, served: ServedModel) -> Encoded:
         """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed,
@@ -56,11 +66,14 @@ class PromptEncoder:
         try:
             if isinstance(prompt, ChatPrompt):
                 prompt, rows = await self._images.shown(prompt, served, salt)
-                encoded = await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt, rows)
+                num_chars = _num_chars(prompt, LONG_CHARS)
+                if num_chars >= LONG_CHARS:
+                    num_chars = await self.run(num_chars, _num_chars, prompt)
+                encoded = await self.run(num_chars, tokenizer.render, prompt, max_tokens, salt, rows)
                 images = {rows.tokens[one.digest].digest: one for one in prompt.images} if rows is not None else {}
                 return Encoded(encoded, images)
             if isinstance(prompt, TextPrompt):
-                return Encoded(await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt))
+                return Encoded(await self._encoded(prompt.text, tokenizer, max_tokens, salt))
             if len(prompt.token_ids) > max_tokens:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
@@ -73,36 +86,39 @@ class PromptEncoder:
         text = request.prediction if request.speculates else ""
         if not text:
             return IdRow()
-        encode = self.lane_of(len(text)).run
         try:
-            return (await encode(tokenizer.encode, text, model.context_length, request.cache_salt)).token_ids
+            return (await self._encoded(text, tokenizer, model.context_length, request.cache_salt)).token_ids
         except PromptTooLong as error:
             raise _overflow(model, "prediction", error.num_tokens, is_exact=error.is_exact) from None
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Returns the text, special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
         self._check_tokens(token_ids, model)
-        return await self.lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
+        return await self.run(len(token_ids) * DECODED_CHARS, tokenizer.decode, token_ids)
 
     async def decode_each(
         self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription
     ) -> tuple[str, ...]:
         """Returns the text of each token on its own. Raises as `decode` does."""
         self._check_tokens(token_ids, model)
-        lane = self.lane_of(len(token_ids))
-        return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
+        num_chars = len(token_ids) * DECODED_CHARS
+        return await self.run(num_chars, lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
 
     def close(self) -> None:
         """Stops the lanes without waiting; a prompt that is being encoded is dropped."""
-        self._lane.close()
-        self._long_lane.close()
+        for lane in self._lanes:
+            lane.close()
         self._images.close()
 
-    def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
-        return self.lane_of(_num_chars(prompt))
+    async def run(self, num_chars: int, work: Callable[..., T], *args: Any) -> T:
+        """Returns `work(*args)`, which costs as much as encoding a text of `num_chars`."""
+        lane = self._lanes[(num_chars >= LONG_CHARS) + (num_chars >= HUGE_CHARS)]
+        return await lane.run_at(num_chars + 1, work, *args)
 
-    def lane_of(self, num_chars: int) -> Lane:
-        return self._long_lane if num_chars >= LONG_CHARS else self._lane
+    async def _encoded(self, text: str, tokenizer: Tokenizer, max_tokens: int, salt: str) -> EncodedPrompt:
+        """Raises PromptTooLong, at once where the length proves it."""
+        check_length(len(text), tokenizer.max_token_chars, max_tokens)
+        return await self.run(len(text), tokenizer.encode, text, max_tokens, salt)
 
     def _check_tokens(self, token_ids: Sequence[int], model: ModelDescription) -> None:
         if len(token_ids) > model.context_length:
@@ -114,15 +130,24 @@ class PromptEncoder:
             raise _outside("tokens", model)
 
 
-def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
-    """Returns the length of all texts plus a constant for each message; the rendered length is not known before
-    rendering."""
-    if isinstance(prompt, TextPrompt):
-        return len(prompt.text)
-    return len(prompt.messages) * MESSAGE_CHARS + sum(
-        len(message.content) + len(message.reasoning or "") + sum(len(call.arguments) for call in message.tool_calls)
-        for message in prompt.messages
-    )
+def _num_chars(prompt: ChatPrompt, most: float = inf) -> int:
+    """Returns the length of all texts plus a constant for each value; the rendered length is not known before
+    rendering. Stops at `most`: large tools take milliseconds, which the event loop does not have."""
+    waiting: list[Json] = [[tool.name, tool.description, dict(tool.parameters)] for tool in prompt.tools]
+    waiting.append(dict(prompt.template_kwargs))
+    for message in prompt.messages:
+        waiting += message.content, message.reasoning, message.name, message.tool_call_id
+        waiting += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments)]
+    num_chars = 0
+    while waiting and num_chars < most:
+        one = waiting.pop()
+        num_chars += VALUE_CHARS + (len(one) if isinstance(one, str) else 0)
+        if isinstance(one, dict):
+            waiting += one.keys()
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return num_chars
 
 
 def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, model: ModelDescription) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from application.ports.tokenizer import PromptTooLong, check_length
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, require
 from domain.id_row import IdRow
@@ -48,16 +49,24 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[P
     for index, text in enumerate(prompt.texts):
         place, (start, end) = prompt.place(index), ends
         if isinstance(text, IdRow):  # stands as it is
-            ids, start, end = text, IdRow(), IdRow()
+            start, end = IdRow(), IdRow()
             size = model.description.vocab_size
-            require(max(ids, default=0) < size, place, f"has a token id outside the vocabulary (0 to {size - 1})")
+            require(max(text, default=0) < size, place, f"has a token id outside the vocabulary (0 to {size - 1})")
         else:
-            ids = encode(use.prompt + text if prompt.query is None else f" {text}")
+            text = use.prompt + text if prompt.query is None else f" {text}"
         room = limit - len(begin) - len(start) - len(end)
-        if len(ids) > room and not (prompt.truncates and room > 0):
-            whole = limit - room + len(ids)
-            message = f"{place} has {whole} tokens, and {model.source.id} takes {limit}: shorten or divide it"
-            raise ContextOverflow(message, param=place, num_prompt=whole, context_length=limit)
+        cuts = prompt.truncates and room > 0
+        try:
+            if not cuts and isinstance(text, str):
+                check_length(len(text), model.tokenizer.max_token_chars, room)
+            ids = encode(text) if isinstance(text, str) else text
+            if len(ids) > room and not cuts:
+                raise PromptTooLong(len(ids))
+        except PromptTooLong as error:
+            whole = limit - room + error.num_tokens
+            count = str(whole) if error.is_exact else f"at least {whole}"
+            message = f"{place} has {count} tokens, and {model.source.id} takes {limit}: shorten or divide it"
+            raise ContextOverflow(message, param=place, num_prompt=whole, context_length=limit) from None
         require(len(ids) > 0, place, "must not be empty")
         rows.append(IdRow.joined((start, ids[:room], end)))
         num_tokens += len(begin) + len(rows[-1])

@@ -13,17 +13,20 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.web.image_fetcher import ImageFetcher
 from application.ports.tokenizer import EncodedPrompt
-from application.services.text_side.answers.prompt_encoder import LONG_CHARS, PromptEncoder
+from application.ports.vision import ImageRows
+from application.services.lane import OWNER
+from application.services.text_side.answers.prompt_encoder import HUGE_CHARS, LONG_CHARS, PromptEncoder
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import ModelSource
-from domain.request.chat import ChatMessage, Role
+from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from tests.support.patience import PATIENCE_S
 
+_HI = ChatMessage(Role.USER, "hi")
 LONG, SHORT = TextPrompt("x" * LONG_CHARS), TextPrompt("short")
 
 
@@ -83,6 +86,93 @@ def test_short_prompts_pass_any_number_of_long_ones() -> None:
 
     asyncio.run(run())
     assert tokenizer.most_running == 1
+
+
+class _Recording(FakeTokenizer):
+    """Keeps the first letters of what it encodes, in order; the letter g waits at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.begun = threading.Event(), threading.Semaphore(0)
+        self.encoded = list[str]()
+
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
+        self.begun.release()
+        assert text[0] != "g" or self.gate.wait(PATIENCE_S)
+        self.encoded.append(text[0])
+        return EncodedPrompt.of_text((1, 2, 3))
+
+
+@pytest.mark.parametrize("num_chars", [LONG_CHARS - 4, LONG_CHARS * 4])
+def test_texts_of_one_client_wait_for_one_text_of_another_at_a_time(num_chars: int) -> None:
+    tokenizer = _Recording()
+
+    async def run() -> None:
+        async with _encoder() as encoder:
+
+            async def send(client: str, letter: str, num_chars: int) -> None:
+                OWNER.set(client)
+                await encoder.encode(_request(TextPrompt(letter * num_chars)), _model(tokenizer))
+
+            num_threads = 2 if num_chars < LONG_CHARS else 1
+            sent = [asyncio.create_task(send("flood", "g", num_chars)) for _ in range(num_threads)]
+            await asyncio.sleep(0)
+            for _ in range(num_threads):
+                assert tokenizer.begun.acquire(timeout=PATIENCE_S)
+            sent += [asyncio.create_task(send("flood", "f", num_chars)) for _ in range(8)]
+            await asyncio.sleep(0)
+            sent += [asyncio.create_task(send("other", "o", num_chars // 4)) for _ in range(4)]
+            await asyncio.sleep(0)
+            tokenizer.gate.set()
+            await asyncio.gather(*sent)
+
+    asyncio.run(run())
+    shown = "".join(tokenizer.encoded)
+    assert shown.count("f") == 8
+    assert shown[: shown.rindex("o")].count("f") <= 2
+
+
+@pytest.mark.parametrize(("num_chars", "lane"), [(LONG_CHARS, "cairn-long-text"), (HUGE_CHARS, "cairn-huge-text")])
+@pytest.mark.parametrize("part", ["content", "call", "schema", "values", "argument"])
+def test_all_that_is_rendered_makes_a_prompt_long(part: str, num_chars: int, lane: str) -> None:
+    text, calling = "x" * num_chars, ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("x" * num_chars, "f", "{}"),))
+    prompt = {
+        "content": ChatPrompt((ChatMessage(Role.USER, text),)),
+        "call": ChatPrompt((calling,)),
+        "schema": ChatPrompt((_HI,), (ToolSpec("f", parameters={"enum": [text]}),)),
+        "values": ChatPrompt((_HI,), (ToolSpec("f", parameters={"enum": [{"x": 1}] * (num_chars // 16)}),)),
+        "argument": ChatPrompt((_HI,), template_kwargs={"x": [0] * (num_chars // 4)}),
+    }[part]
+    threads = list[str]()
+
+    class Rendering(FakeTokenizer):
+        def render(
+            self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
+        ) -> EncodedPrompt:
+            threads.append(threading.current_thread().name)
+            return EncodedPrompt.of_text((1,))
+
+    async def run() -> None:
+        async with _encoder() as encoder:
+            await encoder.encode(_request(ChatPrompt((_HI,))), _model(Rendering()))
+            await encoder.encode(_request(prompt), _model(Rendering()))
+
+    asyncio.run(run())
+    assert [name.rstrip("-01") for name in threads] == ["cairn-text", lane]
+
+
+def test_what_cannot_fit_is_refused_before_it_waits() -> None:
+    tokenizer = _Recording()
+
+    async def run(text: str) -> None:
+        async with _encoder() as encoder:
+            await encoder.encode(_request(TextPrompt(text)), _model(tokenizer, 100))
+
+    with pytest.raises(ContextOverflow, match="prompt has at least 100 tokens"):
+        asyncio.run(run("x" * 100))
+    assert tokenizer.encoded == []
+    asyncio.run(run("x" * 99))
+    assert tokenizer.encoded == ["x"]
 
 
 @pytest.mark.parametrize(

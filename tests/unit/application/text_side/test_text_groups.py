@@ -94,7 +94,7 @@ def test_the_mean_of_a_whole_text_is_computed_in_one_pass() -> None:
     text = "the same beginning of both of the texts: "
     (group,) = encoded(PooledPrompt((f"{text}a", f"{text}b")), use)
     assert (len(group.prompt), len(group.rows)) == (0, 2)
-    with pytest.raises(ContextOverflow, match=r"^input\[0\] has 600 tokens, and toy takes 512"):
+    with pytest.raises(ContextOverflow, match=r"^input\[0\] has at least 600 tokens, and toy takes 512"):
         encoded(PooledPrompt(("x" * 600,)), use)
 
 
@@ -105,7 +105,7 @@ def test_the_prompt_of_a_model_stands_before_each_text_but_not_before_token_ids(
 
 def test_a_text_that_is_too_long_is_refused_by_its_index_or_cut_where_that_is_asked_for() -> None:
     texts = ("short", "x" * (CONTEXT + 1), IdRow([65] * (CONTEXT + 2)))
-    with pytest.raises(ContextOverflow, match=rf"^input\[1\] has {CONTEXT + 1} tokens") as refusal:
+    with pytest.raises(ContextOverflow, match=rf"^input\[1\] has at least {CONTEXT + 1} tokens") as refusal:
         encoded(PooledPrompt(texts))
     assert (refusal.value.param, refusal.value.context_length) == ("input[1]", CONTEXT)
     cut = encoded(PooledPrompt(texts, truncates=True))
