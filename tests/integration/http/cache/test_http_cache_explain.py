@@ -55,7 +55,7 @@ class TestExplain:
         with fake_service(FakeOptions(hook=gate), reuses=True) as service:
             explain(service)
             assert gate.num_calls("load") == 1
-            assert {operation for operation, _ in gate.calls} == {"load"}
+            assert {operation for operation, _ in gate.calls} == {"load", "measure"}
             assert explain(service) == explain(service)
 
     @pytest.mark.parametrize("layout", [FakeOptions().layout, HYBRID], ids=["attention", "hybrid"])
