@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapters.tokenizers.template_images import ImageForm
+from domain.half_pairs import without_halves
 from domain.request.chat import (
     SYSTEM_ROLES,
     ChatMessage,
@@ -180,7 +181,7 @@ def _tool_call(call: ToolCall, traits: TemplateTraits, adjustments: Adjustments)
         arguments = {_NAME: call.arguments}
     elif not adjustments.text_arguments:
         try:
-            arguments = json.loads(call.arguments)
+            arguments = json.loads(without_halves(call.arguments.encode()).decode())
         except ValueError:
             arguments = call.arguments
     function = {"name": call.name, "arguments": arguments}

@@ -121,14 +121,8 @@ def pieces(text: str, special_tokens: Mapping[str, int]) -> Pieces:
 
 
 def bounded(text: str, param: str) -> str:
-    """Returns the text. Raises InvalidRequest for `param` if it is empty, too long, or not valid Unicode."""
-    try:
-        num_bytes = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"{param} contains half of a surrogate pair, which is not valid Unicode", param=param
-        ) from error
-    if not 0 < num_bytes <= MAX_GRAMMAR_BYTES:
+    """Returns the text. Raises InvalidRequest for `param` if it is empty or too long."""
+    if not 0 < len(text.encode()) <= MAX_GRAMMAR_BYTES:
         raise InvalidRequest(f"{param} must have 1 to {MAX_GRAMMAR_BYTES} bytes", param=param)
     return text
 

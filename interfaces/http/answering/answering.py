@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from application.services.text_side.answers.answer import Answer
 from application.use_cases.models import ModelEntry
-from domain.errors import ModelNotFound
+from domain.errors import InvalidRequest, ModelNotFound
+from domain.half_pairs import without_halves
 from domain.ids import ModelId
 from domain.request.request import GenerationRequest
 from interfaces.http.answering.collected import collect
@@ -49,7 +50,11 @@ def json_route(
 
     def checked(raw: bytes) -> object:
         check_nodes(raw)
-        return decoder(raw)
+        try:
+            whole = without_halves(raw)
+        except ValueError as error:
+            raise InvalidRequest(f"the body {error}") from None
+        return decoder(whole)
 
     def decorate(handle: Callable[[Any, RequestContext], Awaitable[Any]]) -> HTTPRouteHandler:
         async def respond(data: bytes, request: Request[Any, Any, Any]) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from domain.errors import require
+from domain.half_pairs import without_halves
 from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
 from interfaces.http.fields.image_fields import image_of
@@ -282,6 +283,6 @@ def _joined(pieces: Sequence[str | Image]) -> list[ChatMessage]:
 def input_of(arguments: str) -> dict[str, object]:
     """Generated arguments as a `tool_use` block's input; text that is no JSON object as Claude Code says it."""
     try:
-        return msgspec.json.decode(arguments or "{}", type=dict[str, object])
+        return msgspec.json.decode(without_halves(arguments.encode()) or "{}", type=dict[str, object])
     except (ValueError, RecursionError):
         return {"__unparsedToolInput": {"raw": arguments, "len": len(arguments)}}

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
+from domain.half_pairs import without_halves
 from domain.printable import printable
 from domain.request.grammar import (
     MAX_GRAMMAR_BYTES,
@@ -121,7 +122,7 @@ def _format_grammar(format: ResponseFormat, field: str) -> Grammar | None:
 def _json(value: Schema, field: str) -> Grammar:
     if isinstance(value, str):
         try:
-            value = json.loads(value) if len(value) <= MAX_GRAMMAR_BYTES else value
+            value = json.loads(without_halves(value.encode()).decode()) if len(value) <= MAX_GRAMMAR_BYTES else value
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"{field} is no JSON: {printable(str(error))}", param=field) from error
     if not isinstance(value, dict | bool):

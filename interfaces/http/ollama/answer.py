@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
+from domain.half_pairs import without_halves
 from domain.request.request import FinishReason
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http.answering.collected import Collected, PredictionTokens, prediction_counts
@@ -103,7 +104,9 @@ class Piece:
                 self.thinking += text
             case ToolCallDelta():
                 try:
-                    arguments = msgspec.json.decode(part.arguments or "{}", type=dict[str, Any])
+                    arguments = msgspec.json.decode(
+                        without_halves(part.arguments.encode()) or "{}", type=dict[str, Any]
+                    )
                     self.calls.append(CallBody(part.id, CallFunction(part.index, part.name, arguments)))
                 except (ValueError, RecursionError):  # cut off, so no JSON object: no client runs it
                     self.content += f"{part.name} {part.arguments}"

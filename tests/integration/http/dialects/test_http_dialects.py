@@ -81,6 +81,28 @@ def test_an_unknown_path_belongs_to_the_dialect_above_it_or_to_openai(
     assert is_anthropics(response.json()) is is_owned
 
 
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/chat/completions", '"messages": [{"role": "user", "content": "CUT"}]'),
+        ("/v1/completions", '"prompt": "CUT"'),
+        ("/v1/responses", '"input": [{"role": "user", "content": "CUT"}]'),
+        ("/v1/messages", '"max_tokens": 9, "messages": [{"role": "user", "content": "CUT"}]'),
+        ("/v1/messages/count_tokens", '"messages": [{"role": "user", "content": "CUT"}]'),
+        ("/api/chat", '"stream": false, "messages": [{"role": "user", "content": "CUT"}]'),
+        ("/api/generate", '"stream": false, "prompt": "CUT"'),
+        ("/tokenize", '"add_special_tokens": false, "prompt": "CUT"'),
+    ],
+)
+def test_half_a_character_is_replaced_in_every_dialect(service: FakeService, path: str, prompt: str) -> None:
+    for half in (r"\ud83d", r"\ude00"):
+        body = f"{{{prompt.replace('CUT', f'a{half}b')}}}".encode()
+        answer = service.client.post(path, content=body, headers=JSON)
+        assert answer.status_code == 200, answer.text
+    broken = f"{{{prompt}}}".encode().replace(b"CUT", b"\xff" + rb"\ud83d")
+    assert service.client.post(path, content=broken, headers=JSON).status_code == 400
+
+
 HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
 
 

@@ -233,6 +233,13 @@ def test_arguments_that_are_no_json_stay_text(load: Load) -> None:
     assert '"arguments": "{a: 1"' in _text(load(templates.SHOWS_FIELDS), _user("q"), broken)
 
 
+def test_half_a_character_in_arguments_is_replaced(load: Load) -> None:
+    cut = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("c", "add", r'{"a": "x\ud83d"}'),))
+    assert '{"a": "x�"}' in _text(load(templates.SHOWS_FIELDS), _user("q"), cut)
+    many = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("c", "add", '"' + r"\ud83d" * 70_000 + '"'),))
+    assert _text(load(templates.SHOWS_FIELDS), _user("q"), many).encode()
+
+
 def test_a_template_that_writes_arguments_as_text_gets_text(load: Load) -> None:
     assert 'add {"a": 1, "b": [2]}' in _text(load(templates.WANTS_TEXT_ARGUMENTS), _user("q"), _CALL, _RESULT)
 

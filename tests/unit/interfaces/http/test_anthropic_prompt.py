@@ -10,6 +10,7 @@ from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
+from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit
 from interfaces.http.incoming.json_body import body_decoder
 
@@ -88,6 +89,10 @@ def test_what_claude_code_could_not_parse_comes_back_as_it_was() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": unparsed}
     (answer,) = prompt_of({"role": "assistant", "content": [call]}, HELLO).messages[:-1]
     assert answer.tool_calls[0].arguments == '{"command": "ls"'
+
+
+def test_half_a_character_that_a_model_wrote_leaves_the_input_an_object() -> None:
+    assert input_of(r'{"a": "x\ud83d"}') == {"a": "x�"}
 
 
 def test_results_of_tools_are_messages_of_their_own() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from domain.request.chat import Role
 from domain.request.request import ChatPrompt
-from interfaces.http.ollama.answer import Shape, chat_answer, generate_answer
+from domain.request.stream import ToolCallDelta
+from interfaces.http.ollama.answer import Piece, Shape, chat_answer, generate_answer
 from interfaces.http.ollama.chat import ChatRequest, chat_prompt
 from tests.support.http.golden import SCENARIOS, collected, framings, ollama_answer, transcript
 
@@ -60,6 +61,12 @@ def test_a_call_that_was_cut_off_is_text() -> None:
     answer = msgspec.to_builtins(ollama_answer(chat_answer).whole(choice))
     assert "tool_calls" not in answer["message"]
     assert answer["message"]["content"].endswith('read {"path": "a.t')
+
+
+def test_a_call_with_half_a_character_is_a_call() -> None:
+    piece = Piece()
+    piece.add(ToolCallDelta(0, "c", "read", r'{"path": "a\ud83d"}'))
+    assert [call.function.arguments for call in piece.calls] == [{"path": "a�"}]
 
 
 def test_calls_and_their_results_are_matched_in_order() -> None:
