@@ -5,7 +5,8 @@
 
 A *lease* keeps a model loaded. A request that waits for a model gets its lease at the moment in which the model is
 loaded, so a model is never evicted before it was used. Models that need room get it in the order of their first
-request, except those that would not fit even if all others were evicted.
+request, except those that would not fit even if all others were evicted. A model that fits waits for no room: it is
+loaded while those before it wait for requests to end.
 
 While a model waits for room, others are *evictees*: as few as possible, idle ones first, then those with the oldest
 last lease. They give no new leases, so that they become idle once their leases are released; a new request for one
@@ -160,10 +161,15 @@ class ModelResidency:
             if other == id or other in self._pinned or (with_leased and self._is_used(model))
         )
 
+    @property
+    def held_bytes(self) -> int:
+        """The weights of all models that are resident, or being loaded or unloaded."""
+        return sum(model.num_bytes for model in self._models.values() if model.residence is not Residence.ABSENT)
+
     def make_room(self, most_bytes: int) -> Sequence[ModelId]:
         """Requests the unload of idle models, the least recently used first, until the weights of the rest are at most
         `most_bytes`. Returns their ids."""
-        held = sum(model.num_bytes for model in self._models.values() if model.residence is not Residence.ABSENT)
+        held = self.held_bytes
         going: list[ModelId] = []
         for id in self._loaded():
             model = self._models[id]
@@ -184,17 +190,16 @@ class ModelResidency:
         for id in self._loaded():
             if self._models[id].unloads_when_idle and not self._models[id].num_leases:
                 return self._unload(id)
-        head = self._head()
-        if head is None:
-            return None
-        if self._fits(head, without=()):
-            del self._queue[head]
-            self._models[head].residence = Residence.LOADING
-            return LoadModel(head)
-        evictees = self._evictees()
+        next_id, evictees = self._head(), self._evictees()
         if any(self._models[id].num_leases for id in evictees):
+            next_id, evictees = self._first(without=()), ()
+        if evictees:
+            return self._unload(evictees[0])
+        if next_id is None:
             return None
-        return self._unload(evictees[0])
+        del self._queue[next_id]
+        self._models[next_id].residence = Residence.LOADING
+        return LoadModel(next_id)
 
     def loaded(self, id: ModelId, num_bytes: int | None = None) -> None:
         """Reports a load that succeeded. `num_bytes`: of the weights in memory."""
@@ -224,11 +229,13 @@ class ModelResidency:
         return granted
 
     def waits_for_room(self, id: ModelId, ticket: int) -> bool:
-        """True if a ticket waits for more than a load that is under way, or that follows an unload under way."""
+        """True if a ticket waits for more than loads and unloads: for the requests that use other models, or came
+        first."""
         if id not in self._queue or ticket not in self._models[id].waiting:
             return False
-        are_idle = not any(self._models[other].num_leases for other in self._evictees())
-        return not (id == self._head() and self._is_unloading() and are_idle)
+        if self._models[id].residence is not Residence.LOADED and self._fits(id, without=()):
+            return False
+        return id != self._head() or any(self._models[other].num_leases for other in self._evictees())
 
     def never_fits(self, id: ModelId, num_bytes: int) -> int | None:
         """The most room in bytes that a model could get, if that is less than it needs; None if it may fit. Pinned
@@ -294,7 +301,10 @@ class ModelResidency:
     def _head(self) -> ModelId | None:
         """The first model of the queue that fits once all evictable models are unloaded."""
         going = [id for id, model in self._models.items() if model.residence is Residence.UNLOADING]
-        without = (*going, *self._evictable())
+        return self._first((*going, *self._evictable()))
+
+    def _first(self, without: Collection[ModelId]) -> ModelId | None:
+        """The first model of the queue that could be loaded if `without` were not resident."""
         absent = (id for id in self._queue if self._models[id].residence is not Residence.LOADED)
         return next((id for id in absent if self._fits(id, without=without)), None)
 
@@ -318,9 +328,6 @@ class ModelResidency:
 
     def _is_moving(self) -> bool:
         return any(model.residence in (Residence.LOADING, Residence.UNLOADING) for model in self._models.values())
-
-    def _is_unloading(self) -> bool:
-        return any(model.residence is Residence.UNLOADING for model in self._models.values())
 
     def _tidy(self, id: ModelId, model: _Model) -> None:
         if not model.waiting:

@@ -38,6 +38,7 @@ from domain.scheduling.step_values import StepLimits
 from domain.speculation.drafter import SpeculationMode
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.patience import PATIENCE_S
+from tests.support.processes.gate import Gate
 from tests.support.stores.cache_driver import prefix_cache
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -260,6 +261,25 @@ def test_whoever_waits_for_what_requests_hold_is_served_once_it_is_free() -> Non
         await waiting
 
     bench.run(work)
+
+
+def test_a_model_that_fits_waits_for_the_loads_before_it_however_long_and_another_hears_the_reason() -> None:
+    gate, room = Gate("load", 0), LoadRoom(100, busy_bytes=5)
+    options = {**sized(b=30, c=60), A: FakeOptions(weight_bytes=50, hook=gate)}
+    bench = Bench(room=room, room_wait_s=0.01, options=options)
+    bench.weight_bytes = {A: 50, B: 30, C: 60}
+
+    async def work() -> None:
+        first = asyncio.create_task(bench.use(A))
+        await asyncio.to_thread(gate.wait_until_reached)
+        second = asyncio.create_task(bench.use(B))
+        with pytest.raises(ModelsBusy, match=r"requests in use, and it needs 60 B, and 55 B of 100 B are held$"):
+            await bench.use(C)
+        gate.open()
+        await asyncio.gather(first, second)
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
 
 
 def test_tables_say_how_single_models_are_loaded() -> None:

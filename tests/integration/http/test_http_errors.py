@@ -15,6 +15,7 @@ from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
+from domain.models.capability import ModelUse
 from tests.support.http.clients import RawClient, chat_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
@@ -206,6 +207,15 @@ def test_models_by_id_slashes_included() -> None:
         error = error_of(service.client.get("/v1/models/org/other"), 404)
         assert error["code"] == "model_not_found"
         assert "org/name" in error["message"]
+
+
+def test_a_model_of_a_kind_that_is_not_served_is_the_clients_choice() -> None:
+    uses = {"bert": ModelUse(refusal="it is an encoder")}
+    with fake_service(models=FakeModels(["bert", "fake-attention"], uses)) as service:
+        for path in (CHAT, "/v1/messages", "/api/chat"):
+            body = {"model": "bert", "messages": HELLO, "max_tokens": 1}
+            refused = service.client.post(path, json=body)
+            assert (refused.status_code, "it is an encoder" in refused.text) == (400, True), refused.text
 
 
 def test_routes_and_methods(service: FakeService) -> None:

@@ -14,7 +14,7 @@ from application.ports.vision import ImageProcessor, ImageProcessorLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
 from application.settings import NOTHING_SET, ModelSettings, ModelTable
-from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound
+from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
@@ -99,7 +99,7 @@ class ModelFinder:
 
     async def find(self, id: ModelId) -> FoundModel:
         """Returns a model by name. Concurrent callers share one search, which the cancellation of one of them does not
-        end. Raises ModelNotFound and ModelLoadFailed."""
+        end. Raises ModelNotFound, ModelLoadFailed, and InvalidRequest for a model of a kind that is not served."""
         task = self._finding.get(id)
         if task is None:
             task = asyncio.create_task(self._find(id))
@@ -129,7 +129,7 @@ class ModelFinder:
     async def _find(self, id: ModelId) -> FoundModel:
         source = await self.workers.run(self._locate, id)
         if source.use.refusal:
-            raise ModelLoadFailed(f"{printable(id)} cannot be served: {source.use.refusal}")
+            raise InvalidRequest(f"{printable(id)} cannot be served: {source.use.refusal}", param="model")
         if (reason := self._failures.recall(source)) is not None:
             raise ModelLoadFailed(reason)
         return await self._prepare(source, await self.workers.run(self._options, source))

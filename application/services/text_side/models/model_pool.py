@@ -140,18 +140,16 @@ class ModelPool:
         InvalidRequest in place of loading a model that cannot do what is `needed`, ModelExceedsMemory for a model that
         can never be loaded, and ModelsBusy when no room was found for it in time. After cancellation or failure nothing
         is held."""
-        loop = asyncio.get_running_loop()
-        ticket, granted = next(self._tickets), loop.create_future()
+        ticket, granted = next(self._tickets), asyncio.get_running_loop().create_future()
         self._waiting[ticket] = id, granted
         try:
             num_bytes = 0 if id in self._served else await self._find(id, needed)
             self._residency.request(id, ticket, num_bytes)
             self._advance()
-            timeout = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
-            try:
-                await granted
-            finally:
-                timeout.cancel()
+            while not (await asyncio.wait((granted,), timeout=self._room_wait_s))[0]:
+                if self._residency.waits_for_room(id, ticket):
+                    raise self._busy(id)
+            granted.result()
         except BaseException:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self._residency.release(id)  # cancelled at the moment in which its lease was granted
@@ -322,29 +320,17 @@ class ModelPool:
             if not granted.done():
                 granted.set_exception(error)
 
-    def _refuse(self, id: ModelId, ticket: int) -> None:
-        """Refuses a request that has waited too long for room, unless its model is being loaded by now."""
-        if not self._residency.waits_for_room(id, ticket):
-            return
-        self._residency.withdraw(id, ticket)
-        _, granted = self._waiting[ticket]
-        if not granted.done():
-            granted.set_exception(
-                ModelsBusy(
-                    f"no memory for {id} within {self._room_wait_s:g} s: {self._room_problem(id)}",
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            )
-
-    def _room_problem(self, id: ModelId) -> str:
-        """Returns the reason. It names no other model, because the client may not be allowed to know of it."""
-        num_loaded = len(self.loaded())
-        busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
-        room, reasons = self._residency.room, list[str]()
-        if room.limit_bytes is not None and id in self._found:
-            held = sum(model.description.weight_bytes for model in self.loaded()) + room.fixed_bytes + room.busy_bytes
-            needed = format_bytes(self._found[id].weight_bytes)
-            reasons.append(f"it needs {needed}, and {format_bytes(held)} of {format_bytes(room.limit_bytes)} are held")
-        if (max_loaded := self._residency.max_loaded) is not None:
-            reasons.append(f"{max_loaded} may be loaded at once")
-        return f"{busy} in use, and {', '.join(reasons)}"
+    def _busy(self, id: ModelId) -> ModelsBusy:
+        """The refusal of a request that waited for room too long. It names no other model, because the client may not
+        be allowed to know of it."""
+        room, held, found = self._residency.room, self._residency.held_bytes, self._found.get(id)
+        num_others = len(self._served.keys() - {id})
+        why = "requests for another model came first"
+        if found is not None and room.limit_bytes is not None and not room.fits_now(held + found.weight_bytes):
+            needed, taken = format_bytes(found.weight_bytes), format_bytes(held + room.fixed_bytes + room.busy_bytes)
+            why = f"it needs {needed}, and {taken} of {format_bytes(room.limit_bytes)} are held"
+        elif (max_loaded := self._residency.max_loaded) is not None:
+            why = f"{max_loaded} may be loaded at once"
+        busy = f"{num_others} other model{'s' * (num_others != 1)}" if num_others else "requests"
+        message = f"no room for {id} within {self._room_wait_s:g} s: {busy} in use, and {why}"
+        return ModelsBusy(message, retry_after_s=RETRY_AFTER_S)

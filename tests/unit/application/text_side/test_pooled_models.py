@@ -10,7 +10,7 @@ from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.model_repository import DownloadProgress
 from application.services.text_side.models.model_finder import FoundModel, ModelFinder, accept_any_model
 from application.settings import ModelSettings
-from domain.errors import ModelLoadFailed
+from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.models.capability import Capability, ModelUse
 from domain.models.model_card import ModelSource
@@ -49,5 +49,5 @@ def test_a_model_that_embeds_is_loaded_without_drafts() -> None:
 
 
 def test_a_model_that_is_refused_says_why() -> None:
-    with pytest.raises(ModelLoadFailed, match="m cannot be served: it is an encoder"):
+    with pytest.raises(InvalidRequest, match="m cannot be served: it is an encoder"):
         found(ModelSource(ModelId("m"), "fake:m", use=ModelUse(refusal="it is an encoder. Serve another one")))

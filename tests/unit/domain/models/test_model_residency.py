@@ -195,6 +195,39 @@ def test_a_model_without_room_does_not_block_the_next() -> None:
     assert models.waits_for_room(A, 1)
 
 
+def test_a_model_that_fits_waits_for_loads_only() -> None:
+    models = idle_models(100)
+    for ticket, (id, num_bytes) in enumerate([(A, 40), (B, 30), (C, 30), (D, 70)]):
+        models.request(id, ticket, num_bytes)
+    assert models.next_move() == LoadModel(A)
+    assert [models.waits_for_room(id, ticket) for ticket, id in enumerate((A, B, C, D))] == [False, False, False, True]
+
+
+def test_a_model_that_fits_is_loaded_before_one_that_waits_for_requests_and_does_not_starve_it() -> None:
+    models = idle_models(100, (A, 40))
+    models.request(A, 1)
+    models.request(B, 2, 70)
+    models.request(C, 3, 30)
+    assert models.next_move() == LoadModel(C)
+    models.loaded(C)
+    assert models.take_granted() == [1, 3]
+    models.request(C, 4)
+    assert not models.waits_for_room(C, 3)
+    models.release(A)
+    assert moves(models)[:2] == [UnloadModel(A), LoadModel(B)], "C stays: 70 and 30 fit"
+    models.request(A, 5, 40)
+    models.request(C, 6)
+    assert models.waits_for_room(A, 5)
+
+
+def test_a_model_does_not_wait_for_room_while_all_that_would_be_evicted_are_idle() -> None:
+    models = idle_models(100, (A, 60))
+    models.request(B, 1, 10)
+    models.request(C, 2, 40)
+    assert models.next_move() == LoadModel(B)
+    assert not models.waits_for_room(C, 2)
+
+
 def test_pinned_models_stay_and_count() -> None:
     models = idle_models(100, (A, 60), (B, 30))
     models.pin(A)
