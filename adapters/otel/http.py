@@ -27,6 +27,9 @@ from domain.printable import PRINTABLE_CHARS
 
 EXCLUDED_PATHS = ("/health", "/metrics")
 
+PAGE_FILES = "/pages/"
+"""The files of pages have one route, as one label of metrics: each has a handler of its own."""
+
 _SCOPE = "cairn.scope"
 _OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage", b"b3"})
@@ -127,4 +130,5 @@ def _span_details(scope: Message) -> tuple[str, dict[str, str]]:
     """The span is named after the path template that the router matched, never the path itself: clients choose it."""
     method = str(scope.get("method", ""))
     method, route = method if method in _METHODS else "HTTP", str(scope.get("path_template", ""))
+    route = f"{PAGE_FILES}{{file}}" if route.startswith(PAGE_FILES) else route
     return (f"{method} {route}", {names.HTTP_ROUTE: route}) if route else (method, {})

@@ -29,7 +29,7 @@ class StopReason(Enum):
     OFF_GRID = "off-grid"
     """Exact mode resumes only at grid positions."""
     OTHER_FINGERPRINT = "other-fingerprint"
-    """The prefix was stored by another model, quantisation, layout, setting or version."""
+    """The prefix was stored for this model's name or weights, with other weights, layout, settings or version."""
     SLOW_STORE = "slow-store"
     """The store did not answer in time, or has not since a read hung: only memory was searched."""
     SLOW_SHARED = "slow-shared"

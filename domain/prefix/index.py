@@ -179,7 +179,7 @@ def _restorable(
 
 
 def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, *, is_evicted: bool) -> StopReason:
-    if position == limit:
+    if 0 < position == limit:
         return StopReason.LAST_TOKEN
     reach = min(num_run * rules.grid.block_size, limit)
     step = rules.grid.step

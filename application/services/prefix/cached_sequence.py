@@ -97,7 +97,7 @@ class CachedSequence(Lookup):
         twin.id, twin.request_id, twin._expected, twin._restores = id, request_id, set(), True
         capture = twin._capture = self._computing().fork(request_id)
         num_prompt, num_reused = self.explanation.num_prompt, capture.position
-        reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
+        reason = StopReason.LAST_TOKEN if 0 < num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
         hot = self._tiers.hot.name
         twin._report(Explanation(num_prompt, reason, {hot: num_reused}, num_known=num_reused))
         self._tiers.open.add(id)

@@ -111,8 +111,8 @@ def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
 
 
 def _elsewhere(store: BlockStore, found: Explanation, chain: BlockChain, info: NamespaceInfo) -> Explanation:
-    """The explanation, changed to OTHER_FINGERPRINT where the same tenant has stored the first block under one; its
-    note names the fields that differ."""
+    """The explanation, changed to OTHER_FINGERPRINT where the same tenant has stored the first block for this model
+    under one; its note names the fields that differ."""
     size = chain.block_size
     if chain.num_prompt < size:
         return found
@@ -120,6 +120,8 @@ def _elsewhere(store: BlockStore, found: Explanation, chain: BlockChain, info: N
         usage.info
         for usage in store.usage().namespaces
         if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, tenant_of(info.fingerprint))
+        if usage.info.model == info.model
+        or "weights" not in _differing_fields(info.fingerprint, usage.info.fingerprint)
     ]
     first, digests = chain.key_ids(0, size), chain.digests(0, size)
     keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, digests)) for one in others]

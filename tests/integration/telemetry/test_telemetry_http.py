@@ -68,7 +68,11 @@ class Server:
         async def refused() -> str:
             raise HTTPException("no", status_code=400)
 
-        return [chat, model, live, metrics, broken, refused]
+        @get(["/pages/chat/a.js", "/pages/b.css"])
+        async def page_file() -> str:
+            return ""
+
+        return [chat, model, live, metrics, broken, refused, page_file]
 
 
 @pytest.fixture
@@ -109,6 +113,13 @@ def test_the_route_is_in_the_metrics(server: Server) -> None:
     (attributes,) = server.metrics.points()["http.server.request.duration"]
     assert ("http.route", "/v1/models/{id}") in attributes
     assert ("http.response.status_code", 200) in attributes
+
+
+def test_all_files_of_pages_are_one_route(server: Server) -> None:
+    for path in ("/pages/chat/a.js", "/pages/b.css"):
+        assert server.client.get(path).status_code == 200
+    (attributes,) = server.metrics.points()["http.server.request.duration"]
+    assert ("http.route", "/pages/{file}") in attributes
 
 
 def test_paths_that_clients_invent_do_not_become_names(server: Server) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from adapters.fake import ATTENTION, HYBRID, UNSUPPORTED, WINDOWED, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
+from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
@@ -285,3 +286,21 @@ def test_explain_finds_the_prompt_under_another_fingerprint() -> None:
     told = CacheDriver(options(ATTENTION, weights=2), store=store).explain(PROMPT)
     assert told.reason is StopReason.OTHER_FINGERPRINT
     assert told.note == "stored by toy with another weights"
+
+
+def test_explain_names_another_fingerprint_of_this_model_or_these_weights_only() -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(ATTENTION, weights=1), store=store).run(PROMPT)
+    store.open_namespace(replace(store.usage().namespaces[0].info, model=ModelId("with its tokenizer")))
+    assert CacheDriver(options(ATTENTION, weights=2), store=store).explain(PROMPT).reason is StopReason.NEVER_SEEN
+    told = CacheDriver(options(ATTENTION, weights=1), store=store, is_exact=True).explain(PROMPT)
+    assert told.reason is StopReason.OTHER_FINGERPRINT
+
+
+def test_what_reuses_nothing_is_no_full_hit_although_its_last_token_is_its_first() -> None:
+    driver = CacheDriver(options(ATTENTION))
+    assert driver.explain([7]).reason is StopReason.NEVER_SEEN
+    job = driver.begin([7])
+    driver.step(job)
+    assert job.explanation.reason is StopReason.NEVER_SEEN
+    assert job.cache.fork(SequenceId(9), RequestId("twin")).explanation.reason is StopReason.NEVER_SEEN

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.fake import ATTENTION, HYBRID, FakeModel, FakeOptions
-from application.events import PrefillChunkComputed
+from application.events import PrefillChunkComputed, PrefixMatched
 from application.ports.engine import Ended, ResumedChoice
 from domain.errors import ComputeFailed
 from domain.id_row import IdRow
@@ -16,6 +16,7 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import StateLayout
+from domain.prefix.explanation import StopReason
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled
 from tests.support.engines.stepped_engine import SteppedEngine
@@ -91,6 +92,13 @@ def test_a_second_request_with_the_same_prompt_computes_none_of_it(layout: State
         assert values(pooled, id) == alone(layout)
     reused = [pooled.end(id).usage.reused_tokens for id in ("first", "second", "third")]
     assert reused == [0, len(PROMPT), len(PROMPT)]
+
+
+def test_texts_without_a_common_beginning_are_no_full_hit() -> None:
+    pooled = engine()
+    submit(pooled, "texts", range(0))
+    pooled.run()
+    assert [event.reason for event in pooled.events(PrefixMatched)] == [StopReason.NEVER_SEEN.value]
 
 
 def test_a_state_is_left_for_the_next_request_although_nothing_was_computed_on_it() -> None:
