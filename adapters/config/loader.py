@@ -52,10 +52,11 @@ class Flag:
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
     """The settings and the source of each. `origins`: for each path, `default`, the file, the variable or the flag that
-    decided it."""
+    decided it. `overridden`: the file or variable that gave another value than the flag, by path."""
 
     settings: Settings
     origins: Mapping[str, str]
+    overridden: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,13 @@ def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None =
     given: dict[str, _Given] = {}
     given.update(_from_table(tables, "", known, file))
     given.update(_from_environment(environ, known))
-    given.update(_from_flags(flags or {}, known))
+    flagged = dict(_from_flags(flags or {}, known))
+    overridden = {
+        path: given[path].origin for path in flagged.keys() & given.keys() if given[path].value != flagged[path].value
+    }
+    given.update(flagged)
     origins = {path: given[path].origin if path in given else DEFAULT for path in known}
-    return LoadedSettings(replace(_built(Settings, "", given), models=models), origins)
+    return LoadedSettings(replace(_built(Settings, "", given), models=models), origins, overridden)
 
 
 def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:

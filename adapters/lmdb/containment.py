@@ -9,6 +9,7 @@ After an index that ended processes the database is emptied too, and nothing is 
 on a failing disk the new file would end engine after engine.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from threading import RLock
@@ -31,6 +32,8 @@ from application.ports.clock import Clock
 T = TypeVar("T")
 
 FAILURES = (lmdb.Error, OSError, Damaged)
+
+_logger = logging.getLogger("cairn.store")
 
 # A file that is being written to may look wrong for as long as a commit takes.
 _READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
@@ -137,7 +140,7 @@ class Containment:
             return self._open_for_reading()
         directory, log = self._directory, self._log
         if opened := directory.claim():
-            log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
+            _logger.warning("%s was open to other users and is closed to them: %s", directory.path, ", ".join(opened))
         try:
             if (number := directory.renew()) is not None:
                 log.note(faults.OLDER, f"{directory.path} was of an earlier version (format {number}) and is emptied")

@@ -14,7 +14,7 @@ config_app = typer.Typer(help="Show the settings and where they come from.", no_
 def show(
     origin: bool = typer.Option(False, "--origin", help="Also show the source of each value."), as_json: AsJson = False
 ) -> None:
-    """Show every setting as it would be used now; secrets only as set or unset."""
+    """Show the value of every setting, or unset; secrets only as set or unset."""
     from adapters.config.loader import config_file, shown_settings
 
     loaded = settings_with({})
@@ -25,7 +25,7 @@ def show(
         return
     width = max(len(path) for path, _, _ in rows)
     for path, value, source in rows:
-        line = f"{path:{width}}  {_as_toml(value)}"
+        line = f"{path:{width}}  {_as_text(value)}"
         typer.echo(f"{line:{width + 26}}  {source}" if origin else line)
 
 
@@ -37,5 +37,7 @@ def path() -> None:
     typer.echo(str(config_file(os.environ)))
 
 
-def _as_toml(value: object) -> str:
-    return "(none)" if value is None else json.dumps(value, ensure_ascii=False)
+def _as_text(value: object) -> str:
+    if value in (None, "", "unset"):
+        return "unset"
+    return "set" if value == "set" else json.dumps(value, ensure_ascii=False)

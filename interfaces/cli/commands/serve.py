@@ -66,6 +66,8 @@ def serve(
     }
     loaded = settings_with(flags | _store_flags(store))
     configure_logging(loaded.settings.server.log_level, loaded.settings.server.log_format)
+    if other := loaded.overridden.get("store.kind"):
+        typer.echo(f"--store {store} decides store.kind, not {other}")
     _run(loaded)
 
 

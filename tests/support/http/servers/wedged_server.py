@@ -79,7 +79,7 @@ def main() -> None:
     Container.clock.override(providers.Object(clock))
     configure_logging("info", "plain")
     server_process.build_service = on_a_thread
-    serving = partial(server_process.serve_until_stopped, LoadedSettings(settings, {}), ChildProcess("unused"))
+    serving = partial(server_process.serve_until_stopped, LoadedSettings(settings, {}, {}), ChildProcess("unused"))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serving())
 

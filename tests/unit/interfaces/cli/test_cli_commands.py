@@ -1,6 +1,7 @@
 """The commands that answer at once: help, config, models, doctor; and their usage errors."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,9 +55,19 @@ def test_config_show_prints_values_and_origins(tmp_path: Path):
     assert lines["server.port"] == ["9", str(file)]
     assert lines["engine.queue"] == ["7", "CAIRN_ENGINE__QUEUE"]
     assert lines["server.host"] == ['"127.0.0.1"', "default"]
-    assert lines["server.api_key"] == ['"set"', str(file)]
-    assert lines["cache.salt"] == ['"unset"', "default"]
+    assert lines["server.api_key"] == ["set", str(file)]
+    for path in ("cache.salt", "store.dir", "store.quota", "model.draft"):
+        assert lines[path] == ["unset", "default"]
     assert "hunter2" not in result.stdout
+
+
+@pytest.mark.parametrize(("variables", "is_said"), [({"CAIRN_STORE__KIND": "off"}, True), ({}, False)])
+def test_a_folder_of_store_decides_and_says_so(tmp_path: Path, variables: dict[str, str], is_said: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends at once
+        port = str(taken.getsockname()[1])
+        result = run_cairn(tmp_path, "serve", "--backend", "fake", "--port", port, "--store", "s", **variables)
+    assert ("decides store.kind, not CAIRN_STORE__KIND" in result.stdout) is is_said
+    assert "cannot listen" in result.stderr
 
 
 def test_config_show_as_json(tmp_path: Path):
