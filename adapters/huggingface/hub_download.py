@@ -1,39 +1,44 @@
 """Downloads of hub models into huggingface_hub's own cache, with progress, resumption and actionable errors.
 
-huggingface_hub starts a file anew when its download was interrupted. Files of weights are therefore fetched here, into
-`blobs/BLOB.part`, which is continued; the library finds them finished and fetches the rest.
+huggingface_hub starts a file anew when its download was interrupted, names it as the server says and does not hash it.
+Files are therefore fetched here, into `blobs/BLOB.part`, which is continued, and get a digest as their name only when
+they have it. No name of the hub's becomes a path unchecked.
 """
 
 import fcntl
 import hashlib
 import importlib
 import io
+import os
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from adapters.huggingface.model_folder import cache_entry
 from application.ports.model_repository import DownloadProgress
 from domain.errors import DomainError, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
+from domain.printable import printable
 
 PATTERNS = ("*.json", "model*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.jsonl")
 """The files that serving needs: no code, and no weights in other formats."""
 
 WEIGHTS = "model*.safetensors"
 MAX_RESUMABLE_BYTES = 50_000_000_000
-"""The library's bound on a file over plain HTTP; it fetches larger ones in its own way."""
+"""The library's bound on a file over plain HTTP; larger ones come by its protocol Xet."""
 
 UNREACHABLE = ("ConnectError", "ConnectTimeout")
 """Errors of the library's transport, which is httpx or one that succeeds it."""
 
-_BLOB = re.compile("[0-9a-f]{40,64}")
+_COMMIT = re.compile("[0-9a-f]{40}")
+_BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+"""The SHA-1 of a git object, or the SHA-256 of a file that git-lfs keeps."""
+
 _SHA256_DIGITS = 64
-_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,56 +76,60 @@ class HubModel:
 def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
     """Asks the hub for the files of a model. Raises ModelNotFound and ModelLoadFailed."""
     hub: Any = importlib.import_module("huggingface_hub")
-    blobs = cache_entry(cache, id) / "blobs"
+    entry = cache_entry(cache, id)
+    blobs = entry / "blobs"
     with _in_words(id):
         found = hub.HfApi(endpoint=endpoint).model_info(id, files_metadata=True)
+        commit = _checked(str(found.sha), _COMMIT.fullmatch(str(found.sha)) is not None, "a commit")
         files: list[HubFile] = []
         for one in found.siblings or ():
             if any(fnmatch(one.rfilename, pattern) for pattern in PATTERNS):
                 blob = str(one.lfs.sha256 if one.lfs else one.blob_id)
                 blob = blob if _BLOB.fullmatch(blob) else ""  # it becomes a file's name
+                path = _checked(one.rfilename, _is_below(one.rfilename), "a file of the model")
                 num_bytes = int(one.size or 0)
-                is_here = bool(blob) and (blobs / blob).is_file()
+                is_moved = _is_moved(entry / "snapshots" / commit / path, num_bytes)
+                is_here = is_moved or (bool(blob) and (blobs / blob).is_file())
                 present = num_bytes if is_here else min(num_bytes, _size(_part(blobs, blob)))
-                files.append(HubFile(one.rfilename, blob, num_bytes, is_here, present))
-        return HubModel(str(found.sha), files)
+                files.append(HubFile(path, blob, num_bytes, is_here, present))
+        return HubModel(commit, files)
 
 
 def download(
     id: ModelId, cache: Path, on_progress: Callable[[DownloadProgress], None], endpoint: str | None = None
 ) -> Path:
-    """Downloads a snapshot and returns its folder; what the cache has is not downloaded again, and a file of weights is
-    continued where an earlier download stopped.
+    """Downloads a snapshot and returns its folder; what the cache has is not downloaded again, and a file is continued
+    where an earlier download stopped.
 
-    Raises ModelNotFound if the hub does not have the id, ModelLoadFailed if the download fails. `on_progress` is called
-    on the library's threads.
+    Raises ModelNotFound if the hub does not have the id, ModelLoadFailed if the download fails or a file has another
+    digest than the hub says.
     """
     hub: Any = importlib.import_module("huggingface_hub")
-    found = look_up(id, cache, endpoint)
+    found, entry = look_up(id, cache, endpoint), cache_entry(cache, id)
     total, done = sum(file.num_bytes for file in found.files), sum(file.present_bytes for file in found.files)
+    folder = entry / "snapshots" / found.commit
     with _in_words(id):
+        on_progress(DownloadProgress(done, total))
         for file in found.files:
-            if file.blob and file.is_weights and not file.is_here and file.num_bytes <= MAX_RESUMABLE_BYTES:
-                before = done - file.present_bytes
+            if not file.is_here:
+                done -= file.present_bytes
                 url = hub.hf_hub_url(id, file.path, revision=found.commit, endpoint=endpoint)
-                _fetch(id, file, url, cache, _progress_class(on_progress, before, total))
-                done = before + file.num_bytes
-        folder = hub.snapshot_download(
-            id,
-            cache_dir=cache,
-            allow_patterns=list(PATTERNS),
-            tqdm_class=_progress_class(on_progress, done, total),
-            endpoint=endpoint,
-        )
-    return Path(folder)
+                _fetch(id, file, url, entry / "blobs", _progress_class(on_progress, done, total))
+                done += file.num_bytes
+        for file in found.files:
+            _link(folder / file.path, entry / "blobs" / file.blob)
+        (entry / "refs").mkdir(parents=True, exist_ok=True)
+        (entry / "refs/main").write_text(found.commit)
+    return folder
 
 
-def _fetch(id: ModelId, file: HubFile, url: str, cache: Path, progress_class: Any) -> None:
+def _fetch(id: ModelId, file: HubFile, url: str, blobs: Path, progress_class: Any) -> None:
     """Fetches one file, or the rest of it, to its place in the cache."""
     library: Any = importlib.import_module("huggingface_hub.file_download")
-    blobs = cache_entry(cache, id) / "blobs"
+    if not file.blob:
+        raise ModelLoadFailed(f"{id}: the hub says no digest of {file.path}: use a hub or mirror that says it")
     blobs.mkdir(parents=True, exist_ok=True)
-    part = _part(blobs, file.blob)
+    part, headers = _part(blobs, file.blob), library.build_hf_headers()
     with part.open("ab") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,19 +138,48 @@ def _fetch(id: ModelId, file: HubFile, url: str, cache: Path, progress_class: An
         if stream.tell() > file.num_bytes:  # not of this file
             stream.truncate(0)
             stream.seek(0)
-        begun = stream.tell()
-        library.http_get(
-            url,
-            stream,
-            resume_size=begun,
-            headers=library.build_hf_headers(),
-            expected_size=file.num_bytes,
-            tqdm_class=progress_class,
-        )
-        if begun and len(file.blob) == _SHA256_DIGITS and _sha256(part) != file.blob:
+        options = {"headers": headers, "expected_size": file.num_bytes, "tqdm_class": progress_class}
+        if file.num_bytes > MAX_RESUMABLE_BYTES:
+            xet = library.get_hf_file_metadata(url, headers=headers).xet_file_data
+            library.xet_get(incomplete_path=part, xet_file_data=xet, **options)
+        else:
+            library.http_get(url, stream, resume_size=stream.tell(), **options)
+        stream.flush()
+        if _digest(part, file.blob) != file.blob:
             part.unlink()
-            raise ModelLoadFailed(f"{id}: {file.path} was damaged when it was continued; download it again")
+            raise ModelLoadFailed(
+                f"{id}: {file.path} has another digest than the hub says: download it again, or from another mirror"
+            )
         part.replace(blobs / file.blob)
+
+
+def _link(link: Path, blob: Path) -> None:
+    """Makes a snapshot's link to a file of the cache. On a volume without links the file itself moves there."""
+    target = os.path.relpath(blob, link.parent)
+    if not blob.is_file() or (link.is_symlink() and os.readlink(link) == target):
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    try:
+        link.symlink_to(target)
+    except OSError:
+        blob.replace(link)
+
+
+def _is_moved(link: Path, num_bytes: int) -> bool:
+    return not link.is_symlink() and link.is_file() and _size(link) == num_bytes
+
+
+def _is_below(path: str) -> bool:
+    """Returns whether a name of the hub's is a path within a folder."""
+    parts = PurePosixPath(path)
+    return str(parts) == path and path.isprintable() and not parts.is_absolute() and ".." not in parts.parts
+
+
+def _checked(name: str, is_valid: bool, kind: str) -> str:
+    if not is_valid:
+        raise ModelLoadFailed(f"the hub names {kind} {printable(name)}, which no hub does: use another hub or mirror")
+    return name
 
 
 def _part(blobs: Path, blob: str) -> Path:
@@ -155,16 +193,13 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sha256(path: Path) -> str:
+def _digest(path: Path, blob: str) -> str:
+    """The digest of a file, of the kind that `blob` is."""
     digest = hashlib.sha256()
+    if len(blob) != _SHA256_DIGITS:
+        digest = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
     with path.open("rb") as stream:
-        _feed(stream, digest.update)
-    return digest.hexdigest()
-
-
-def _feed(stream: BinaryIO, take: Callable[[bytes], None]) -> None:
-    while data := stream.read(_CHUNK):
-        take(data)
+        return hashlib.file_digest(stream, lambda: digest).hexdigest()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -80,12 +81,17 @@ def _respond(
     if is_api:
         listing = _listing(id, models[id], parts[4] if len(parts) > 4 else "", is_linked=is_linked)
         return 200, json.dumps(listing).encode(), {}
-    content = models[id]["/".join(parts[4:])]
-    return 200, content, {"ETag": f'"{_digest(content)}"', "X-Repo-Commit": COMMIT}
+    content = models[id][unquote("/".join(parts[4:]))]
+    return 200, content, {"ETag": f'"{_etag(content)}"', "X-Repo-Commit": COMMIT}
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    """The name that git has for it."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _etag(content: bytes) -> str:
+    return _digest(content)
 
 
 def _sha256(content: bytes) -> str:
