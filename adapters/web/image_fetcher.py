@@ -10,8 +10,9 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Timer
+from time import monotonic
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from domain.byte_size import format_bytes
@@ -21,12 +22,15 @@ from domain.printable import printable
 from domain.request.media import MAX_IMAGE_BYTES
 
 TIMEOUT_S = 10.0
-"""The deadline of one answer."""
+"""The deadline of a file, redirects included."""
 
 MAX_REDIRECTS = 3
 _PORTS = {"http": 80, "https": 443}
-_NAT64 = IPv6Network("64:ff9b::/96")
-"""Addresses that stand for IPv4 ones, perhaps private."""
+_UNICAST = IPv6Network("2000::/3")
+"""All of IPv6 that hosts of the internet have. Addresses that embed IPv4 ones lie outside, but for those of two
+tunnels: 6to4, and Teredo in the block of protocols."""
+
+_SPECIAL = tuple(map(ip_network, ("2001::/23", "2002::/16", "3fff::/20", "192.88.99.0/24")))
 
 
 def resolved(host: str, port: int) -> list[str]:
@@ -37,9 +41,8 @@ def resolved(host: str, port: int) -> list[str]:
 def is_public(address: str) -> bool:
     """Returns whether an address can be reached from the internet: none of this machine, its network or its tunnels."""
     found = ip_address(address)
-    if isinstance(found, IPv6Address) and (found.ipv4_mapped or found.sixtofour or found.teredo or found in _NAT64):
-        return False
-    return found.is_global and not found.is_multicast
+    is_unicast = found in _UNICAST if isinstance(found, IPv6Address) else not found.is_multicast
+    return is_unicast and found.is_global and not any(found in network for network in _SPECIAL)
 
 
 class _Unfetched(Exception):
@@ -60,9 +63,10 @@ class ImageFetcher:
         self._timeout_s, self._resolve, self._connect = timeout_s, resolve, connect
 
     def __call__(self, url: str, field: str, max_bytes: int) -> bytes:
+        ends_s = monotonic() + self._timeout_s
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                found = self._get(urlsplit(url), min(max_bytes, MAX_IMAGE_BYTES))
+                found = self._get(urlsplit(url), min(max_bytes, MAX_IMAGE_BYTES), ends_s)
                 if isinstance(found, bytes):
                     return found
                 url = urljoin(url, found)
@@ -75,7 +79,7 @@ class ImageFetcher:
             reason = f"its host did not answer as it should ({type(error).__name__})"
         raise InvalidRequest(f"{field}: the image was not fetched: {reason}; send a data URL", param=field)
 
-    def _get(self, url: SplitResult, limit: int) -> bytes | str:
+    def _get(self, url: SplitResult, limit: int, ends_s: float) -> bytes | str:
         """Returns the file, or where it redirects to."""
         host, port = bare_host(url.hostname or ""), _PORTS.get(url.scheme)
         if port is None or url.port not in (None, port) or "@" in url.netloc:
@@ -85,8 +89,11 @@ class ImageFetcher:
         addresses = self._resolve(host, port)
         if not addresses or not all(map(is_public, addresses)):
             raise _Unfetched(f"{host} has an address that is not public")
-        sock = self._connect((addresses[0], port), self._timeout_s)
-        deadline = Timer(self._timeout_s, _shut, (sock,))
+        if (left_s := ends_s - monotonic()) <= 0:
+            raise TimeoutError
+        sock = self._connect((addresses[0], port), left_s)
+        same = sock.dup()  # TLS takes the other one over
+        deadline = Timer(max(0.0, ends_s - monotonic()), _shut, (same,))
         deadline.start()
         try:
             if url.scheme == "https":
@@ -96,10 +103,14 @@ class ImageFetcher:
             target = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
             connection.request("GET", target, headers={"Accept": "image/*", "Accept-Encoding": "identity"})
             with connection.getresponse() as response:
-                return _read(response, limit)
+                found = _read(response, limit)
+            if monotonic() >= ends_s:  # the end may be that of the deadline
+                raise TimeoutError
+            return found
         finally:
             deadline.cancel()
             sock.close()
+            same.close()
 
 
 def _read(response: http.client.HTTPResponse, limit: int) -> bytes | str:

@@ -1,15 +1,20 @@
 """Images fetched by URL: from listed hosts and public addresses only, within limits of bytes, time and redirects."""
 
+import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from adapters.web.image_fetcher import ImageFetcher, is_public
 from domain.errors import InvalidRequest
 from tests.support.patience import PATIENCE_S
+from tests.support.processes.certificates import make_certificates, server_context
 
 HOST, OTHER, PUBLIC = "images.example", "more.example", "93.184.216.34"
 FILE = b"a file" * 100
@@ -116,6 +121,63 @@ def test_a_host_that_hangs_is_left_at_the_deadline(fetch: Fetch) -> None:
     assert "did not answer as it should" in refusal(fetch, f"http://{HOST}/hangs", timeout_s=0.05)
 
 
+class _Dripping:
+    """A host that goes on for ever: `first`, then byte by byte, over TLS if it has a
+    context."""
+
+    def __init__(self, context: ssl.SSLContext | None, first: bytes) -> None:
+        self._first, self._context = first, context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def connect(self, _address: tuple[str, int], timeout: float) -> socket.socket:
+        return socket.create_connection(self._listener.getsockname(), timeout)
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        with suppress(OSError):
+            if self._context is not None:
+                sock = self._context.wrap_socket(sock, server_side=True)
+            sock.sendall(self._first)
+            while not select.select([sock], [], [], 0.01)[0] or sock.recv(65536):
+                sock.sendall(b"x")
+        sock.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the fetch still holds its connection"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("tls"), {"host": f"DNS:{HOST}"})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "is_tls", "first"),
+    [
+        ("http", False, b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n"),
+        ("http", False, b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("https", True, b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n"),
+        ("https", True, b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("https", True, b"HTTP/1.1 200 OK\r\nX: "),
+        ("https", False, b"\x16\x03\x03\x40\x00"),
+    ],
+    ids=["body", "body-to-the-end", "tls-body", "tls-body-to-the-end", "tls-header", "tls-handshake"],
+)
+def test_a_host_that_drips_is_left_at_the_deadline(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, is_tls: bool, first: bytes
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "authority.crt"))
+    host = _Dripping(server_context(certificates, "host") if is_tls else None, first)
+    fetch = ImageFetcher({HOST}, 0.3, lambda _host, _port: [PUBLIC], host.connect)
+    with pytest.raises(InvalidRequest, match=r"did not answer as it should|ended before the whole file"):
+        fetch(f"{scheme}://{HOST}/a", "a[0]", 100_000)
+    host.close()
+
+
 @pytest.mark.parametrize("addresses", [["127.0.0.1"], [PUBLIC, "10.0.0.1"], []])
 def test_a_name_with_an_address_that_is_not_public_is_refused(fetch: Fetch, addresses: list[str]) -> None:
     assert "has an address that is not public" in refusal(fetch, f"http://{HOST}/a", addresses=addresses)
@@ -127,13 +189,15 @@ def test_a_name_with_an_address_that_is_not_public_is_refused(fetch: Fetch, addr
     [
         "127.0.0.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "224.0.0.1",
         "::1", "::", "fe80::1", "fc00::1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "64:ff9b::7f00:1", "2002:7f00:1::",
-        "ff02::1",
+        "ff02::1", "64:ff9b:1::1", "fec0::1", "::ffff:0:127.0.0.1", "::127.0.0.1", "3fff::1", "5f00::1", "2001:db8::1",
+        "2001:0:7f00:1::", "2002:808:808::1", "2001:20::1", "100::1", "fe80::1%eth0", "192.0.2.1", "198.18.0.1",
+        "192.88.99.1", "255.255.255.255",
     ],
 )  # fmt: skip
 def test_addresses_of_this_machine_and_its_networks_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", [PUBLIC, "2606:2800:220:1:248:1893:25c8:1946"])
+@pytest.mark.parametrize("address", [PUBLIC, "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450::1", "2001:4860::8888"])
 def test_other_addresses_are_public(address: str) -> None:
     assert is_public(address)
