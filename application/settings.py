@@ -261,6 +261,7 @@ class StoreSettings:
 
     `shared`: the address of a RESP server, `redis://HOST:6379/0`, or `rediss://` for TLS; empty for none.
     `shared_key_file`: the secret by which records of the fleet are authenticated; only on loopback it may be missing.
+    `shared_nodes`: hosts of a cluster beside that one, as the cluster names them; no other gets password or records.
     `shared_password`: for the server. `shared_deadline_s`: the time that a request may lose to it, beyond what
     computing takes.
     """
@@ -271,6 +272,7 @@ class StoreSettings:
     hot_tier: ByteSize = ByteSize(share=0.1)
     max_age: Duration | None = None
     shared: str = ""
+    shared_nodes: tuple[str, ...] = ()
     shared_key_file: str | None = None
     shared_password: str | None = None
     shared_deadline_s: float = field(default=0.05, metadata=FIXED)
@@ -284,12 +286,12 @@ class StoreSettings:
             require(self.kind != "off", "store.shared", "needs a local store: store.kind must be lmdb or memory")
             found = _SHARED.fullmatch(self.shared)
             require(found is not None and int((found[3] or ":1")[1:]) < 65_536, "store.shared", _SHARED_FORM)
-            host = urlsplit(self.shared).hostname or ""
+            hosts = (urlsplit(self.shared).hostname or "", *self.shared_nodes)
             require(
-                bool(self.shared_key_file) or is_loopback(host),
+                bool(self.shared_key_file) or all(map(is_loopback, hosts)),
                 "store.shared_key_file",
-                f"must name a file with the fleet's key: {host} can be reached from other machines, and what they write"
-                " there would be taken for state of this server",
+                f"must name a file with the fleet's key: {', '.join(hosts)} can be reached from other machines, and"
+                " what they write there would be taken for state of this server",
             )
 
 

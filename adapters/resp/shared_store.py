@@ -14,13 +14,13 @@ the server's: what is read becomes recent there.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from hmac import compare_digest, new
 from struct import Struct, error
 
-from adapters.resp.connection import Command, RespConnection
+from adapters.resp.connection import CALL_S, Command, RespConnection
 from application.ports.block_store import CodecError, EncodedPayload, StateCodec
 from application.ports.shared_store import SharedHint, SharedPut, SharedRead
 from domain.id_row import ID_BYTES as TOKEN_BYTES
@@ -60,9 +60,16 @@ class RespSharedStore:
     only. Connects on first use; other arguments as in RespConnection."""
 
     def __init__(
-        self, url: str, codec: StateCodec, secret: bytes = b"", password: str | None = None, timeout_s: float = 1.0
+        self,
+        url: str,
+        codec: StateCodec,
+        secret: bytes = b"",
+        password: str | None = None,
+        timeout_s: float = 1.0,
+        nodes: Collection[str] = (),
+        call_s: float = CALL_S,
     ) -> None:
-        self._connection = RespConnection(url, password, timeout_s)
+        self._connection = RespConnection(url, password, timeout_s, nodes, call_s)
         self._codec = codec
         self._mac = new(secret, b"cairn record\0", sha256)
         self.prefix = f"cairn:1:{new(secret, b'cairn fleet', sha256).hexdigest()[:16]}"
@@ -119,7 +126,7 @@ class RespSharedStore:
         for pattern in [f"{self.prefix}:*"] if includes is None else self._chosen(includes):
             names = self._connection.names(pattern)
             self._connection.run([("UNLINK", name) for name in names])
-            num_erased += sum(name.split(b":")[4] in (b"b", b"s") for name in names)
+            num_erased += sum(name.split(b":")[4:5] in ([b"b"], [b"s"]) for name in names)
         return num_erased
 
     def ping(self) -> None:
@@ -215,6 +222,6 @@ def _info(name: bytes, value: bytes) -> NamespaceInfo | None:
     """None for what the fleet did not write."""
     try:
         about, namespace = json.loads(bytes(value)), bytes.fromhex(name.decode().split(":")[3])
-        return NamespaceInfo(Namespace(namespace), about["model"], about["fingerprint"])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return NamespaceInfo(Namespace(namespace), str(about["model"]), str(about["fingerprint"]))
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None

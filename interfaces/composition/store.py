@@ -76,7 +76,8 @@ def build_shared_store(settings: StoreSettings) -> SharedStore | None:
     from adapters.resp.shared_store import RespSharedStore  # here: its library takes a tenth of a second to import
 
     key = _fleet_key(settings.shared_key_file)
-    return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password)
+    nodes = settings.shared_nodes
+    return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password, nodes=nodes)
 
 
 def _fleet_key(name: str | None) -> bytes:

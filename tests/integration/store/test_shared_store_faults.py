@@ -1,8 +1,6 @@
 """The shared store on a real redis-server that fails, and against those who write to it without the fleet's key."""
 
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from domain.prefix.record import Record
 from tests.support.effort import scaled
+from tests.support.processes.certificates import make_certificates
 from tests.support.processes.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
@@ -205,21 +204,8 @@ class TestServer:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, a certificate for 127.0.0.1 and one for another host."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on the PATH")
-    folder = tmp_path_factory.mktemp("tls")
-    new = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-
-    def made(name: str, *arguments: str) -> None:
-        command = [*new, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-subj", f"/CN={name}", *arguments]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-
-    made("authority")
-    signed = ("-CA", "authority.crt", "-CAkey", "authority.key")
-    made("right", *signed, "-addext", "subjectAltName=IP:127.0.0.1")
-    made("wrong", *signed, "-addext", "subjectAltName=DNS:elsewhere.example")
-    return folder
+    names = {"right": "IP:127.0.0.1", "wrong": "DNS:elsewhere.example"}
+    return make_certificates(tmp_path_factory.mktemp("tls"), names)
 
 
 class TestTls:

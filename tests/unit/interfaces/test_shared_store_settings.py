@@ -42,6 +42,15 @@ def test_others_are_refused_without_a_key(url: str, key_file: Path) -> None:
     assert build_shared_store(StoreSettings(shared=url, shared_key_file=str(key_file))) is not None
 
 
+def test_nodes_on_other_machines_need_a_key(key_file: Path) -> None:
+    nodes = ("127.0.0.1", "10.0.0.2")
+    with pytest.raises(InvalidRequest, match=r"^store\.shared_key_file must name .*, 10\.0\.0\.2 can be reached"):
+        StoreSettings(shared="redis://127.0.0.1", shared_nodes=nodes)
+    assert StoreSettings(shared="redis://127.0.0.1", shared_nodes=nodes[:1]).shared_nodes == nodes[:1]
+    settings = StoreSettings(shared="redis://127.0.0.1", shared_nodes=nodes, shared_key_file=str(key_file))
+    assert build_shared_store(settings) is not None
+
+
 @pytest.mark.parametrize(
     "url",
     [
