@@ -6,6 +6,7 @@ file, so the name is one that files do not have.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -107,7 +108,8 @@ def codex(target: Target) -> Setup:
 
 
 def opencode(target: Target) -> Setup:
-    """The key is part of the variable: opencode would insert another variable's text without quoting it."""
+    """The key is part of the variable: opencode would insert another variable's text without quoting it. It inserts
+    `{env:NAME}` and `{file:PATH}` before it reads the JSON, so a brace that begins no object is escaped."""
     model = f"{PROVIDER}/{target.model}"
     limit = {"context": target.context, "output": target.output}
     provider = {
@@ -117,7 +119,8 @@ def opencode(target: Target) -> Setup:
         "models": {target.model: {"name": target.model, "limit": limit}},
     }
     config = {"model": model, "small_model": model, "share": "disabled", "provider": {PROVIDER: provider}}
-    return Setup(variables={"OPENCODE_CONFIG_CONTENT": json.dumps(config, ensure_ascii=False)})
+    text = re.sub(r'\{(?!["}])', r"\\u007b", json.dumps(config, ensure_ascii=False))
+    return Setup(variables={"OPENCODE_CONFIG_CONTENT": text})
 
 
 AGENTS: Mapping[str, Agent] = {

@@ -1,6 +1,7 @@
 """The settings of agents: they win over the user's own, name the model everywhere, and hold no key where it is seen."""
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -72,6 +73,17 @@ def test_opencode_gets_its_configuration_as_a_variable() -> None:
     provider = config["provider"][PROVIDER]
     assert provider["options"] == {"baseURL": "http://127.0.0.1:8000/v1", "apiKey": KEY}
     assert provider["models"][ODD]["limit"] == {"context": 131_072, "output": 16_384}
+
+
+@pytest.mark.parametrize("text", ["{env:HOME}", "{file:~/.ssh/id_ed25519}", "a{env:X}{{file:/b}", "{}", '{"a": {'])
+def test_opencode_finds_nothing_to_insert_in_its_configuration(text: str) -> None:
+    """It inserts variables and files before it reads the JSON, wherever `{env:NAME}` and `{file:PATH}` stand."""
+    target = Target(f"http://127.0.0.1:8000/{text}", text, 131_072, text)
+    content = AGENTS["opencode"].setup(target).variables["OPENCODE_CONFIG_CONTENT"]
+    assert not re.search(r"\{(env|file):", content)
+    provider = json.loads(content)["provider"][PROVIDER]
+    assert list(provider["models"]) == [text]
+    assert provider["options"] == {"baseURL": f"http://127.0.0.1:8000/{text}/v1", "apiKey": text}
 
 
 @pytest.mark.parametrize("name", ["aider", "goose", "qwen-code"])
