@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, strings_of
+from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens, Skeleton, strings_of
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.template_images import STAND_IN, ImageForm, find_image_form
 from adapters.tokenizers.template_messages import (
     REASONING_FIELDS,
+    STAND_IN_NAME,
     Adjustments,
     TemplateTraits,
     has_late_system,
@@ -78,7 +79,7 @@ MAX_REPEATED_CHARS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The common setting of all renderings of one prompt. `marks`: None if no string of it spells a control token.
+    """The common setting of all renderings of one prompt. `marks`: None where its text makes no control token.
     `images`: None without images."""
 
     prompt: ChatPrompt
@@ -133,6 +134,7 @@ class ChatTemplate:
         """Keeps text of clients from acting as control tokens from now on. Returns the reason where the template
         itself makes control tokens of text; empty if it does not."""
         self._controls = controls
+        controls.keep((_END_MARK, STAND_IN, STAND_IN_NAME), self._source)
         return controls.written_for_text(self._source)
 
     def render(self, prompt: ChatPrompt, max_chars: int | None = None, placeholder: str = "") -> RenderedChat:
@@ -140,13 +142,15 @@ class ChatTemplate:
         of the token that stands for an image; empty without images. Raises TemplateFailed, naming the message or
         argument that was refused, and RenderingTooLong beyond `max_chars`."""
         self._check_kwargs(prompt)
-        controls, images = self._controls, self._image_form(placeholder) if placeholder else None
-        marks = ContentMarks(controls) if controls is not None and controls.are_in(prompt) else None
-        if not prompt.continues:
-            return self._rendered(_Setting(prompt, max_chars, marks, images))
+        images = self._image_form(placeholder) if placeholder else None
         *earlier, last = prompt.messages
         ended = replace(prompt, messages=(*earlier, replace(last, content=last.content + _END_MARK)))
-        rendered = self._rendered(_Setting(ended, max_chars, marks, images))
+        setting = _Setting(ended if prompt.continues else prompt, max_chars, None, images)
+        rendered = self._rendered(setting)
+        if self._controls is not None and self._makes_control(self._controls, rendered):
+            rendered = self._rendered(replace(setting, marks=ContentMarks(self._controls)))
+        if not prompt.continues:
+            return rendered
         text, found, _ = rendered.text.rpartition(_END_MARK)
         if not found:
             raise TemplateFailed(
@@ -154,6 +158,17 @@ class ChatTemplate:
                 param=f"messages[{len(earlier)}]",
             )
         return replace(rendered, text=text)
+
+    def _makes_control(self, controls: ControlTokens, rendered: RenderedChat) -> bool:
+        """Returns True if text of the client may be read as a control token in the rendering of its strings as they
+        are."""
+        skeleton = Skeleton(controls)
+        setting = replace(rendered.setting, marks=skeleton)
+        try:
+            text = self._text_of(setting, setting.prompt.messages, rendered.adjustments)
+        except Exception:  # the template refuses neutral texts; marked ones are as long as the client's
+            return True
+        return skeleton.spells or controls.read_in(rendered.text) != controls.read_in(text)
 
     def _of_user(self, content: object) -> str:
         return _tried(self._apply, [{"role": Role.USER.value, "content": content}])
@@ -194,8 +209,8 @@ class ChatTemplate:
         tools = tools_for_template(prompt.tools)
         arguments: Mapping[str, Any] = prompt.template_kwargs
         if marks is not None:
-            shaped = [marks.of_message(message) for message in shaped]
-            tools, arguments = marks.of(tools), marks.of(arguments)
+            shaped, tools = marks.of_shape(shaped), marks.of_shape(tools)
+            arguments = {name: marks.of_argument(value) for name, value in arguments.items()}
         return self._apply(
             shaped,
             tools=tools,

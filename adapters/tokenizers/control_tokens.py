@@ -1,9 +1,12 @@
 """The separation of client text from the control tokens that a chat template writes.
 
 A tokenizer reads `<|im_end|>` as one control token wherever it stands, so a web page that an agent reads could end the
-tool's turn and speak as the system. Where a string of a prompt spells a control token, therefore,
+tool's turn and speak as the system. Templates also make such texts of pieces: they write `<` and `>` around a key of a
+schema, delete a word, join two strings. So the rendering decides. It is encoded as it is where no string of the prompt
+spells a control token, and where it holds the same control tokens as the skeleton: the prompt with every string
+replaced by neutral text. For other prompts,
 
-    strings     their characters that may begin one become marks: lone surrogates, which no valid text has
+    strings     all their characters that occur in control tokens become marks: lone surrogates, which no valid text has
     rendering   the template copies, trims and cuts marks as it does other characters
     encoding    control tokens that are left in the text are the template's: they take the names that a second
                 tokenizer, the twin, has for them, and marks become characters again
@@ -12,10 +15,11 @@ The twin has the same model, normalizer, pre-tokenizer and added tokens, but for
 private characters. It encodes what a client wrote as text, in its place, and everything else as the tokenizer does: the
 ids of a text without such strings are the same. Every name is as long as its token, so that positions stay.
 
-Prompts whose strings spell none, nearly all, are rendered and encoded as they are.
+Templates act on texts, so some stay in both renderings: what a template tests for, such as `/no_think`, unless it could
+be the end or the beginning of a control token; and single words, such as types and names of arguments, unless they are
+a part of one. A word that a client gives the template as its argument stays too.
 """
 
-import json
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +30,18 @@ from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
 from adapters.tokenizers.text_codec import TextEncoder, longest_of
 from domain.id_row import IdRow
 from domain.printable import printable
-from domain.request.chat import ChatMessage, Role
-from domain.request.request import ChatPrompt
+from domain.request.chat import Role
 
-_FIRST_MARK, _MAX_MARKS = 0xD800, 1024
+_FIRST_MARK, _MAX_MARKS = 0xD800, 0x7FF
+_NEUTRAL = "\udfff"
+_LITERAL = r"""('[^'\n]+'|"[^"\n]+")"""
+_TESTED = re.compile(rf"(?:\(|[=!]=)\s*{_LITERAL}|{_LITERAL}\s+(?:not\s+)?in\b")
+_WORD = re.compile(r"[0-9A-Za-z_]*")
 _PRIVATE = range(0x100000, 0x10FFFE)
 _REPLACE = re.compile(r"""\breplace\(\s*('[^']*'|"[^"]*")\s*,\s*((?P<text>'[^']*'|"[^"]*")|(?P<name>\w+_token\b))""")
 _PIECE_CHARS = 2**16
+_CLIENT_VALUES = frozenset({"arguments", "parameters"})
+_SERVER_VALUES = frozenset({"role", "type"})
 _MIN_CHARS = 2
 """A single character is no markup that a client could be prevented from writing."""
 
@@ -54,8 +63,26 @@ class ControlTokens:
         self._found_in_answers = _pattern(self._controls - self.kept)
         self._any_added = _pattern({token.content for token in added})
         self._max_chars = max(map(len, self._controls), default=0)
-        firsts = sorted({text[0] for text in self._controls})[:_MAX_MARKS]
-        self.marks = {first: chr(_FIRST_MARK + at) for at, first in enumerate(firsts)}
+        self._joined = "\0".join(self._controls).casefold()
+        cases = "".join(f"{text}{text.lower()}{text.upper()}" for text in self._controls)
+        alphabet = sorted({char for char in cases if not char.isspace()})
+        if len(alphabet) > _MAX_MARKS:
+            raise ValueError(f"its control tokens have more than {_MAX_MARKS} different characters")
+        self._marks = {char: chr(_FIRST_MARK + at) for at, char in enumerate(alphabet)}
+        self.keep(())
+
+    def keep(self, own: Collection[str], source: str = "") -> None:
+        """Leaves texts without marks from now on: the server's own, and those that a template's source tests for."""
+        starts = {text[:end] for text in self._controls for end in range(1, len(text) + 1)}
+        ends = {text[at:] for text in self._controls for at in range(len(text))}
+        texts = set(own)
+        for match in _TESTED.finditer(source):
+            text = (match[1] or match[2])[1:-1]
+            cuts = range(1, len(text) + 1)
+            is_open = any(text[:cut] in ends or text[-cut:] in starts for cut in cuts)
+            if not (is_open or self._found.search(text) or _WORD.fullmatch(text)):
+                texts.add(text)
+        self._kept_texts = {True: _separator(texts | self.kept), False: _separator(texts)}
 
     def written_for_text(self, source: str) -> str:
         """Returns the way in which a template's source makes control tokens of text; empty if none is found."""
@@ -64,28 +91,50 @@ class ControlTokens:
                 return f"the chat template replaces text by one: {printable(match[0])}"
         return ""
 
-    def are_in(self, prompt: ChatPrompt) -> bool:
-        """Returns True if a string of the prompt spells a control token."""
-        tools = [[tool.name, tool.description, tool.parameters] for tool in prompt.tools]
-        return any(map(self._are_in_message, prompt.messages)) or any(
-            map(self.are_spelled, strings_of([tools, prompt.template_kwargs]))
-        )
-
     def are_spelled(self, text: str, *, in_answer: bool = False) -> bool:
         """Searches a long text in pieces: the interpreter's lock is held for each."""
         found = self._found_in_answers if in_answer else self._found
         starts = range(0, len(text), _PIECE_CHARS)
         return any(found.search(text, at, at + _PIECE_CHARS + self._max_chars) for at in starts)
 
+    def read_in(self, text: str) -> list[str]:
+        """Returns the control tokens that the tokenizer reads in a text."""
+        return [found for found in self._any_added.findall(text) if found in self._controls]
+
+    def is_word(self, text: str) -> bool:
+        """Returns True for a word that is no part of a control token."""
+        return _WORD.fullmatch(text) is not None and not self.is_part(text)
+
+    def is_part(self, text: str) -> bool:
+        """Returns True for a text that a template could make a control token of by what it writes around it."""
+        text = text.strip()
+        return 0 < len(text) <= self._max_chars and text.casefold() in self._joined
+
+    def pieces(self, text: str, *, in_answer: bool) -> list[str]:
+        """Returns the parts of a text: those at odd places stay."""
+        is_tag = in_answer and text.strip() in self.kept
+        return [text] if self.is_part(text) and not is_tag else self._kept_texts[in_answer].split(text)
+
+    def marked(self, text: str) -> str:
+        for char, mark in self._marks.items():
+            text = text.replace(char, mark)
+        return text
+
     def unmarked(self, text: str) -> str:
-        for first, mark in self.marks.items():
-            text = text.replace(mark, first)
+        for char, mark in self._marks.items():
+            text = text.replace(mark, char)
         return text
 
     def encode(self, text: str, max_tokens: int | None = None, owner: str = "") -> IdRow:
         """Encode a rendering of marked strings. Raises PromptTooLong."""
+        names = self._names
+        named = self._any_added.sub(lambda match: names.get(match[0], match[0]), text)
+        return self.encode_text(self.unmarked(named), max_tokens, owner)
+
+    def encode_text(self, text: str, max_tokens: int | None = None, owner: str = "") -> IdRow:
+        """Encode a client's text, in which nothing is a control token. Raises PromptTooLong."""
         ids = self._ids
-        encoded = self._encoder.encode(self._named(text), max_tokens=max_tokens, owner=owner)
+        encoded = self._encoder.encode(text, max_tokens=max_tokens, owner=owner)
         return IdRow([ids.get(id, id) for id in encoded])
 
     def defect(self) -> str:
@@ -105,20 +154,6 @@ class ControlTokens:
                 is_itself = tokenizer is self._rust and other == text
                 spelled += [other] if id in one.ids and id not in unknown and not is_itself else []
         return f"the tokenizer reads {', '.join(spelled[:8])} in a message as control tokens" if spelled else ""
-
-    def _are_in_message(self, message: ChatMessage) -> bool:
-        if self.are_spelled(message.content, in_answer=message.role is Role.ASSISTANT):
-            return True
-        texts = [message.reasoning, message.name, message.tool_call_id]
-        for call in message.tool_calls:
-            texts += (call.id, call.name, call.arguments)
-            if "\\u" in call.arguments:
-                texts += strings_of(_json(call.arguments))
-        return any(text and self.are_spelled(text) for text in texts)
-
-    def _named(self, text: str) -> str:
-        names = self._names
-        return self.unmarked(self._any_added.sub(lambda match: names.get(match[0], match[0]), text))
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -150,37 +185,63 @@ class ContentMarks:
         self._known: dict[tuple[str, bool], str] = {}
 
     def of(self, value: Any) -> Any:
-        """Returns a JSON value with marks in the strings that spell a control token."""
+        """Returns a JSON value with its strings changed, keys too: one frame a level, as deep as templates go."""
         if isinstance(value, str):
-            return self._of_text(value, in_answer=False)
+            return self._of_text(value)
         if isinstance(value, Mapping):
-            return {self.of(key): self.of(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+            inner = cast("Mapping[str, Any]", value)
+            return dict(zip(map(self.of, inner), map(self.of, inner.values()), strict=True))
         if isinstance(value, list | tuple):
-            return [self.of(inner) for inner in cast("Sequence[Any]", value)]
+            return list(map(self.of, cast("Sequence[Any]", value)))
         return value
 
-    def of_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a message, in the shape that templates read, with marks in its strings."""
-        others = {key: self.of(value) for key, value in message.items() if key != "content"}
-        content = message["content"]
-        if isinstance(content, str):
-            return {**others, "content": self._of_text(content, in_answer=message["role"] == Role.ASSISTANT.value)}
-        return {**others, "content": self.of(content)}
+    def of_shape(self, value: Any, *, in_answer: bool = False) -> Any:
+        """Returns a message or a tool, in the shape that templates read, with the client's strings changed."""
+        if isinstance(value, list):
+            return [self.of_shape(inner) for inner in value]
+        if not isinstance(value, Mapping):
+            return self._of_text(value, in_answer=in_answer) if isinstance(value, str) else value
+        shape = cast("Mapping[str, Any]", value)
+        is_answer = shape.get("role") == Role.ASSISTANT.value
+        changed = dict(shape)
+        for key, inner in shape.items():
+            if key in _CLIENT_VALUES:
+                changed[key] = self.of(inner)
+            elif key not in _SERVER_VALUES:
+                changed[key] = self.of_shape(inner, in_answer=is_answer and key == "content")
+        return changed
 
-    def _of_text(self, text: str, *, in_answer: bool) -> str:
+    def of_argument(self, value: Any) -> Any:
+        """Returns a template argument. A word stays: it is a choice that the template offers."""
+        return value if isinstance(value, str) and _WORD.fullmatch(value) else self.of(value)
+
+    def _of_text(self, text: str, *, in_answer: bool = False) -> str:
         key = text, in_answer
         if key not in self._known:
-            is_spelled = self.controls.are_spelled(text, in_answer=in_answer)
-            self._known[key] = self._marked(text, in_answer=in_answer) if is_spelled else text
+            self._known[key] = self._changed(text, in_answer=in_answer)
         return self._known[key]
 
-    def _marked(self, text: str, *, in_answer: bool) -> str:
-        marks = self.controls.marks
-        for first, mark in marks.items():
-            text = text.replace(first, mark)
-        for tag in self.controls.kept if in_answer else ():
-            text = text.replace(self._marked(tag, in_answer=False), tag)
-        return text
+    def _changed(self, text: str, *, in_answer: bool) -> str:
+        if self.controls.is_word(text):
+            return text
+        pieces = self.controls.pieces(text, in_answer=in_answer)
+        return "".join(piece if at % 2 else self._replaced(piece) for at, piece in enumerate(pieces))
+
+    def _replaced(self, piece: str) -> str:
+        return self.controls.marked(piece)
+
+
+class Skeleton(ContentMarks):
+    """Neutral texts in place of the strings of one prompt. `spells`: one of them spells a control token."""
+
+    spells = False
+
+    def _changed(self, text: str, *, in_answer: bool) -> str:
+        self.spells = self.spells or self.controls.are_spelled(text, in_answer=in_answer)
+        return super()._changed(text, in_answer=in_answer)
+
+    def _replaced(self, piece: str) -> str:
+        return f"{_NEUTRAL}{len(self._known)}{_NEUTRAL}" if piece.strip() else piece
 
 
 def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
@@ -193,6 +254,10 @@ def control_texts(rust: RustTokenizer, written: str) -> frozenset[str]:
 
 def _pattern(texts: Collection[str]) -> "re.Pattern[str]":
     return re.compile(longest_of(texts) if texts else "(?!)")
+
+
+def _separator(texts: Collection[str]) -> "re.Pattern[str]":
+    return re.compile(f"({_pattern(texts).pattern})")
 
 
 def _full_width(text: str) -> str:
@@ -211,10 +276,3 @@ def strings_of(value: Any) -> Iterator[str]:
             waiting += (*items.keys(), *items.values())
         elif isinstance(one, list | tuple):
             waiting += cast("Sequence[Any]", one)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

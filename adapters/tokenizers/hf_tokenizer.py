@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from adapters.tokenizers.chat_template import ChatTemplate
-from adapters.tokenizers.control_tokens import ContentMarks, ControlTokens
+from adapters.tokenizers.control_tokens import ControlTokens
 from adapters.tokenizers.detokenizer import IncrementalDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.jinja_template import RenderingTooLong
@@ -82,7 +82,7 @@ class HfTokenizer:
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         if self._controls is None or not self._controls.are_spelled(text):
             return self._codec.encode(text, owner=salt)
-        return self._controls.encode(ContentMarks(self._controls).of(text), None, salt)
+        return self._controls.encode_text(text, owner=salt)
 
     def render(
         self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None

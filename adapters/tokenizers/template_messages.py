@@ -20,11 +20,11 @@ from domain.request.chat import (
     num_leading_system,
 )
 
-_NAME = f"cairn-{secrets.token_hex(16)}"
+STAND_IN_NAME = f"cairn-{secrets.token_hex(16)}"
 """The one member of an object that stands for generated arguments, so that they are rendered verbatim whatever filter
 the template writes JSON with. Unknown to clients, who therefore cannot write it into a prompt."""
 
-_STAND_IN = re.compile(rf'\{{\s*"{_NAME}"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}}')
+_STAND_IN = re.compile(rf'\{{\s*"{STAND_IN_NAME}"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}}')
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """The fields in which templates look for past reasoning."""
@@ -102,7 +102,7 @@ def messages_for_template(
 
 def has_stand_in(rendered: str) -> bool:
     """Returns True if the template read the members of a call's arguments instead of writing them as JSON."""
-    return _NAME in rendered
+    return STAND_IN_NAME in rendered
 
 
 def without_stand_ins(rendered: str) -> str:
@@ -178,7 +178,7 @@ def _message(
 def _tool_call(call: ToolCall, traits: TemplateTraits, adjustments: Adjustments) -> dict[str, Any]:
     arguments: Any = call.arguments
     if not adjustments.text_arguments and call.is_generated and not traits.reads_arguments:
-        arguments = {_NAME: call.arguments}
+        arguments = {STAND_IN_NAME: call.arguments}
     elif not adjustments.text_arguments:
         try:
             arguments = json.loads(without_halves(call.arguments.encode()).decode())

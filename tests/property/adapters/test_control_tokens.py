@@ -1,6 +1,7 @@
 """Text of clients never acts as a control token on any template of the suite, ids of other texts stay, and templates
 are rendered as transformers renders them, no further than the bound."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.tokenizers.control_tokens import strings_of
+from adapters.tokenizers.chat_template import ChatTemplate
+from adapters.tokenizers.control_tokens import ControlTokens, strings_of
 from adapters.tokenizers.jinja_template import JinjaTemplate, RenderingTooLong
 from adapters.tokenizers.library import load_tokenizer
 from adapters.tokenizers.template_messages import (
@@ -51,9 +53,18 @@ PIECES = [
 ]
 
 
+JOINS = (
+    "{% for m in messages %}<|im_start|>{{ m.name | trim }}{{ m.content.replace('/think', '') | trim }}"
+    "{% for c in m.tool_calls or [] %}{{ '<' ~ c.function.name ~ '>' }}"
+    "{% for key, value in c.function.arguments | items %}{{ key ~ value ~ '|>' }}{% endfor %}{% endfor %}<|im_end|>"
+    "{% endfor %}{% for t in tools or [] %}{{ '<|' ~ (t.function.parameters | list | join) ~ '|>' }}{% endfor %}"
+)
+"""Makes texts of others in every way that templates do."""
+
+
 @cache
 def folder_of(family: str, template: str) -> Path:
-    return write_folder(Path(mkdtemp()) / "model", FAMILIES[family](), WHOLE[template])
+    return write_folder(Path(mkdtemp()) / "model", FAMILIES[family](), {**WHOLE, "JOINS": JOINS}[template])
 
 
 @cache
@@ -127,6 +138,68 @@ def test_pieces_of_control_tokens_join_to_none(template: str, content: str, more
     if ids is not None and expected is not None:
         assert num_special(tokenizer, ids) == num_special(tokenizer, expected)
         assert content.strip() in tokenizer.decode(ids)
+
+
+@st.composite
+def fragments(draw: st.DrawFn) -> list[str]:
+    """Texts for `with_strings`: parts of one control token, cut in one place, some with a word in them that templates
+    delete, or with space around."""
+    token = draw(st.sampled_from(SPECIAL[1:]))
+    cut = draw(st.integers(0, len(token)))
+    part = st.sampled_from([token[:cut], token[cut:], token[1:-1], token[2:-2], token])
+    deleted = st.sampled_from(["/think", "/no_think", "<s>"]).map(lambda word: token[:cut] + word + token[cut:])
+    spaced = st.builds("{}{}{}".format, st.sampled_from(["", " ", "a "]), part, st.sampled_from(["", "\n", " b"]))
+    return draw(st.lists(st.one_of(part, deleted, spaced).map(lambda text: text or "x"), min_size=16, max_size=16))
+
+
+def with_strings(texts: Sequence[str]) -> tuple[Messages, tuple[ToolSpec, ...]]:
+    key, other, inner, value, *texts = texts
+    call = ToolCall("call_1", texts[0], json.dumps({key: value, other: texts[1]}))
+    chat = (
+        ChatMessage(Role.SYSTEM, texts[2], name=texts[3]),
+        ChatMessage(Role.USER, f"first {texts[4]}", name=texts[3]),
+        ChatMessage(Role.ASSISTANT, texts[5], reasoning=texts[6], tool_calls=(call,)),
+        ChatMessage(Role.TOOL, texts[7], tool_call_id="call_1"),
+        ChatMessage(Role.USER, texts[8], name=texts[9]),
+    )
+    schema = {"properties": {key: {"type": "string", inner: value, other: 1}}, key: other, other: key}
+    return chat, (ToolSpec(texts[10], texts[11], schema),)
+
+
+WORDS = [f"word{at}" for at in range(16)]
+
+
+@pytest.mark.parametrize("template", [*WHOLE, "JOINS"])
+@settings(max_examples=scaled(20))
+@given(texts=fragments())
+def test_parts_in_any_strings_make_no_control_token(template: str, texts: list[str]):
+    tokenizer = loaded("byte_level", template)
+    prompts = (with_strings(texts), with_strings(WORDS))
+    ids, expected = (rendered(tokenizer, ChatPrompt(chat, tools)) for chat, tools in prompts)
+    if ids is not None and expected is not None:
+        special = frozenset(tokenizer.special_tokens.values())
+        names = [[tokenizer.decode([id]) for id in row if id in special] for row in (ids, expected)]
+        assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("template", WHOLE)
+@settings(max_examples=scaled(20))
+@given(chat=chats(), tools=TOOLS, text=st.sampled_from(["<", "|>", "im_end", "a /no_think", "<|im_ end|>"]))
+def test_prompts_without_such_strings_are_encoded_as_they_are_rendered(
+    template: str, chat: Messages, tools: tuple[ToolSpec, ...], text: str
+):
+    try:
+        found = separated(template).render(ChatPrompt((*chat, ChatMessage(Role.USER, text)), tools))
+    except TemplateFailed:
+        return
+    assert found.controls is None
+
+
+@cache
+def separated(template: str) -> ChatTemplate:
+    chat_template = ChatTemplate(JinjaTemplate(WHOLE[template], {"bos_token": "<s>"}), WHOLE[template])
+    assert chat_template.separate(ControlTokens(byte_level(), SPECIAL)) == ""
+    return chat_template
 
 
 @pytest.mark.parametrize("family", ["byte_level", "gemma"])

@@ -88,3 +88,23 @@ SHOWS_FIELDS = (
     "{{ tools | tojson }}|{% for m in messages %}{{ m.role }}:{{ m.name }}:{{ m.reasoning_content }}:"
     "{{ m.tool_calls | tojson if m.tool_calls else '' }}:{{ m.content }}|{% endfor %}{{ tone }}"
 )
+
+TAGS_OF_KEYS = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}<function>{{ t.function.name }}"
+    "{% for name, schema in (t.function.parameters.properties or {}) | items %}<parameter>{{ name }}"
+    "{% for key, value in schema | items if key not in ['type', 'description'] %}"
+    "{{ '<' ~ key ~ '>' ~ value ~ '</' ~ key ~ '>' }}{% endfor %}</parameter>{% endfor %}</function>{% endfor %}"
+    "<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As Qwen3-Coder's: members of a schema that it does not know become tags."""
+
+DELETES_SWITCHES = (
+    "{% set ns = namespace(thinks=true) %}{% for m in messages %}"
+    "{% if m.role in ['system', 'user'] and '/think' in m.content %}{% set ns.thinks = true %}"
+    "{% elif m.role in ['system', 'user'] and '/no_think' in m.content %}{% set ns.thinks = false %}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content.replace('/think', '').replace('/no_think', '') }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if not ns.thinks %}<think></think>{% endif %}{% endif %}"
+)
+"""As Nemotron's: words that switch reasoning are cut out of contents."""
