@@ -35,13 +35,15 @@ class StepDemand:
     """The memory that sequences ask for. `step_bytes`: the next step beyond what is held: growth, copies for the cache
     and transients, including sequences that are being restored. `begun_bytes`: the same without those.
     `waiting_bytes`: the charge of the next sequence to admit; 0: none waits. `waiting_has_bytes`: the part of it in a
-    state that it takes over. `fetching_bytes`: a refused fetch of an admitted sequence; 0: none. `num_active`:
-    sequences that hold memory, or are about to. `num_computing`: those of them that compute, and will end."""
+    state that it takes over. `is_forced`: it is admitted also where it does not fit. `fetching_bytes`: a refused fetch
+    of an admitted sequence; 0: none. `num_active`: sequences that hold memory, or are about to. `num_computing`: those
+    of them that compute, and will end."""
 
     step_bytes: int = 0
     begun_bytes: int = 0
     waiting_bytes: int = 0
     waiting_has_bytes: int = 0
+    is_forced: bool = False
     fetching_bytes: int = 0
     num_active: int = 0
     num_computing: int = 0
@@ -92,9 +94,9 @@ def _kept_bytes(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> 
     allowed = limits.high_bytes - others - step
     free = limits.hard_bytes - others - ledger.growth_bytes - step
     for wanted, has in ((demand.waiting_bytes, demand.waiting_has_bytes), (demand.fetching_bytes, 0)):
-        # Kept state makes room for a waiting sequence, unless that would not fit even without any.
-        if wanted and free >= wanted:
-            allowed = min(allowed, free - wanted + has)
+        # Kept state makes room for a waiting sequence, unless that would not fit even without any and can wait.
+        if wanted and (free >= wanted or demand.is_forced):
+            allowed = min(allowed, max(0, free - wanted) + has)
     return allowed
 
 

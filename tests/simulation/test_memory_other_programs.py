@@ -8,9 +8,14 @@ from random import Random
 import pytest
 
 from adapters.system.machine import SystemMemory
+from application.ports.engine import Submission
+from domain.ids import RequestId
 from domain.memory.ledger import MemoryReading
+from domain.prefix.prompt_content import EncodedPrompt
+from domain.request.sampling import SamplingParams
 from tests.simulation.metered_engine import Meter
-from tests.simulation.test_memory_runs import BoundServer
+from tests.simulation.test_memory_runs import MODEL, BoundServer
+from tests.simulation.workload import VOCAB
 from tests.support.effort import scaled as at_effort
 from tests.support.engines.fake_mac import FakeMac
 
@@ -57,15 +62,51 @@ def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monke
         assert server.meter.held_bytes() < held, seed
         mac.taken = 0.0
         outcomes = server.finish()
-        for _ in range(40):
-            server.loop.rest()
-            server.lane.run()
-            server.writer.pump(3)
+        _rest(server)
         assert outcomes.keys() == {"ended"}, (seed, outcomes)
         assert server.hot.budget_bytes > budget * 0.9, (seed, server.hot.budget_bytes, budget)
         assert server.meter.problems == [], seed
         kinds |= server.actions()
     assert {"shrink_hot", "grow_hot", "pause", "resume"} <= kinds
+
+
+def test_kept_state_is_evicted_for_what_is_admitted_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request fits into what the engine may hold, but not into what another program leaves of it."""
+    macs: list[MeteredMac] = []
+
+    def probe_of(meter: Meter) -> MeteredMac:
+        macs.append(MeteredMac(meter, monkeypatch, 2 * meter.limits.total_bytes))
+        return macs[0]
+
+    server = BoundServer(Random(1), "hybrid", room=2, hot_share=0.9, live_share=0.0, max_batch=4, probe_of=probe_of)
+    (mac,) = macs
+    shape = server.meter.models[0].shape
+    for first, num_prompt in ((0, 400), *((1 + at, 80) for at in range(9))):
+        _ask(server, first, num_prompt)
+        server.finish()
+        _rest(server)
+    needed = shape.weight_bytes + server.meter.other_bytes + shape.state_bytes(740)
+    assert shape.state_bytes(500) < server.hot.held_bytes()
+    mac.taken = 1 - needed / mac.total_bytes  # the hard mark is below it
+    _ask(server, 0, 740)
+    server.finish()
+    assert server.meter.num_calls["restore"] == 1
+    assert server.meter.problems == []
+
+
+def _ask(server: BoundServer, first: int, num_prompt: int) -> None:
+    prompt = EncodedPrompt.of_text([(first + at * at) % VOCAB for at in range(num_prompt)])
+    id, sampling = RequestId(f"r{len(server.asked)}"), SamplingParams(temperature=0.0, seed=0)
+    submission = Submission(id=id, model=MODEL, prompt=prompt, sampling=sampling, seed=0, max_new_tokens=1)
+    server.asked.append(submission)
+    server.loop.add(submission)
+
+
+def _rest(server: BoundServer) -> None:
+    for _ in range(40):
+        server.loop.rest()
+        server.lane.run()
+        server.writer.pump(3)
 
 
 def _work(server: BoundServer, num_steps: int) -> int:

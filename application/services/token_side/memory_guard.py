@@ -122,6 +122,7 @@ class MemoryGuard:
         self._num_lasting = 0
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
+        demand = replace(demand, is_forced=self._is_stuck(demand, first))
         ledger = self._measured(views, shapes, demand)
         self._readings.rest(ledger, is_idle=not views)
         limits = self._readings.limits_now()
@@ -141,7 +142,7 @@ class MemoryGuard:
         charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
-            room_bytes=max(beside, wanted) if self._is_stuck(demand, first) else beside,
+            room_bytes=max(beside, wanted) if demand.is_forced else beside,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
             evicted=self._evicted(views),
