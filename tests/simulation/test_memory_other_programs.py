@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -82,22 +83,28 @@ def test_kept_state_is_evicted_for_what_is_admitted_where_it_does_not_fit(monkey
     (mac,) = macs
     shape = server.meter.models[0].shape
     for first, num_prompt in ((0, 400), *((1 + at, 80) for at in range(9))):
-        _ask(server, first, num_prompt)
+        ask(server, [(first + at * at) % VOCAB for at in range(num_prompt)])
         server.finish()
         _rest(server)
     needed = shape.weight_bytes + server.meter.other_bytes + shape.state_bytes(740)
     assert shape.state_bytes(500) < server.hot.held_bytes()
     mac.taken = 1 - needed / mac.total_bytes  # the hard mark is below it
-    _ask(server, 0, 740)
+    ask(server, [at * at % VOCAB for at in range(740)])
     server.finish()
     assert server.meter.num_calls["restore"] == 1
     assert server.meter.problems == []
 
 
-def _ask(server: BoundServer, first: int, num_prompt: int) -> None:
-    prompt = EncodedPrompt.of_text([(first + at * at) % VOCAB for at in range(num_prompt)])
-    id, sampling = RequestId(f"r{len(server.asked)}"), SamplingParams(temperature=0.0, seed=0)
-    submission = Submission(id=id, model=MODEL, prompt=prompt, sampling=sampling, seed=0, max_new_tokens=1)
+def ask(server: BoundServer, token_ids: Sequence[int], num_new: int = 1, num_choices: int = 1) -> None:
+    submission = Submission(
+        id=RequestId(f"r{len(server.asked)}"),
+        model=MODEL,
+        prompt=EncodedPrompt.of_text(token_ids),
+        sampling=SamplingParams(temperature=0.0, seed=0),
+        seed=0,
+        max_new_tokens=num_new,
+        num_choices=num_choices,
+    )
     server.asked.append(submission)
     server.loop.add(submission)
 

@@ -2,11 +2,12 @@
 
     must fit beside                              otherwise
     its own model and pinned ones                it can never be computed: 400 with the numbers
-    all models in use, and the memory that       memory is short at present: an answer of open length is shortened,
-    the process holds besides                    any other request gets 503, which clients repeat
+    all models in use                            memory is short at present: an answer of open length is shortened,
+                                                 any other request gets 503, which clients repeat
     idle models as well                          idle models are unloaded first
 
-A request that fits, but not beside the running ones, waits in the engine's queue.
+What the process holds itself counts in each row, because no end of a request gives it back. A request that fits, but
+not beside the running ones, waits in the engine's queue.
 """
 
 from dataclasses import replace
@@ -51,8 +52,10 @@ class MemoryCheck:
             images=ImageSizes.of([span.length for span in prompt.media], AHEAD_CHUNKS * status.prefill_chunk),
         )
         least = _least(request.stop, max_new)
-        pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
-        used_bytes = self._pool.fixed_bytes(model.id, with_leased=True) + ledger.other_bytes
+        pinned_bytes, used_bytes = (
+            self._pool.fixed_bytes(model.id, with_leased=with_leased) + ledger.other_bytes
+            for with_leased in (False, True)
+        )
         chunk = status.prefill_chunk
         now = Preflight(model.memory, limits.hard_bytes, used_bytes, chunk, image_is_whole=model.image_is_whole)
         most = max_new if now.fits(demand) else now.most_new(demand)

@@ -132,17 +132,13 @@ def test_nothing_of_it_was_submitted(service: FakeService) -> None:
     assert service.events.of("RequestRefused")[-1].error_code == "prefill_memory_exceeded"
 
 
-@pytest.mark.parametrize("case", _bodies(""))
-def test_what_only_a_reading_refuses_is_the_servers_fault(service: FakeService, case: str) -> None:
-    """The prompt fits by configuration, and the process was read to hold more than it leaves."""
-    service.memory.other_bytes = ROOM_TOKENS * TOKEN_BYTES
+def test_the_prompt_that_a_refusal_names_fits_beside_what_the_process_holds_itself(service: FakeService) -> None:
+    service.memory.other_bytes = ROOM_TOKENS * TOKEN_BYTES // 2
     try:
-        answer = service.client.post(case.split()[0], json={"model": service.model} | _bodies(SHORT)[case])
-        assert answer.status_code == 503, answer.text
-        assert int(answer.headers["retry-after"]) > 0
-        assert "try again" in answer.text
-        if "list" not in case:  # its first prompt is short
-            refused(service, case, **({"stream": False} if case.startswith("/api/") else {}))
+        numbers = refused(service, "/v1/completions ids")["error"]["memory"]
+        assert numbers["available_bytes"] == ROOM_TOKENS * TOKEN_BYTES // 2
+        largest = {"model": service.model, "prompt": [65] * numbers["largest_prompt_tokens"]}
+        assert service.client.post("/v1/completions", json=largest).status_code == 200
     finally:
         service.memory.other_bytes = 0
 

@@ -22,9 +22,10 @@ CHUNK = 32
 
 
 class Alone:
-    """An engine with so much memory and nothing in it, and a pool without other models."""
+    """An engine with so much memory and nothing in it, and a pool with other models of `leased_bytes`."""
 
-    def __init__(self, total_bytes: int, other_bytes: int = 0) -> None:
+    def __init__(self, total_bytes: int, leased_bytes: int = 0) -> None:
+        self._leased_bytes = leased_bytes
         limits = MemoryLimits(total_bytes, total_bytes, total_bytes, total_bytes)
         self._status = EngineStatus(
             is_alive=True,
@@ -34,7 +35,7 @@ class Alone:
             num_waiting=0,
             num_running=0,
             limits=limits,
-            ledger=MemoryUse(other_bytes=other_bytes, limits=limits),
+            ledger=MemoryUse(limits=limits),
             prefill_chunk=CHUNK,
         )
 
@@ -42,14 +43,14 @@ class Alone:
         return self._status
 
     def fixed_bytes(self, _id: ModelId, *, with_leased: bool) -> int:
-        return 0
+        return with_leased * self._leased_bytes
 
     async def make_room(self, _num_bytes: int) -> None:
         """There is nothing to unload."""
 
 
-def check(parts: Parts, total_bytes: int, other_bytes: int = 0) -> int:
-    alone: Any = Alone(total_bytes, other_bytes)
+def check(parts: Parts, total_bytes: int, leased_bytes: int = 0) -> int:
+    alone: Any = Alone(total_bytes, leased_bytes)
     memory = MemoryCheck(alone, alone)
     return asyncio.run(memory.answer_length(REQUEST, prompt_of(parts), MODEL, 4))
 
@@ -86,4 +87,4 @@ def test_a_refusal_names_the_tokens_of_the_largest_image() -> None:
     )
     assert refused.value.estimated_bytes == needed(parts)
     with pytest.raises(MemoryBusy, match="prompt has 171 tokens, 156 of them in the largest image; with an answer"):
-        check(parts, needed(parts) + 100, other_bytes=200)
+        check(parts, needed(parts) + 100, leased_bytes=200)
