@@ -33,7 +33,7 @@ class Level(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
     """The memory that sequences ask for. `step_bytes`: the next step beyond what is held: growth, copies for the cache
-    and transients, including sequences that are being restored. `begun_bytes`: the same without those.
+    and transients, including drafts and sequences that are being restored. `begun_bytes`: the same without those.
     `waiting_bytes`: the charge of the next sequence to admit; 0: none waits. `waiting_has_bytes`: the part of it in a
     state that it takes over. `is_forced`: it is admitted also where it does not fit. `fetching_bytes`: a refused fetch
     of an admitted sequence; 0: none. `num_active`: sequences that hold memory, or are about to. `num_computing`: those

@@ -44,6 +44,11 @@ class StateCost:
     fixed_bytes: int = 0
     step: int = 256
 
+    @property
+    def is_cut_back(self) -> bool:
+        """True if the state goes back to fewer tokens in place, as full KV does."""
+        return self.window is None and not self.fixed_bytes
+
     def held_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """Returns the bytes of `num_tokens`, of which the last `chunk` were prefilled at once."""
         if num_tokens <= 0:
@@ -154,7 +159,10 @@ class MemoryShape:
 
     def decode_bytes(self, num_rows: int, num_tokens: int, width: int = 1) -> int:
         """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each. `width`:
-        tokens that it computes of each: one, and a draft's. Positions are sampled one after the other."""
+        tokens that it computes of each: one, and a draft's. Positions are sampled one after the other. States that
+        cannot be cut back are kept beside the new ones while a draft is verified."""
         base = self.step.base_bytes
         row = self.step.bytes_at(width, num_tokens) - base + width * self.logit_bytes + self.sample_bytes
+        if width > 1:
+            row += sum(state.held_bytes(num_tokens, width) for state in self.states if not state.is_cut_back)
         return base + num_rows * row

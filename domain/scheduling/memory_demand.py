@@ -8,7 +8,7 @@ a step     the shortest prompts prefill first, up to one chunk in all: their sta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand
@@ -65,10 +65,11 @@ def demand_of(
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
-    decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
+    rows = [pair for pair in active if pair[0].phase is Phase.DECODING]
+    plain = _decode_bytes([(replace(view, width=1), shape) for view, shape in rows])
     return StepDemand(
-        step_bytes=decode + _prefill_bytes(prompts, chunk),
-        begun_bytes=decode + _prefill_bytes(begun, chunk),
+        step_bytes=_decode_bytes(rows) + _prefill_bytes(prompts, chunk),
+        begun_bytes=plain + _prefill_bytes(begun, chunk),
         waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
         waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
         num_active=len(active),

@@ -1,8 +1,8 @@
 """Brings caches back to where they were before a forward pass of several tokens, some of which were rejected.
 
 Full KV is trimmed. A model that has any other cache (recurrent, windowed) goes back the whole way: those are put back
-by reference, and the caller feeds the accepted tokens once more. Nothing is copied at either time: an array that is
-referenced here is copied only if the pass writes into it in place.
+by reference, and the caller feeds the accepted tokens once more. Nothing is copied at either time, but a pass computes
+new arrays beside those that are referenced here (`MemoryShape.decode_bytes`).
 """
 
 from copy import deepcopy
@@ -31,6 +31,7 @@ class Rollback:
         for cache, kept in self._kept:
             cache.__dict__.clear()
             cache.__dict__.update(kept.__dict__)
+        self._kept.clear()  # what is fed again is written in place
         return num_again
 
 

@@ -12,6 +12,7 @@ from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, ImageSizes, MemorySh
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
+from domain.speculation.gain import WIDTHS
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)
@@ -123,20 +124,20 @@ def test_what_a_refusal_offers_fits_and_one_more_does_not(
 def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     shape: MemoryShape, num_prompt: int, num_new: int, data: st.DataObject
 ):
-    """Alone, the guard's sums never ask for more, at any position."""
+    """Alone, the guard's sums never ask for more, at any position: what is verified of drafts preempts nobody."""
     grid, largest = 512, data.draw(st.integers(0, num_prompt))
     unseen = ImageSizes(largest, min(num_prompt, largest + data.draw(st.integers(0, 2 * grid))))
-    is_whole = data.draw(st.booleans())
+    is_whole, width = data.draw(st.booleans()), data.draw(st.sampled_from([1, WIDTHS[-1]]))
     demanded = Demand(num_prompt, num_new, images=unseen)
     needed = Preflight(shape, 0, 0, grid, image_is_whole=is_whole).needed_bytes(demanded)
     charge = charge_bytes(shape, num_prompt, num_new, grid)
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
-        view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
+        view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge, width=width)
         if phase is not Phase.DECODING:
             view = replace(view, unseen=unseen, whole=((0, largest),) if is_whole else ())
         demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
-        return demand.waiting_bytes, demand.step_bytes
+        return demand.waiting_bytes, demand.begun_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
     position = data.draw(st.integers(0, num_prompt - 1))

@@ -43,6 +43,13 @@ def test_every_row_of_a_decode_step_chooses_a_token():
     assert shape.decode_bytes(3, 100) == 9 + 3 * (1 + 200 + 300 + 4 + 5)
 
 
+def test_what_cannot_be_cut_back_is_held_twice_while_a_draft_is_verified():
+    states = (StateCost(10, step=1), StateCost(7, window=64, step=1), StateCost(0, fixed_bytes=500, step=1))
+    shape = MemoryShape(states=states)
+    assert shape.decode_bytes(3, 100) == 0
+    assert shape.decode_bytes(3, 100, 5) == 3 * (7 * (64 + 5) + 500)
+
+
 LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336, "num_hidden_layers": 32}
 
 
