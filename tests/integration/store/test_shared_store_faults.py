@@ -168,7 +168,7 @@ class TestServer:
 
     def test_gone_hanging_and_back(self, tmp_path: Path) -> None:
         with redis_server(tmp_path) as server:
-            store = store_of(server.port, timeout_s=0.2)
+            store = store_of(server.port, timeout_s=1.0)
             blocks = chain(ONE, 1)
             store.put(ONE, blocks)
             server.send(signal.SIGSTOP)

@@ -191,15 +191,23 @@ def test_where_the_first_engine_cannot_be_made_nothing_waits_for_a_second() -> N
     async def work() -> None:
         world = World()
 
+        asked, ended = asyncio.Event(), asyncio.Event()
+
         async def never() -> None:
             await asyncio.Event().wait()
 
-        world.begins = never
+        async def loads(_id: ModelId) -> None:
+            asked.set()
+            await ended.wait()
+
+        world.begins, world.loads = never, loads
         world.engine.start(world.client.receive)
         loading = asyncio.ensure_future(world.engine.load(source(OTHER), LoadOptions()))
-        await asyncio.sleep(0)
-        world.lives[-1].lost("no device")
-        assert await world.lives[-1].stop(PATIENCE_S)
+        await asked.wait()
+        first = world.lives[-1]
+        first.lost("no device")
+        assert await first.stop(PATIENCE_S)
+        ended.set()
         with pytest.raises(ServerUnavailable):
             await loading
         assert await world.engine.stop(PATIENCE_S)
