@@ -35,7 +35,7 @@ from hypothesis import HealthCheck, settings
 
 from adapters.llguidance import compiler
 from adapters.system.blas import load_blas
-from tests.support.effort import IS_LONG, scaled
+from tests.support.effort import IS_LONG, drawn
 from tests.support.frozen_tests import freeze_tests
 from tests.support.mlx.process_start import load_plain_blas, start_device
 from tests.support.mlx.uneven_kernels import play_uneven_kernels
@@ -53,7 +53,7 @@ compiler.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(
     "cairn",
-    max_examples=scaled(100),
+    max_examples=drawn(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=not IS_LONG,

@@ -21,7 +21,7 @@ from application.events import EngineRestarted, FaultObserved
 from application.ports.engine import MakeInstance
 from application.services.text_side.supervision.open_work import MAX_SUSPICIONS
 from domain.prefix.record import RecordKey
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.engines.engine_client import (
     DRAFTING,
     OPTIONS,
@@ -123,7 +123,7 @@ def run_seed(seed: int, calm: Calm) -> FailingDevice:
 
 
 def test_a_pass_that_fails_is_a_pause_for_everybody(calm: Calm) -> None:
-    devices = [run_seed(seed, calm) for seed in range(scaled(14))]
+    devices = [run_seed(seed, calm) for seed in range(drawn(14))]
     assert sum(device.num_told for device in devices) > len(devices) / 2
     assert any(device.garbage for device in devices), "nothing was captured of garbage"
 

@@ -16,7 +16,7 @@ from application.ports.engine import MakeInstance
 from application.services.text_side.models.load_failures import MAX_RELOADS
 from domain.ids import RequestId
 from domain.request.request import FinishReason
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.engines.engine_client import DRAFTING, EngineClient, hosted_toy, source
 from tests.support.engines.process.all_streams import (
     NUM_CHOICES,
@@ -60,7 +60,7 @@ def test_drafts_change_no_token(calm: EngineClient) -> None:
     assert 20 < num_accepted < sum(usage.num_proposed for usage in usages)
 
 
-@pytest.mark.parametrize("seed", range(scaled(12)))
+@pytest.mark.parametrize("seed", range(drawn(12)))
 def test_one_loss_at_any_message_is_a_pause(calm: EngineClient, seed: int) -> None:
     draw = Random(seed)
     disturbed = play(dying(draw.randrange(MIN_MESSAGES, 70)), model=DRAFTED)
@@ -71,7 +71,7 @@ def test_one_loss_at_any_message_is_a_pause(calm: EngineClient, seed: int) -> No
     assert num_restarts <= 1
 
 
-@pytest.mark.parametrize("seed", range(scaled(5)))
+@pytest.mark.parametrize("seed", range(drawn(5)))
 def test_each_further_loss_ends_one_request_at_most(calm: EngineClient, seed: int) -> None:
     draw = Random(seed)
     num_losses = draw.randrange(2, 5)
@@ -93,7 +93,7 @@ def test_each_further_loss_ends_one_request_at_most(calm: EngineClient, seed: in
                 assert end.usage.completion_tokens == len(found)
 
 
-@pytest.mark.parametrize("seed", range(scaled(4)))
+@pytest.mark.parametrize("seed", range(drawn(4)))
 def test_who_is_cancelled_around_a_loss_ends_once(calm: EngineClient, seed: int) -> None:
     draw = Random(seed)
     victims = draw.sample(sorted(STREAMS), 4)

@@ -17,7 +17,7 @@ from domain.request.sampling import SamplingParams
 from tests.simulation.metered_engine import Meter
 from tests.simulation.test_memory_runs import MODEL, BoundServer
 from tests.simulation.workload import VOCAB
-from tests.support.effort import scaled as at_effort
+from tests.support.effort import drawn
 from tests.support.engines.fake_mac import FakeMac
 
 PAGE = 64
@@ -43,7 +43,7 @@ class MeteredMac:
 @pytest.mark.parametrize("part", range(2))
 def test_marks_follow_what_another_program_takes_and_gives_back(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = set[str]()
-    for seed in range(part, at_effort(12), 2):
+    for seed in range(part, drawn(12), 2):
         macs: list[MeteredMac] = []
 
         def probe_of(meter: Meter, macs: list[MeteredMac] = macs) -> MeteredMac:

@@ -36,7 +36,7 @@ from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.simulation.metered_engine import Meter, MeteredEngine
 from tests.simulation.workload import BY_DIGEST, TOYS, VOCAB, Workload, is_broken
 from tests.simulation.world import BLOCK, GRID, Inbox
-from tests.support.effort import scaled as at_effort
+from tests.support.effort import drawn
 from tests.support.engines.finish_load import finish_load
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.stepped_writer import SteppedWriter
@@ -222,7 +222,7 @@ def play_all(seeds: range, *, sees: bool = False) -> tuple[Counter[str], set[str
 
 @pytest.mark.parametrize("part", range(2))
 def test_the_hard_mark_is_never_crossed(part: int) -> None:
-    calls, actions, outcomes = play_all(range(part, at_effort(40), 2))
+    calls, actions, outcomes = play_all(range(part, drawn(40), 2))
     # Every way was walked, memory was short, and nobody failed over it.
     assert {"load", "open", "fork", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
     assert {"leave", "take_over"} <= calls.keys()
@@ -232,7 +232,7 @@ def test_the_hard_mark_is_never_crossed(part: int) -> None:
 
 def test_the_hard_mark_is_not_crossed_for_images_either() -> None:
     """By their pixels, which workers make, by passes of the tower, or by features that are used or kept."""
-    calls, actions, outcomes = play_all(range(at_effort(40)), sees=True)
+    calls, actions, outcomes = play_all(range(drawn(40)), sees=True)
     assert {"prepare", "look", "restore", "take_over"} <= calls.keys()
     assert "drop_features" in actions
     assert outcomes.keys() == {"ended"}

@@ -26,12 +26,12 @@ from domain.ids import ModelId
 from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import LoadRoom
 from tests.simulation.virtual_time import run_in_virtual_time
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.processes.lanes import InlineLane
 
 ROOM_WAIT_S = 30.0
 MAX_LOAD_S = 5.0
-NUM_QUICK, NUM_ALL = 60, 60 + scaled(190)
+NUM_QUICK, NUM_ALL = 60, 60 + drawn(190)
 
 
 class LoopClock(FakeClock):

@@ -20,13 +20,13 @@ from domain.request.sampling import SamplingParams
 from tests.simulation.simulator import plain_answer
 from tests.simulation.workload import SALTS, VOCAB, Conversation, Workload
 from tests.simulation.world import BLOCK, World, draw_plan
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.engines.sync_engine import tokens_of, usage_of
 from tests.support.stores.faulty_stores import FaultPlan
 from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults, SharedMemory, pump
 
 NUM_SERVERS = 3
-NUM_RUNS = 12 + scaled(60)
+NUM_RUNS = 12 + drawn(60)
 
 
 @dataclass

@@ -15,11 +15,11 @@ from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
 from domain.prefix.record import Namespace
 from tests.simulation.simulator import Simulation
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 
 NUM_ACTIONS = 500
 NUM_QUICK = 30
-NUM_ALL = NUM_QUICK + scaled(114)
+NUM_ALL = NUM_QUICK + drawn(114)
 NUM_TOGETHER = 19
 
 

@@ -21,7 +21,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, NamespaceInfo, Record, RecordKey
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.processes.processes import fast_folder
 from tests.support.stores.store_records import chain, empty, held, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents
@@ -222,7 +222,7 @@ class MemoryMachine(StoreMachine):
 
 
 machine_settings = settings(
-    max_examples=scaled(60), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=drawn(60), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLmdbBlockStore = LmdbMachine.TestCase
 TestLmdbBlockStore.settings = machine_settings

@@ -25,7 +25,7 @@ from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.grammar import json_schema_grammar
 from domain.request.sampling import SamplingParams
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.engines.finish_load import finish_load
 from tests.support.text.json_schemas import schemas
 
@@ -88,7 +88,7 @@ REFUSALS = ("nsatisfiable", "oneOf", "not disjoint", "Unable to determine if reg
 
 
 @pytest.mark.slow
-@settings(max_examples=scaled(120), deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=drawn(120), deadline=None, suppress_health_check=[*HealthCheck])
 @given(schema=schemas(), seed=st.integers(0, 2**32))
 def test_every_answer_that_ends_satisfies_its_schema(
     compiler: LlguidanceCompiler, model: LoadedModel, schema: dict[str, Any], seed: int

@@ -27,7 +27,7 @@ from domain.errors import TemplateFailed
 from domain.prefix.explanation import common_length
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.mlx.tiny_tokenizers import FAMILIES, SPECIAL, byte_level, load_folder, write_folder
 from tests.support.text.template_pieces import TOOLS, WHOLE, chats
 
@@ -128,7 +128,7 @@ def test_no_string_of_a_client_acts_as_a_control_token(family: str, template: st
 
 
 @pytest.mark.parametrize("template", WHOLE)
-@settings(max_examples=scaled(20))
+@settings(max_examples=drawn(20))
 @given(content=st.lists(st.sampled_from(PIECES), max_size=12).map("".join), more=st.sampled_from(PIECES))
 def test_pieces_of_control_tokens_join_to_none(template: str, content: str, more: str):
     tokenizer = loaded("byte_level", template)
@@ -204,7 +204,7 @@ def separated(template: str) -> ChatTemplate:
 
 @pytest.mark.parametrize("family", ["byte_level", "gemma"])
 @pytest.mark.parametrize("template", WHOLE)
-@settings(max_examples=scaled(10))
+@settings(max_examples=drawn(10))
 @given(chat=chats(), tools=TOOLS)
 def test_other_texts_keep_their_ids(family: str, template: str, chat: Messages, tools: tuple[ToolSpec, ...]):
     """One more message at the end, which spells a control token, changes none of those before it."""
@@ -264,7 +264,7 @@ def outcome(render: Any, *args: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *PECULIAR])
-@settings(max_examples=scaled(10))
+@settings(max_examples=drawn(10))
 @given(chat=chats(), tools=TOOLS, opens=st.booleans(), tone=st.sampled_from([None, "calm"]))
 def test_renderings_are_those_of_transformers(
     name: str, chat: tuple[ChatMessage, ...], tools: tuple[ToolSpec, ...], opens: bool, tone: str | None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import CodecError, EncodedPayload
 from domain.prefix.record import ITEM_BYTES, HostPayload, StatePayload, TensorSpec
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 
 CODECS = {"zstd": ZstdStateCodec(), "raw": ZstdStateCodec(compress=False)}
 # Patterns that trouble anything which looks at values: signalling and quiet NaNs with payloads, infinities, denormals,
@@ -57,7 +57,7 @@ def assert_same(found: StatePayload, payload: HostPayload) -> None:
 
 @pytest.mark.parametrize("name", CODECS)
 @given(payload=payloads())
-@settings(max_examples=scaled(150), deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 def test_every_payload_comes_back(name: str, payload: HostPayload) -> None:
     frame = b"".join(CODECS[name].encode(payload))
     for codec in CODECS.values():
@@ -99,7 +99,7 @@ def test_what_does_not_shrink_is_stored_raw() -> None:
 
 
 @given(payload=payloads(), data=st.data())
-@settings(max_examples=scaled(150), deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 def test_damaged_frames_are_refused_or_decode_to_something_of_their_size(
     payload: HostPayload, data: st.DataObject
 ) -> None:
@@ -116,7 +116,7 @@ def test_damaged_frames_are_refused_or_decode_to_something_of_their_size(
 
 
 @given(noise=st.binary(max_size=200))
-@settings(max_examples=scaled(200), deadline=None)
+@settings(max_examples=drawn(200), deadline=None)
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(CodecError):
         CODECS["zstd"].decode(memoryview(noise))

@@ -9,7 +9,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.hashing import block_hash, snapshot_key
 from domain.prefix.record import BlockKey, HostPayload, Namespace, Record, RecordKey, TensorSpec
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 
 ROOTS = [Namespace(bytes([at]) * 32) for at in (1, 2)]
 NO_GROUPS: frozenset[GroupIndex] = frozenset()
@@ -114,7 +114,7 @@ class HotTierMachine(RuleBasedStateMachine):
         assert all(self.held(key) for key in self.pins)
 
 
-HotTierMachine.TestCase.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)
+HotTierMachine.TestCase.settings = settings(max_examples=drawn(60), stateful_step_count=40, deadline=None)
 TestHotTier = HotTierMachine.TestCase
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from adapters.fake import LAYOUTS, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.prefix.prompt_content import ForkKind, ForkPoint
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.stores.cache_driver import BLOCK, VOCAB, CacheDriver, Job, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -37,7 +37,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[list[int], tuple[ForkPoint, ...], i
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 @given(workloads(), st.booleans(), st.booleans(), st.sampled_from([4_000, 20_000, 1 << 30]), st.booleans())
 def test_answers_are_those_of_a_run_without_a_cache(
     name: str,
@@ -61,7 +61,7 @@ def test_answers_are_those_of_a_run_without_a_cache(
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(workloads(), st.data())
 def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
     name: str, work: list[tuple[list[int], tuple[ForkPoint, ...], int]], data: st.DataObject
@@ -88,7 +88,7 @@ def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(st.integers(2, 150), st.integers(1, 60), st.integers(1, 30))
 def test_repeats_and_next_turns_compute_next_to_nothing(name: str, length: int, num_output: int, fresh: int) -> None:
     driver = CacheDriver(options_of(name), store=MemoryBlockStore())

@@ -17,7 +17,7 @@ from application.services.prefix.write_behind import QUEUE_FULL
 from domain.ids import BlockHash
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
@@ -217,4 +217,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestWriteBehind = QueueMachine.TestCase
-TestWriteBehind.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)
+TestWriteBehind.settings = settings(max_examples=drawn(60), stateful_step_count=40, deadline=None)

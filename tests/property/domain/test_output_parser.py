@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from domain.output.text_parser import TextParser
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.http.replay.transcripts import TRANSCRIPTS, Transcript
 from tests.support.text.output_parsers import marked, parsed, text_parser
 
@@ -217,5 +217,5 @@ def test_what_waits_to_be_decided_is_no_longer_than_a_marker(name: str, hostile:
 def test_a_long_hostile_answer_is_read_to_its_end(name: str, hostile: str) -> None:
     case = TRANSCRIPTS[name]
     parser, _ = text_parser(case)
-    text = marked(HOSTILE[hostile](scaled(100_000), case), case)
+    text = marked(HOSTILE[hostile](drawn(100_000), case), case)
     assert parsed(parser, _split(text, range(0, len(text), 5))) is not None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from domain.errors import InvalidRequest
 from domain.output.families import FAMILIES
 from domain.request.chat import ToolSpec
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.mlx.writing_models import WritingModel, writing_models
 from tests.support.text.json_schemas import schemas
 
@@ -94,7 +94,7 @@ def test_what_is_written_is_read_as_arguments_that_fit(family: str, model_of: Ca
     model, found = model_of(family), list[str]()
 
     @settings(
-        max_examples=scaled(32), deadline=None, suppress_health_check=[*HealthCheck], derandomize=True, database=None
+        max_examples=drawn(32), deadline=None, suppress_health_check=[*HealthCheck], derandomize=True, database=None
     )
     @given(parameters=tools(), seed=st.integers(0, 2**32))
     def hold(parameters: dict[str, Any], seed: int) -> None:
