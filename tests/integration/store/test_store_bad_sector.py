@@ -16,6 +16,7 @@ from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
+from tests.support.effort import scaled
 from tests.support.mlx.small_demos import SMALL_DEMO, write_small_demos
 from tests.support.processes.cli_process import PATIENCE_S, CairnProcess, cairn_process
 from tests.support.processes.processes import finish, start
@@ -90,13 +91,15 @@ def bad_at(library: Path, page: int) -> Mapping[str, str]:
 
 
 def run(program: str, store: Path, environment: Mapping[str, str]) -> dict[str, list[object]]:
-    found: dict[str, list[object]] = json.loads(finish(start("-c", program, str(store), environment=environment), 60))
+    found: dict[str, list[object]] = json.loads(
+        finish(start("-c", program, str(store), environment=environment), PATIENCE_S)
+    )
     return found
 
 
 def dies(program: str, store: Path, environment: Mapping[str, str]) -> bool:
     process = start("-c", program, str(store), environment=environment)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     # Telling of it may be what a process dies of in the end (faulthandler walks threads that run).
     return process.returncode in (-signal.SIGBUS, -signal.SIGSEGV)
 
@@ -135,7 +138,7 @@ def test_compacting_and_clearing_leave_out_the_bad_sector(store: Path, bad: Mapp
 
 
 def test_clearing_everything_reads_no_payload(store: Path, bad: Mapping[str, str]) -> None:
-    assert finish(start("-c", CLEAR, str(store), environment=bad), 60) == "\n"
+    assert finish(start("-c", CLEAR, str(store), environment=bad), PATIENCE_S) == "\n"
     assert run(READ, store, bad) == {"found": [False] * 9, "faults": []}
 
 
@@ -151,7 +154,7 @@ def test_verify_names_it(store: Path, bad: Mapping[str, str]) -> None:
             "--json",
         )
         process = start(*command, environment=bad)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, errors
         problems: list[str] = json.loads(output)["problems"]
         return problems
@@ -168,20 +171,20 @@ def killed(store: Path, moment: str) -> None:
     """A process is killed in the middle of this."""
     lines = f"held = store._environment.{moment}\nheld.__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
     process = start("-c", f"import os, signal\n{HEADER}{lines}", str(store))
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("moment", ["notes.of(4)", "reading()", "writing()"])
 def test_a_killed_process_costs_no_record(store: Path, moment: str) -> None:
     """What was noted is read once more by another process, and is sound."""
-    for _ in range(2):
+    for _ in range(scaled(2)):
         killed(store, moment)
         assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
 
 def test_kills_while_reading_cost_nothing_however_many_in_a_row(store: Path) -> None:
-    for _ in range(3):
+    for _ in range(1 + scaled(2)):
         killed(store, "reading()")
     assert run(READ, store, {}) == {"found": [True] * 9, "faults": []}
 
