@@ -170,7 +170,7 @@ WORDS = [f"word{at}" for at in range(16)]
 
 
 @pytest.mark.parametrize("template", [*WHOLE, "JOINS"])
-@settings(max_examples=scaled(20))
+@settings(max_examples=drawn(20))
 @given(texts=fragments())
 def test_parts_in_any_strings_make_no_control_token(template: str, texts: list[str]):
     tokenizer = loaded("byte_level", template)
@@ -183,7 +183,7 @@ def test_parts_in_any_strings_make_no_control_token(template: str, texts: list[s
 
 
 @pytest.mark.parametrize("template", WHOLE)
-@settings(max_examples=scaled(20))
+@settings(max_examples=drawn(20))
 @given(chat=chats(), tools=TOOLS, text=st.sampled_from(["<", "|>", "im_end", "a /no_think", "<|im_ end|>"]))
 def test_prompts_without_such_strings_are_encoded_as_they_are_rendered(
     template: str, chat: Messages, tools: tuple[ToolSpec, ...], text: str
