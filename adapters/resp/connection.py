@@ -154,7 +154,7 @@ class RespConnection:
 
         class Bounded(base):  # type: ignore[misc]
             def __init__(self, **given: Any) -> None:
-                super().__init__(**given | options)
+                cast("Any", super()).__init__(**given | options)
 
             def _connect(self) -> _Socket:
                 if not owner._is_known(self.host):
@@ -162,7 +162,7 @@ class RespConnection:
                         f"it names a node {self.host}, which gets no password and no records; if it is one of the"
                         " cluster's, list it in store.shared_nodes"
                     )
-                return _Socket(super()._connect(), owner._allowance)
+                return _Socket(cast("Any", super())._connect(), owner._allowance)
 
         return Bounded
 
