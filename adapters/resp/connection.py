@@ -154,7 +154,8 @@ class RespConnection:
 
         class Bounded(base):  # type: ignore[misc]
             def __init__(self, **given: Any) -> None:
-                cast("Any", super()).__init__(**given | options)
+                inner: Any = super()
+                inner.__init__(**given | options)
 
             def _connect(self) -> _Socket:
                 if not owner._is_known(self.host):
@@ -162,7 +163,8 @@ class RespConnection:
                         f"it names a node {self.host}, which gets no password and no records; if it is one of the"
                         " cluster's, list it in store.shared_nodes"
                     )
-                return _Socket(cast("Any", super())._connect(), owner._allowance)
+                inner: Any = super()
+                return _Socket(inner._connect(), owner._allowance)
 
         return Bounded
 

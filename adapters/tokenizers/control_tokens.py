@@ -198,7 +198,7 @@ class ContentMarks:
     def of_shape(self, value: Any, *, in_answer: bool = False) -> Any:
         """Returns a message or a tool, in the shape that templates read, with the client's strings changed."""
         if isinstance(value, list):
-            return list(map(self.of_shape, cast("list[Any]", value)))
+            return list(map(self.of_shape, cast("Sequence[Any]", value)))
         if not isinstance(value, Mapping):
             return self._of_text(value, in_answer=in_answer) if isinstance(value, str) else value
         shape = cast("Mapping[str, Any]", value)

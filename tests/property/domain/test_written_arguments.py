@@ -94,7 +94,7 @@ def test_what_is_written_is_read_as_arguments_that_fit(family: str, model_of: Ca
     model, found = model_of(family), list[str]()
 
     @settings(
-        max_examples=drawn(32), deadline=None, suppress_health_check=[*HealthCheck], derandomize=True, database=None
+        max_examples=drawn(64), deadline=None, suppress_health_check=[*HealthCheck], derandomize=True, database=None
     )
     @given(parameters=tools(), seed=st.integers(0, 2**32))
     def hold(parameters: dict[str, Any], seed: int) -> None:
