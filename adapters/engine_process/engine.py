@@ -35,6 +35,7 @@ from adapters.engine_process.messages import (
     Begun,
     Broken,
     Cancel,
+    Provide,
     Question,
     Status,
     Stop,
@@ -52,8 +53,9 @@ from application.events import FaultObserved
 from application.installation import installed_version
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
-from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import EngineCache, EngineError, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
+from application.ports.vision import PreparedImage
 from application.services.faults import described
 from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity
@@ -198,6 +200,10 @@ class EngineProcess:
         num_tokens: int | None = None,
     ) -> None:
         self._send(Cancel(id, choice, reason, num_tokens))
+
+    def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:
+        found, error = (None, image) if isinstance(image, EngineError) else (image, None)
+        self._send(Provide(model, salt, digest, found, error))
 
     async def begun(self) -> None:
         """Returns once the child has made its engine, or all has ended."""

@@ -36,6 +36,7 @@ from adapters.engine_process.messages import (
     Begin,
     Broken,
     Cancel,
+    Provide,
     Stop,
     Stopped,
     Submit,
@@ -138,8 +139,8 @@ class EngineHost:
             case Submit():
                 with suppress(DomainError):  # the engine's thread has ended, and this process is about to
                     hosted.engine.submit(message.submission)
-            case Cancel():
-                hosted.engine.cancel(message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens)
+            case Cancel() | Provide():
+                message.pass_to(hosted.engine)
             case Ask():
                 self._tasks[message.call] = asyncio.create_task(self._answer(hosted, message))
             case Withdraw():

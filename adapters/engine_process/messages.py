@@ -4,7 +4,7 @@ text side                            child
                               ◄──    greeting, the digest of all message types
 Begin                         ──►
                               ◄──    Begun | Broken
-Submit | Cancel               ──►
+Submit | Cancel | Provide     ──►
 Ask | Withdraw                ──►
                               ◄──    Answer, one for each Ask that was not withdrawn
                               ◄──    Batch | Status
@@ -27,8 +27,9 @@ import msgspec
 
 from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
-from application.ports.engine import EngineError, EngineItem, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import Engine, EngineError, EngineItem, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
+from application.ports.vision import PreparedImage
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import LoadOptions, ModelSource
@@ -94,6 +95,23 @@ class Cancel(_Message, frozen=True):
     choice: int | None
     reason: FinishReason
     num_tokens: int | None
+
+    def pass_to(self, engine: Engine) -> None:
+        engine.cancel(self.id, self.choice, reason=self.reason, num_tokens=self.num_tokens)
+
+
+class Provide(_Message, frozen=True):
+    """A call of `Engine.provide_image`. One of `image` and `error` is None."""
+
+    model: ModelId
+    salt: str
+    digest: bytes
+    image: PreparedImage | None
+    error: EngineError | None
+
+    def pass_to(self, engine: Engine) -> None:
+        if (found := self.image or self.error) is not None:
+            engine.provide_image(self.model, self.salt, self.digest, found)
 
 
 class Ask(_Message, frozen=True):
@@ -166,7 +184,7 @@ class Stopped(_Message, frozen=True):
     in_time: bool
 
 
-ToChild: TypeAlias = Begin | Submit | Cancel | Ask | Withdraw | Stop
+ToChild: TypeAlias = Begin | Submit | Cancel | Provide | Ask | Withdraw | Stop
 ToParent: TypeAlias = Begun | Broken | Answer | Batch | Status | Stopped
 
 

@@ -26,7 +26,7 @@ from application.ports.compute import (
     PromptScores,
 )
 from application.ports.state_access import LeftState
-from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
+from application.ports.vision import ImageFeatures, PreparedImage
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import SequenceId
 from domain.models.capability import Pooling
@@ -104,10 +104,6 @@ class FakeModel:
     def position(self, id: SequenceId) -> int:
         return self._state(id).position
 
-    @property
-    def image_processor(self) -> ImageProcessor | None:
-        return self._options.images
-
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         state = self._begin("place", id)
         if state.position or self._options.images is None:
@@ -116,12 +112,10 @@ class FakeModel:
 
     def look(self, image: PreparedImage) -> ImageFeatures:
         self._check_thread()
-        if not isinstance(image, ToyWords):
-            raise RuntimeError("the image was not prepared by this model's processor")
         self.num_looks += 1
         if self._options.hook is not None:
             self._options.hook("look", None, self.num_looks - 1)
-        return ToyWords(Words("Q", [mix(word + self._options.weights * GOLDEN) for word in image.words]))
+        return ToyWords(Words("Q", [mix(word + self._options.weights * GOLDEN) for word in ToyWords.of(image).words]))
 
     def prefill(
         self,

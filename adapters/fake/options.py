@@ -69,7 +69,7 @@ class FakeOptions:
     `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as rounding
     does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds the token that
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
-    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `images`: prepares images;
+    does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `images`: of its prompts;
     None: it does not see. `image_is_whole`: as in ModelDescription; a chunk that cuts an image is then misuse.
     `chunking`: the rule of its chunks.
     `load_error`: `load` fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.

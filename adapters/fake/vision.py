@@ -8,32 +8,42 @@ features of another image, or in another place, change every later token.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
 from adapters.fake.leaves import WORD_BYTES, Words, mix
 from adapters.fake.options import PAD_ID
-from application.ports.vision import ImageTokens
+from application.ports.vision import ImageTokens, PreparedArray, PreparedImage, ProcessedImage
 from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 from domain.request.media import Image
 
 MARK_ID = 10
 
-_FILE = re.compile(rb"toy:([1-9]\d?)x([1-9]\d?):(.*)", re.DOTALL)
+_NAME = "words"
+
+_FILE = re.compile(rb"toy:([1-9]\d?)x([1-9]\d?):.*", re.DOTALL)
 
 
 def toy_image(rows: int, columns: int, content: str = "", field: str = "") -> Image:
-    """Returns an image of a toy file. A content that begins with `broken` is measured, and cannot be prepared."""
+    """Returns an image of a toy file."""
     return Image(f"toy:{rows}x{columns}:{content}".encode(), field=field)
 
 
 @dataclass(frozen=True, slots=True)
 class ToyWords:
-    """A PreparedImage, and ImageFeatures: a word for each token that is no marker."""
+    """ImageFeatures: a word for each token that is no marker."""
 
     words: Words
+
+    @classmethod
+    def of(cls, image: PreparedImage) -> "ToyWords":
+        """Returns the words of an image. Raises KeyError for one that was prepared for another model."""
+        return cls(Words("Q", image.arrays[_NAME].data))
+
+    def prepared(self) -> PreparedImage:
+        number = len(self.words)
+        return PreparedImage({_NAME: PreparedArray("uint64", (number,), self.words.tobytes())}, number)
 
     @property
     def size_bytes(self) -> int:
@@ -45,32 +55,25 @@ class ToyImages:
 
     placeholder = "<|pad|>"
 
-    def __init__(self, *, has_grid: bool = True, before_prepare: Callable[[Image], object] = lambda _: None) -> None:
-        """`before_prepare`: called in the worker that prepares an image; it may wait, or raise."""
+    def __init__(self, *, has_grid: bool = True) -> None:
         self._has_grid = has_grid
-        self._before_prepare = before_prepare
 
-    def measure(self, image: Image) -> ImageTokens:
-        rows, columns, _ = _read(image)
-        return ImageTokens(
+    def process(self, image: Image) -> ProcessedImage:
+        rows, columns = _read(image)
+        first = int.from_bytes(sha256(image.data).digest()[:WORD_BYTES], "little")
+        words = ToyWords(Words("Q", [mix(first + at) for at in range(rows * columns)]))
+        tokens = ImageTokens(
             IdRow((*[PAD_ID] * columns, MARK_ID) * rows),
             sha256(b"toy images\0" + bytes((self._has_grid,)) + image.digest).digest(),
             tuple((row * (columns + 1), row * (columns + 1) + columns) for row in range(rows)),
             (1, rows, columns + 1) if self._has_grid else None,
         )
-
-    def prepare(self, image: Image) -> ToyWords:
-        self._before_prepare(image)
-        rows, columns, content = _read(image)
-        if content.startswith(b"broken"):
-            raise InvalidRequest(f"{image.field or 'image'} is broken: send another file", param=image.field or None)
-        first = int.from_bytes(sha256(image.data).digest()[:WORD_BYTES], "little")
-        return ToyWords(Words("Q", [mix(first + at) for at in range(rows * columns)]))
+        return ProcessedImage(tokens, words.prepared())
 
 
-def _read(image: Image) -> tuple[int, int, bytes]:
-    """Returns rows, columns and content."""
+def _read(image: Image) -> tuple[int, int]:
+    """Returns rows and columns."""
     if (found := _FILE.fullmatch(image.data)) is None:
         name = image.field or "image"
-        raise InvalidRequest(f"{name} is no toy image of 1 to 99 rows and columns", param=image.field or None)
-    return int(found[1]), int(found[2]), found[3]
+        raise InvalidRequest(f"{name}: it is no toy image of 1 to 99 rows and columns", param=image.field or None)
+    return int(found[1]), int(found[2])

@@ -1,24 +1,23 @@
-"""Image processors by transformers: files to tokens of a prompt (`measure`) and to arrays of a tower (`prepare`).
+"""Image processors by transformers: files to tokens of a prompt and to arrays of a tower.
 
-Both decode the file and use one layout, so that the tokens of a prompt and the features of its images agree. What is
-resized, cut and normalised is decided by the model's own preprocessor_config.json.
+Both follow from one layout, so that the tokens of a prompt and the features of its images agree. What is resized, cut
+and normalised is decided by the model's own preprocessor_config.json.
 """
 
 import json
 import os
-from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adapters.image_processors import lfm2_vl
 from adapters.image_processors.layouts import LAYOUTS, MARKERS, Layout
-from application.ports.vision import DecodeImage, ImageTokens, Pixels
+from application.ports.vision import DecodeImage, ImageTokens, Pixels, PreparedArray, PreparedImage, ProcessedImage
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.id_row import IdRow
 from domain.models.capability import Capability
@@ -31,15 +30,8 @@ _UNUSED = frozenset({"pixel_attention_mask", "num_crops", "num_soft_tokens_per_i
 """Arrays that no tower needs for an image alone; one whose views have shapes of their own needs their masks."""
 
 
-class ProcessedImage(NamedTuple):
-    """A PreparedImage. `arrays`: by the tower's names. `num_features`: the number of tokens that get one."""
-
-    arrays: Mapping[str, NDArray[Any]]
-    num_features: int
-
-
 class ImageProcessors:
-    """An ImageProcessorLoader for folders in Hugging Face format. No code of a folder is run."""
+    """Loads the image processors of folders in Hugging Face format. No code of a folder is run."""
 
     def __init__(self, decode: DecodeImage) -> None:
         self._decode = decode
@@ -91,8 +83,12 @@ class HfImageProcessor:
         kept = json.dumps(processor.to_dict(), sort_keys=True, default=str)
         self._identity = sha256(f"{kept} {version('transformers')} {version('pillow')}".encode()).digest()
 
-    def measure(self, image: Image) -> ImageTokens:
-        layout = self._layout(self._decode(image.data, image.field), image)
+    def process(self, image: Image) -> ProcessedImage:
+        pixels = self._decode(image.data, image.field)
+        layout = self._layout(pixels, image)
+        return ProcessedImage(self._tokens(layout, image), self._prepared(layout, pixels, image))
+
+    def _tokens(self, layout: Layout, image: Image) -> ImageTokens:
         ids, embedded = list[int](), list[tuple[int, int]]()
         for part in layout.parts:
             if isinstance(part, int):
@@ -104,20 +100,18 @@ class HfImageProcessor:
         is_whole = embedded == [(0, len(ids))]
         return ImageTokens(IdRow(ids), digest, () if is_whole else tuple(embedded), layout.grid)
 
-    def prepare(self, image: Image) -> ProcessedImage:
-        pixels = self._decode(image.data, image.field)
-        layout = self._layout(pixels, image)
+    def _prepared(self, layout: Layout, pixels: Pixels, image: Image) -> PreparedImage:
         array = np.frombuffer(pixels.rgb, np.uint8).reshape(pixels.height, pixels.width, 3)
         given: dict[str, Any] = {"do_convert_rgb": False, "input_data_format": "channels_last", **layout.changes}
         try:
             found = self._processor(images=[array], return_tensors="np", **given)
+        except MemoryError:
+            raise
         except Exception as error:
             raise _refusal(image, error) from error
         unused = _UNUSED if "spatial_shapes" not in found else _UNUSED - {"pixel_attention_mask"}
-        arrays = {name: np.asarray(array) for name, array in found.items() if name not in unused}
-        for name in [name for name, array in arrays.items() if array.dtype == np.float64]:
-            arrays[name] = arrays[name].astype(np.float32)
-        return ProcessedImage(arrays, sum(part for part in layout.parts if isinstance(part, int)))
+        arrays = {name: _plain(np.asarray(array)) for name, array in found.items() if name not in unused}
+        return PreparedImage(arrays, sum(part for part in layout.parts if isinstance(part, int)))
 
     def _layout(self, pixels: Pixels, image: Image) -> Layout:
         size, is_low = (pixels.height, pixels.width), image.detail is Detail.LOW
@@ -127,6 +121,11 @@ class HfImageProcessor:
             raise ValueError("its sides are too unequal")
         except Exception as error:
             raise _refusal(image, error) from error
+
+
+def _plain(array: NDArray[Any]) -> PreparedArray:
+    kept = array.astype(np.float32) if array.dtype == np.float64 else array
+    return PreparedArray(str(kept.dtype), kept.shape, kept.tobytes())
 
 
 def _reason(error: Exception) -> str:

@@ -22,7 +22,6 @@ from adapters.mlx.runtime.arrays import clear_cache, finish, trial
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes, working_set_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
-from application.ports.vision import ImageProcessorLoader
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.models.capability import Capability
@@ -44,14 +43,15 @@ class MlxEngine:
         memory_dir: Path | None = None,
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
-        images: ImageProcessorLoader | None = None,
+        sees: bool = False,
         wired_bytes: int = 0,
     ) -> None:
         """`memory_dir`: the folder for remembered weight digests, peaks and costs; None for none. `blas`: identity of
         the BLAS that MLX uses, empty for its own. `trim_heap`: returns freed memory of the process's allocator,
-        which holds a CPU's buffers and the bytes of stored records, to the system. `images`: of the models that see;
-        None for none. `wired_bytes`: memory that Metal may keep from being paged out; 0: what the system decides."""
-        self._images = images
+        which holds a CPU's buffers and the bytes of stored records, to the system. `sees`: the towers of models
+        that see are loaded. `wired_bytes`: memory that Metal may keep from being paged out; 0: what the system
+        decides."""
+        self._sees = sees
         self._wired_bytes = wired_bytes
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
@@ -84,11 +84,8 @@ class MlxEngine:
             if source.use.is_pooled:
                 check_hidden(network)
             sight = None
-            if self._images is not None and Capability.SEE in source.use.capabilities:
-                loaded = self._reading.submit(self._images.load, source)
-                yield loaded
-                if (processor := loaded.result()) is not None:
-                    sight = yield from load_sight(folder, facts.config, network, options.dtype, processor)
+            if self._sees and Capability.SEE in source.use.capabilities:
+                sight = yield from load_sight(folder, facts.config, network, options.dtype)
             return (
                 yield from assemble(
                     network,

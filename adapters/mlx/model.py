@@ -36,7 +36,7 @@ from application.ports.compute import (
     PromptScores,
 )
 from application.ports.state_access import LeftState
-from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
+from application.ports.vision import ImageFeatures, PreparedImage
 from domain.chunking import Chunking
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -126,10 +126,6 @@ class MlxModel:
             self.close([id])
             raise ComputeFailed(f"forking a sequence failed: {error}") from error
         self._rows.update((forked.id, forked) for forked in forks)
-
-    @property
-    def image_processor(self) -> ImageProcessor | None:
-        return None if self._sight is None else self._sight.processor
 
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         row = self._row_of_prompt(id)

@@ -40,6 +40,8 @@ def decode(data: bytes, field: str = "") -> Pixels:
         why = "it is no PNG, JPEG, WebP or GIF file, or its beginning is damaged; convert it to one of them"
     except Pillow.DecompressionBombError as error:
         why = f"{error}; at most {MAX_PIXELS:,} are allowed, {MAX_SIDE:,} a side: send a smaller one"
+    except MemoryError:
+        raise
     except Exception as error:  # damaged files raise any
         named = ": ".join(filter(None, (type(error).__name__, str(error)[:100])))
         why = f"it cannot be decoded ({named}); send the whole file"

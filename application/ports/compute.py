@@ -36,7 +36,7 @@ from typing import Any, Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
 from application.ports.token_constraint import TokenConstraint
-from application.ports.vision import ImageFeatures, ImageProcessor, PreparedImage
+from application.ports.vision import ImageFeatures, PreparedImage
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import SequenceId
@@ -211,11 +211,6 @@ class Generating(Protocol):
 class Seeing(Protocol):
     """Images in prompts. An image's features are made once; the caller keeps them as long as it wants."""
 
-    @property
-    def image_processor(self) -> ImageProcessor | None:
-        """Prepares images for `look`, in any thread; None for a model that does not see."""
-        ...
-
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         """Places all images of its prompt in an open, empty sequence. Positions in the sequence derive from them, so
         they stay through `restore`, `take_over` and `fork`, whether or not their tokens are restored."""
@@ -223,7 +218,7 @@ class Seeing(Protocol):
 
     def look(self, image: PreparedImage) -> ImageFeatures:
         """Runs the tower on one image; takes the memory of `MemoryShape.image`. Concerns no sequence: raises
-        ComputeFailed."""
+        ComputeFailed, also for a model that does not see."""
         ...
 
 

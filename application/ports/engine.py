@@ -5,12 +5,14 @@
 
         submit, cancel                ──►
         load, unload, cache.*         ◄─►
-        receive                       ◄──       StepBatch, one a step
+        receive                       ◄──       StepBatch, one a step; an ImageWanted in it is answered by
+        provide_image                 ──►
 
-Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them,
-rows of ids by their bytes (`IdRow`).
+Values hold no callables and no live objects, no text of a prompt or an answer and no image files; msgspec can encode
+each of them, rows of ids by their bytes (`IdRow`).
 
-The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress | Pooled)*, Tokens*, Ended.
+The items of each choice arrive in this order: Admitted, (PromptLogprobs | PrefillProgress | Pooled)*, Tokens*, Ended;
+ImageWanted at any place before the last one.
 Admitted may be missing when the choice never left the queue. Exactly one Ended arrives for each open choice of each
 submission that `submit` accepted, however the engine ends.
 
@@ -24,6 +26,7 @@ from typing import Protocol, TypeAlias
 from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.model_repository import ModelPreview
+from application.ports.vision import PreparedImage
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity, Heartbeat
@@ -37,7 +40,6 @@ from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.priority import Priority
 from domain.request.grammar import Grammar
-from domain.request.media import Image
 from domain.request.reasoning_budget import ReasoningBudget
 from domain.request.request import FinishReason, Usage
 from domain.request.sampling import SamplingParams
@@ -72,7 +74,6 @@ class Submission:
     `pooling`: vectors or scores are computed instead of an answer (`max_new_tokens` is 0 and there is one choice): one
     for each of `rows`, the longest first, which follow their common beginning each by itself. The prompt is that
     beginning, may be empty, and the first token of a row, which is not computed with it: what another request reuses.
-    `images`: the image of each span of the prompt, by the span's digest; its file crosses as the client sent it.
     `resumed`: empty, or one for each choice that another engine computed, None for a choice that has ended; nothing is
     reported twice.
     """
@@ -97,7 +98,6 @@ class Submission:
     predicted_ids: IdRow = field(default_factory=IdRow)
     pooling: Pooling | None = None
     rows: tuple[IdRow, ...] = ()
-    images: Mapping[bytes, Image] = field(default_factory=dict[bytes, Image])
     resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property
@@ -163,7 +163,16 @@ class Ended:
     error: EngineError | None = None
 
 
-EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | Pooled | Ended
+@dataclass(frozen=True, slots=True)
+class ImageWanted:
+    """The engine's need for the arrays of an image in the prompt, by the digest of its span. The choice waits for
+    `provide_image`; others with the same model, salt and image may wait with it. It is repeated when the choice needs
+    the image again, or the choice that waited has ended."""
+
+    digest: bytes
+
+
+EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | ImageWanted | Tokens | Pooled | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +307,11 @@ class Engine(Protocol):
         """Ends a choice, or all of them (None), within one step. Unknown or ended ids are ignored.
 
         `reason` STOP: the text side found a stop string after `num_tokens` tokens; later ones are not counted."""
+        ...
+
+    def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:
+        """Answers an ImageWanted of a choice with this model and `cache_salt`. An image that no choice waits for is
+        ignored; an error ends the choices that reach the image."""
         ...
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:

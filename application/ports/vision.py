@@ -1,15 +1,15 @@
-"""The vision port: images measured for the prompt, prepared for the model, and turned into features.
+"""The vision port: images that are processed for a prompt, and turned into features.
 
-    text side                             token side
-    measure: file ► ImageTokens           prepare: file ► PreparedImage (a worker) ► look: ImageFeatures (compute port)
+    text side                                            token side
+    process: file ► ImageTokens, PreparedImage ──asked for──► look: PreparedImage ► ImageFeatures (compute port)
 
-Both sides have an ImageProcessor of the same model, made from the same files. The file itself crosses the engine port,
-pixels never do.
+Files stay on the text side, where processes that hold nothing else decode them. The arrays of an image cross the engine
+port when the token side asks for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from domain.id_row import IdRow
 from domain.models.model_card import ModelSource
@@ -76,8 +76,33 @@ class ImageRows:
         return EncodedPrompt(IdRow.joined((*rows, prompt.token_ids[start:])), tuple(forks), tuple(spans))
 
 
-PreparedImage: TypeAlias = object
-"""The pixels of one image as the model's tower takes them, in host memory. Immutable, any thread."""
+@dataclass(frozen=True, slots=True)
+class PreparedArray:
+    """An array in host memory, in C order and this machine's byte order. `dtype`: as numpy names it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """One image as its model's tower takes it. `arrays`: by the tower's names. `num_features`: the number of tokens
+    that get one."""
+
+    arrays: Mapping[str, PreparedArray]
+    num_features: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(array.data) for array in self.arrays.values())
+
+
+class ProcessedImage(NamedTuple):
+    """The tokens of an image, and what their features are made of. Both follow from one layout."""
+
+    tokens: ImageTokens
+    prepared: PreparedImage
 
 
 class ImageFeatures(Protocol):
@@ -95,20 +120,26 @@ class ImageProcessor(Protocol):
         """The text of the one added token that the chat template writes for an image."""
         ...
 
-    def measure(self, image: Image) -> ImageTokens:
-        """Returns the tokens of an image. Raises InvalidRequest that names `image.field`."""
+    def process(self, image: Image) -> ProcessedImage:
+        """Returns what the model needs of an image. Raises InvalidRequest that names `image.field`, and
+        ServerUnavailable where the file is not the cause."""
         ...
 
-    def prepare(self, image: Image) -> PreparedImage:
-        """Returns the pixels of an image. Raises as `measure`."""
-        ...
+
+PrepareImage: TypeAlias = Callable[[], Awaitable[PreparedImage]]
+"""Returns the arrays of an image of an open request. Event loop only. Raises as `ImageProcessor.process`."""
 
 
 class ImageProcessorLoader(Protocol):
     """Loads image processors. Any thread; blocking."""
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
-        """Returns None for a model that does not see, or whose libraries are missing. Raises ModelLoadFailed."""
+        """Returns None for a model that does not see, or whose libraries are missing. Raises ModelLoadFailed, and
+        ServerUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Ends the processes that decode images. Calls under way fail."""
         ...
 
 

@@ -104,10 +104,9 @@ class Generate:
             priority=request.priority,
             speculates=request.speculates,
             predicted_ids=predicted_ids,
-            images=encoded.images,
         )
         choices = [self._choice(request, number, served, prompt) for number in range(request.num_choices)]
-        self._intake.submit(request, submission, answer, choices)
+        self._intake.submit(request, submission, answer, choices, encoded.images)
         for choice in choices:
             if self._content is not None:
                 self._content.asked(choice.id, request.prompt)

@@ -29,6 +29,7 @@ from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
+from interfaces.composition.engine_entry import IMAGE_CHILD
 
 if TYPE_CHECKING:
     from adapters.tokenizers.loader import HfTokenizerLoader
@@ -88,17 +89,13 @@ def models_for(settings: Settings, check: ModelCheck) -> Models:
 
 
 def image_processors(settings: Settings) -> ImageProcessorLoader | None:
-    """The image processors of either side. Imports no compute library; None where no model sees."""
+    """The image processors of the text side, which imports no image library; None where no model sees."""
     if settings.engine.backend == "fake":
         return None
+    from adapters.image_process.workers import ImageWorkers
     from adapters.mlx.vision.library import missing
 
-    if missing():
-        return None
-    from adapters.image_processors.processor import ImageProcessors
-    from adapters.pillow.decoder import decode
-
-    return ImageProcessors(decode)
+    return None if missing() else ImageWorkers(IMAGE_CHILD)
 
 
 def tokenizers_of(settings: Settings) -> TokenizerLoader:
@@ -154,12 +151,13 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.loading.plan import plan_model
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import upload
+    from adapters.mlx.vision.library import missing
 
     def engine() -> MlxEngine:
         exclude_from_backup(cache_dir())
-        return MlxEngine(cache_dir(), blas.identity, trim_heap, images, settings.engine.wired_bytes)
+        return MlxEngine(cache_dir(), blas.identity, trim_heap, not missing(), settings.engine.wired_bytes)
 
-    tokenizers, images = _real_tokenizers(settings), image_processors(settings)
+    tokenizers = _real_tokenizers(settings)
     return Backend(
         engine,
         model_repository(settings),
@@ -173,7 +171,7 @@ def mlx_backend(settings: Settings) -> Backend:
         stuck_after_s=STUCK_AFTER_CPU_S if on_cpu() else STUCK_AFTER_GPU_S,
         check=check_source,
         plan=plan_model,
-        images=images,
+        images=image_processors(settings),
     )
 
 

@@ -1,12 +1,15 @@
-"""The launch of an engine's process, and the event loop of both processes. Imports almost nothing, because it runs
-before anything else is imported."""
+"""The launch of the server's processes, and the event loop of server and engine. Imports almost nothing, because it
+runs before anything else is imported."""
 
 import asyncio
 
 from adapters.engine_process.child import ChildProcess
 
 CHILD = "interfaces.cli.server.engine_child"
-"""The module of the child; run by name, never imported."""
+"""The module of the engine's process; run by name, never imported."""
+
+IMAGE_CHILD = "interfaces.cli.server.image_child"
+"""The module of the processes that decode images; run by name, never imported."""
 
 
 def engine_child(backend: str) -> ChildProcess:

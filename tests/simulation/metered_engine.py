@@ -26,7 +26,7 @@ from application.ports.compute import (
     unreported,
 )
 from application.ports.state_access import LeftState
-from application.ports.vision import ImageFeatures, ImageTokens, PreparedImage
+from application.ports.vision import ImageFeatures
 from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
@@ -79,20 +79,18 @@ class MeteredModel:
         self._left: dict[SequenceId, int] = {}
         self._gone_bytes = self.image_bytes = 0
 
-    @property
-    def image_processor(self) -> "MeteredImages | None":
-        return MeteredImages(self) if self.inner.image_processor is not None else None
-
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         self.inner.place(id, media)
 
-    def prepared(self, inner: PreparedImage, num_tokens: int) -> "MeteredImage":
-        """Returns the pixels of an image."""
+    def prepared(self, image: Image) -> Any:
+        """Returns the arrays of an image as they arrive in the engine: they take memory until they are let go."""
+        tokens, inner = ToyImages().process(image)
+        num_tokens = len(tokens.token_ids)
         size_bytes = num_tokens * self.shape.image.prepared_bytes
         self._meter.bill("prepare", growth=size_bytes)
         return MeteredImage(self, inner, num_tokens, size_bytes)
 
-    def look(self, image: PreparedImage) -> ImageFeatures:
+    def look(self, image: Any) -> ImageFeatures:
         assert isinstance(image, MeteredImage)
         cost, length = self.shape.image, image.num_tokens
         self._meter.bill("look", growth=length * cost.feature_bytes, transient=cost.tower.bytes_at(length, length))
@@ -221,21 +219,6 @@ class MeteredImage:
 
     def __del__(self) -> None:
         self._model.image_bytes -= self.size_bytes
-
-
-class MeteredImages:
-    """An ImageProcessor whose pixels take memory."""
-
-    placeholder = ToyImages.placeholder
-
-    def __init__(self, model: MeteredModel) -> None:
-        self._model, self._inner = model, ToyImages()
-
-    def measure(self, image: Image) -> ImageTokens:
-        return self._inner.measure(image)
-
-    def prepare(self, image: Image) -> MeteredImage:
-        return self._model.prepared(self._inner.prepare(image), len(self.measure(image).token_ids))
 
 
 def toys(images: Images) -> Images:

@@ -38,6 +38,7 @@ from tests.simulation.workload import BY_DIGEST, TOYS, VOCAB, Workload, is_broke
 from tests.simulation.world import BLOCK, GRID, Inbox
 from tests.support.effort import drawn
 from tests.support.engines.finish_load import finish_load
+from tests.support.engines.image_desk import ImageDesk
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.telemetry.recording import RecordingEvents
@@ -124,10 +125,11 @@ class BoundServer:
         )
         self.guard.clear_with(self.meter.clear)
         self.loop = EngineLoop(batcher=batcher, prefix_cache=self.cache, guard=self.guard, limits=steps)
-        self.loop.images.lane = self.lane
+        self.inbox.desk = self.desk = ImageDesk(self.lane, self.loop.images.provide, BY_DIGEST)
         self.engine = MeteredEngine(FakeEngine({MODEL: options}), self.meter, scaled)
         self.loop.models.connect(self.engine)
         finish_load(self.loop.models.load(ModelSource(MODEL, "nowhere"), LoadOptions()))
+        self.desk.prepare = self.meter.models[0].prepared
         self.meter.is_known = lambda id: id in self.guard.seen
         self.workload = Workload(random, [MODEL], sees=sees)
         self.asked: list[Submission] = []
@@ -144,11 +146,11 @@ class BoundServer:
                 max_new_tokens=self.random.choice((0, 1, 20, 60)),
                 cache_salt=talk.salt,
                 num_choices=self.random.choice((1, 1, 2)),
-                images={span.digest: BY_DIGEST[span.digest] for span in prompt.media},
             )
             if is_broken(prompt):
                 continue
             self.asked.append(submission)
+            self.desk.note(submission)
             self.loop.add(submission)
 
     def step(self) -> None:

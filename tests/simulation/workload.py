@@ -25,7 +25,7 @@ IMAGES = (
     toy_image(1, 1, "dot"),
     toy_image(2, 3, "broken"),
 )
-BY_DIGEST = {TOYS.measure(image).digest: image for image in IMAGES}
+BY_DIGEST = {TOYS.process(image).tokens.digest: image for image in IMAGES}
 
 
 def is_broken(prompt: EncodedPrompt) -> bool:
@@ -112,7 +112,7 @@ class Workload:
             if token < FIRST_IMAGE:
                 ids.append(token)
             else:
-                measured = TOYS.measure(IMAGES[token - FIRST_IMAGE])
+                measured = TOYS.process(IMAGES[token - FIRST_IMAGE]).tokens
                 media.append(measured.placed(len(ids), len(media) + 1))
                 ids += measured.token_ids
             places.append(len(ids))

@@ -7,7 +7,7 @@ from random import Random
 
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.engine import EngineItem, StepBatch, Submission
+from application.ports.engine import EngineItem, ImageWanted, StepBatch, Submission
 from application.ports.shared_store import SharedStore
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
@@ -32,11 +32,12 @@ from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import StepLimits
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.scripted_guard import ScriptedGuard
-from tests.simulation.workload import TOYS, VOCAB
+from tests.simulation.workload import BY_DIGEST, TOYS, VOCAB
 from tests.support.engines.compute_faults import ComputeFaults, FaultyEngine
 from tests.support.engines.drafters import CHEAP, KINDS, KnowingDrafter
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
+from tests.support.engines.image_desk import ImageDesk
 from tests.support.processes.lanes import HeldLane
 from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
 from tests.support.stores.shared_stores import stepped_tier
@@ -164,7 +165,9 @@ class CheckedTiers(PrefixTiers):
 
 
 class Inbox:
-    """What came out, by choice."""
+    """What came out, by choice. `desk`: answers what is wanted of images."""
+
+    desk: ImageDesk | None = None
 
     def __init__(self, events: RecordingEvents) -> None:
         self.items: dict[RequestId, list[EngineItem]] = {}
@@ -173,7 +176,10 @@ class Inbox:
 
     def receive(self, batch: StepBatch) -> None:
         for id, choice, item in batch.items:
-            self.items.setdefault(choice_id(id, choice), []).append(item)
+            if not isinstance(item, ImageWanted):
+                self.items.setdefault(choice_id(id, choice), []).append(item)
+        if self.desk is not None:
+            self.desk.receive(batch)
         for event in batch.events:
             self._events.emit(event)
         self.num_left_queue += batch.num_left_queue
@@ -219,8 +225,8 @@ class World:
             limits=plan.limits,
             waits=waits,
         )
-        self.loop.images.lane, self.loop.images.max_kept_bytes = self.lane, plan.feature_bytes
-        self.loop.images.wake = self._wake
+        self.loop.images.max_kept_bytes = plan.feature_bytes
+        self.inbox.desk = self.desk = ImageDesk(self.lane, self.loop.images.provide, BY_DIGEST)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.load(id)
@@ -238,6 +244,7 @@ class World:
 
     def add(self, submission: Submission) -> None:
         self.num_added += submission.num_choices
+        self.desk.note(submission)
         self.loop.add(submission)
 
     def step(self) -> None:

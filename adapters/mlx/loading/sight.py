@@ -11,17 +11,13 @@ from adapters.mlx.runtime.arrays import evaluate, parameters
 from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
 from adapters.mlx.vision.passes import prepare_trunk
 from adapters.mlx.vision.tower import Sight, build_tower
-from application.ports.vision import ImageProcessor
 from domain.errors import ModelLoadFailed
 
 
-def load_sight(
-    folder: Path, config: Mapping[str, Any], network: Any, dtype: str, processor: ImageProcessor
-) -> Generator[None, None, Sight]:
+def load_sight(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> Generator[None, None, Sight]:
     """Loads and evaluates the tower of a network, piece by piece, and prepares the network for images. Raises
     ModelLoadFailed."""
     sight = open_sight(folder, config, network, dtype)
-    sight.processor = processor
     yield
     for piece in pieces_of(parameters(sight.module)):
         evaluate(piece)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.memory import begin_peak, peak_bytes
@@ -17,7 +18,7 @@ from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters, trial
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.passes import Family, Features
-from application.ports.vision import ImageProcessor, PreparedImage
+from application.ports.vision import PreparedArray, PreparedImage
 from domain.chunking import PLAIN
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.memory.estimate import image_cost_of_config
@@ -39,7 +40,6 @@ class Sight:
         floats = [array for _, array in parameters(module) if mx.issubdtype(array.dtype, mx.floating)]
         self.cost = self._estimate = image_cost_of_config(config, max(array.dtype.size for array in floats))
         self.family = Family.of_config(config)
-        self.processor: ImageProcessor | None = None
 
     def added_to(self, memory: MemoryShape) -> MemoryShape:
         chunking = PLAIN if self.family.is_whole else memory.chunking  # a chunk is as long as an image, at any depth
@@ -47,12 +47,12 @@ class Sight:
 
     def look(self, image: PreparedImage) -> Features:
         """See `Seeing.look`. No other work may be under way, since its peak is measured."""
-        arrays, num_features = cast("tuple[Mapping[str, NDArray[Any]], int]", image)
+        num_features = image.num_features
         begin_peak()
         try:
             with trial():  # a tower evaluates parts of itself
                 tokens = mx.full((1, num_features), self._image_token, dtype=mx.int32)
-                pixels = {name: from_numpy(array) for name, array in arrays.items()}
+                pixels = {name: from_numpy(_opened(array)) for name, array in image.arrays.items()}
                 found = self.module.get_input_embeddings(tokens, mask=mx.ones_like(tokens), **pixels)
                 embeddings, deep = found.inputs_embeds[0], found.deepstack_visual_embeds
                 # Of another type they would change that of the trunk's states.
@@ -66,6 +66,10 @@ class Sight:
         now = StepCost(token_bytes=round(self._factor * step.token_bytes), pair_bytes=self._factor * step.pair_bytes)
         self.cost = replace(self.cost, tower=now)
         return features
+
+
+def _opened(array: PreparedArray) -> NDArray[Any]:
+    return np.frombuffer(array.data, array.dtype).reshape(array.shape)
 
 
 def build_tower(config: Mapping[str, Any], weights: Mapping[str, mx.array], dtype: mx.Dtype) -> tuple[Any, int]:

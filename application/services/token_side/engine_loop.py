@@ -87,7 +87,6 @@ class EngineLoop:
         """Workers call `wake` when something that a sequence or a load waits for is ready."""
         self.models.wake = wake
         self.prefix_cache.wake_with(wake)
-        self.images.wake = wake
         if self._constraints is not None:
             self._constraints.wake_with(wake)
 

@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from application.events import FaultObserved
 from application.ports.compute import ComputeEngine, DeviceFailed
-from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.engine import EngineError, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.vision import PreparedImage
 from application.services.faults import bare, described
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_loop import EngineLoop
@@ -159,6 +160,9 @@ class EngineThread:
     ) -> None:
         self._put(_Call(partial(self._loop.cancel, id, choice, reason=reason, num_tokens=num_tokens)))
 
+    def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:
+        self._put(_Call(partial(self._loop.images.provide, model, salt, digest, image)))
+
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         result: Future[EngineModel] = Future()
         await self._ask(partial(self._loop.models.add, source, options, result))
@@ -220,7 +224,6 @@ class EngineThread:
             if backend is not None and not self._fault:
                 self._attempt_end(partial(loop.prefix_cache.tiers.confirm, backend.finish))
             self._attempt_end(loop.unload_all)
-            self._attempt_end(loop.images.close)
             if backend is not None:
                 self._attempt_end(backend.close)
 

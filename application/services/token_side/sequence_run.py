@@ -81,7 +81,7 @@ class SequenceRun:
         self._batcher = batcher
         self.cache = SequenceCache(Explanation(len(submission.prompt.token_ids), StopReason.DISABLED))
         self._has_state = False
-        self.images = SequenceImages(images, submission, self.request_id)
+        self.images = SequenceImages(images, submission, id, self.request_id, self._send)
 
     @property
     def id(self) -> SequenceId:
@@ -208,7 +208,7 @@ class SequenceRun:
         self._report_progress(chunk, scores)
         self.cache.paced(chunk.end - chunk.start, self._batcher.now_ns() - started)
         sequence.num_computed = chunk.end
-        self.images.move_to(chunk.end, model)
+        self.images.move_to(chunk.end)
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(fed) - 1)) > chunk.start:
             self.cache.prefilled(model, reusable)
@@ -328,8 +328,8 @@ class SequenceRun:
         return self.submission.num_prompt_logprobs if self.choice == 0 and not is_done else None
 
     def _begin_prompt(self, explanation: Explanation) -> None:
-        """Prepares images, and sends Admitted once for each choice, also if it is preempted or resumed."""
-        self.images.move_to(self.sequence.num_computed, self._loaded())
+        """Asks for images, and sends Admitted once for each choice, also if it is preempted or resumed."""
+        self.images.move_to(self.sequence.num_computed)
         if self._explanation is None:
             self._explanation = explanation
             self._send(Admitted(explanation))

@@ -12,6 +12,7 @@ from adapters.fake.options import LAYOUTS, FakeOptions
 from adapters.fake.vision import ToyImages, toy_image
 from adapters.mlx.vision import library
 from application.ports.compute import DecodeStart, Images, LoadedModel
+from application.ports.vision import ImageProcessor
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import EncodedPrompt
@@ -30,6 +31,7 @@ class Seeing:
     """A model that sees, and two images of it with equally many tokens."""
 
     model: LoadedModel
+    processor: ImageProcessor
     images: tuple[Image, Image]
     encode: Callable[[Parts], EncodedPrompt]
 
@@ -37,9 +39,8 @@ class Seeing:
         return self.encode(("a text before: ", self.images[number], " and one behind it"))
 
     def features(self, number: int = 0) -> Images:
-        processor, image = self.model.image_processor, self.images[number]
-        assert processor is not None
-        return {processor.measure(image).digest: self.model.look(processor.prepare(image))}
+        tokens, prepared = self.processor.process(self.images[number])
+        return {tokens.digest: self.model.look(prepared)}
 
     def open(self, prompt: EncodedPrompt) -> SequenceId:
         id = new_id()
@@ -72,6 +73,7 @@ def _toy(layout: str, *, runs_ahead: bool) -> Callable[[], Seeing]:
     load = FakeEngine(default=options).load
     return lambda: Seeing(
         finish_load(load(ModelSource(ModelId(layout), "fake"), LoadOptions())),
+        ToyImages(),
         (toy_image(5, 8, "cat"), toy_image(5, 8, "dog")),
         prompt_of,
     )
@@ -80,8 +82,8 @@ def _toy(layout: str, *, runs_ahead: bool) -> Callable[[], Seeing]:
 def _tiny(name: str) -> Callable[[], Seeing]:
     def load() -> Seeing:
         with TemporaryDirectory() as folder:
-            model, encode = load_seeing(name, Path(folder))
-        return Seeing(model, (Image(picture(1)), Image(picture(2))), encode)
+            model, processor, encode = load_seeing(name, Path(folder))
+        return Seeing(model, processor, (Image(picture(1)), Image(picture(2))), encode)
 
     return load
 

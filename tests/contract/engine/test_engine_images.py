@@ -74,6 +74,7 @@ def test_images_are_counted_when_the_request_is_admitted(run: Run) -> None:
         assert (first.num_images, first.num_tokens, first.num_reused) == (2, 45 + 156, 0)
         assert (again.num_images, again.num_tokens, again.num_reused) == (2, 45 + 156, 45 + 156)
         assert events_of(client, "again", ImageSeen) == []
+        assert client.desk.num_wanted == 2
 
     run(work)
 

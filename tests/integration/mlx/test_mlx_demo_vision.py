@@ -13,7 +13,7 @@ import transformers
 from PIL import Image as PillowImage
 
 from adapters.huggingface.model_folder import SEER_ID, embedded_folder, read_config
-from adapters.image_processors.processor import HfImageProcessor, ImageProcessors, ProcessedImage
+from adapters.image_processors.processor import HfImageProcessor, ImageProcessors
 from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.loading.network import load_folder
@@ -24,7 +24,7 @@ from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.passes import chunk_pass
 from adapters.pillow.decoder import decode
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.ports.vision import ImageRows
+from application.ports.vision import ImageRows, PreparedImage
 from domain.ids import SequenceId
 from domain.models.capability import ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
@@ -32,6 +32,7 @@ from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image
 from domain.request.request import ChatPrompt
+from tests.support.arrays import opened
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.drawn_pictures import SHAPES, Drawn, drawing
 from tests.support.mlx.tiny_seers import SEES
@@ -51,7 +52,7 @@ class Asked:
 
     folder: Path
     encoded: EncodedPrompt
-    prepared: list[ProcessedImage]
+    prepared: list[PreparedImage]
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,9 @@ def asked() -> Asked:
     assert isinstance(processor, HfImageProcessor)
     images = [Image(data) for data in FILES]
     message = ChatMessage(Role.USER, QUESTION, images=tuple(images))
-    rows = ImageRows(processor.placeholder, {image.digest: processor.measure(image) for image in images})
+    rows = ImageRows(processor.placeholder, {image.digest: processor.process(image).tokens for image in images})
     encoded = HfTokenizerLoader().load(source).render(ChatPrompt((message,)), images=rows)
-    return Asked(folder, encoded, [processor.prepare(image) for image in images])
+    return Asked(folder, encoded, [processor.process(image).prepared for image in images])
 
 
 def test_prompt_and_pixels_are_those_of_the_processor_of_transformers(asked: Asked) -> None:
@@ -81,14 +82,14 @@ def test_prompt_and_pixels_are_those_of_the_processor_of_transformers(asked: Ask
     expected = processor(text=[text], images=[pictures], return_tensors="np")
 
     assert list(asked.encoded.token_ids) == expected["input_ids"][0].tolist()
-    ours = np.concatenate([image.arrays["pixel_values"] for image in asked.prepared], axis=1)
+    ours = np.concatenate([opened(image)["pixel_values"] for image in asked.prepared], axis=1)
     assert np.array_equal(ours, expected["pixel_values"])
 
 
 @pytest.mark.exact
 def test_logits_equal_those_of_mlx_vlm(asked: Asked) -> None:
     network, facts = finish_load(load_folder(asked.folder, LoadOptions(dtype="float32"), Digests(b"seer")))
-    sight = finish_load(load_sight(asked.folder, facts.config, network, "float32", None))
+    sight = finish_load(load_sight(asked.folder, facts.config, network, "float32"))
     media = asked.encoded.media
     images = {span.digest: sight.look(image) for span, image in zip(media, asked.prepared, strict=True)}
     row = Row(SequenceId(0), new_caches(network), media=media)
@@ -96,7 +97,7 @@ def test_logits_equal_those_of_mlx_vlm(asked: Asked) -> None:
 
     found = forward(network, *chunk_pass(network, sight.family, ids, row, images))[0]
 
-    pixels = mx.array(np.concatenate([image.arrays["pixel_values"] for image in asked.prepared], axis=1))
+    pixels = mx.array(np.concatenate([opened(image)["pixel_values"] for image in asked.prepared], axis=1))
     expected = peer(asked.folder)(ids, pixels).logits[0]
     assert float(mx.max(mx.abs(expected)).item()) > 1
     assert float(mx.max(mx.abs(found - expected)).item()) <= TOLERANCE

@@ -35,14 +35,14 @@ Weights = dict[str, mx.array]
 
 def opened(folder: Path) -> tuple[Any, Any]:
     network, facts = finish_load(load_folder(folder, LoadOptions(dtype="float32"), Digests(b"seer")))
-    return network, finish_load(load_sight(folder, facts.config, network, "float32", None))
+    return network, finish_load(load_sight(folder, facts.config, network, "float32"))
 
 
 def outputs(folder: Path, name: str) -> tuple[mx.array, mx.array]:
     """The features of an image and the logits of a text."""
     network, sight = opened(folder)
     logits = forward(network, mx.array([[3, 4, 5, 6]]), new_caches(network))
-    return sight.look(image_of(name)[0]).embeddings, logits
+    return sight.look(image_of(name)[0].prepared).embeddings, logits
 
 
 def rewrite(folder: Path, change: Callable[[str, mx.array], tuple[str, mx.array] | None]) -> None:
@@ -116,7 +116,7 @@ def test_a_quantised_model_is_loaded_as_it_was_quantised(tmp_path: Path, sees_qu
     seen, _ = image_of("qwen3_vl")
     grid = mx.array(seen.arrays["image_grid_thw"])
     expected, _ = peer.vision_tower(mx.array(seen.arrays["pixel_values"]), grid)
-    assert mx.allclose(sight.look(seen).embeddings, expected, atol=1e-5)
+    assert mx.allclose(sight.look(seen.prepared).embeddings, expected, atol=1e-5)
     is_quantised = any(hasattr(layer, "bits") for _, layer in sight.module.named_modules())
     assert is_quantised is sees_quantised
 
@@ -127,7 +127,7 @@ def test_features_are_of_the_trunks_type_whatever_the_towers_is(tmp_path: Path) 
     weights = dict(mx.load(str(tmp_path / "model.safetensors")))
     sight = Sight(*build_tower(config, weights, mx.bfloat16), config)
 
-    features = sight.look(image_of("qwen3_vl")[0])
+    features = sight.look(image_of("qwen3_vl")[0].prepared)
 
     assert {array.dtype for array in (features.embeddings, *features.deep)} == {mx.bfloat16}
     assert len(features.deep) == 2
@@ -173,14 +173,12 @@ def test_the_plan_counts_the_tower_and_the_largest_pass_corrects_it(tmp_path: Pa
 
     planned = plan_model(source, LoadOptions()).memory
     blind = plan_model(replace(source, use=PLAIN_USE), LoadOptions()).memory
-    model, _ = load_seeing("qwen3_vl", tmp_path / "loaded")
+    model, processor, _ = load_seeing("qwen3_vl", tmp_path / "loaded")
 
     assert planned.weight_bytes == model.description.memory.weight_bytes > blind.weight_bytes
     assert planned.image == model.description.memory.image
     assert blind.tower_bytes(100, 0) == 0 < planned.tower_bytes(100, 0)
-    processor = model.image_processor
-    assert processor is not None
-    features = model.look(processor.prepare(Image(picture(1, 64, 48))))
+    features = model.look(processor.process(Image(picture(1, 64, 48))).prepared)
     assert features.size_bytes == 48 * planned.image.feature_bytes
     assert model.description.memory.image.tower != planned.image.tower
 
@@ -189,11 +187,9 @@ def test_the_plan_counts_the_tower_and_the_largest_pass_corrects_it(tmp_path: Pa
 def test_views_of_an_image_have_as_many_features_as_tokens(
     size: tuple[int, int], num_views: int, tmp_path: Path
 ) -> None:
-    model, _ = load_seeing("lfm2_vl", tmp_path)
-    processor, image = model.image_processor, Image(picture(1, *size))
-    assert processor is not None
-    embedded = processor.measure(image).embedded
-    features = model.look(processor.prepare(image))
+    model, processor, _ = load_seeing("lfm2_vl", tmp_path)
+    tokens, prepared = processor.process(Image(picture(1, *size)))
+    features, embedded = model.look(prepared), tokens.embedded
     assert len(embedded) == num_views
     assert features.embeddings.shape[0] == sum(end - start for start, end in embedded)
 

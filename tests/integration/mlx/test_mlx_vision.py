@@ -244,7 +244,7 @@ def test_an_image_whose_pixels_do_not_fit_fails_alone(seer: Seer) -> None:
     if seer.name.startswith("gemma4"):
         pytest.skip("mlx-vlm fills what is too long by repeating")
     with pytest.raises(ComputeFailed, match="an image could not be computed"):
-        seer.model.look(seer.seen[0]._replace(num_features=seer.seen[0].num_features + 1))
+        seer.model.look(seer.seen[0]._replace(num_features=seer.seen[0].num_features + 1).prepared)
 
 
 def test_the_weights_of_the_tower_are_counted(seer: Seer) -> None:

@@ -17,7 +17,6 @@ Y = TypeVar("Y")
 ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "finish", "close_engine")
 MODEL_OPERATIONS = (
     "description",
-    "image_processor",
     "open",
     "place",
     "look",
@@ -108,7 +107,7 @@ class _FaultyModel:
     def __getattr__(self, operation: str) -> Any:
         if operation not in MODEL_OPERATIONS:
             raise AttributeError(operation)
-        if operation in ("description", "image_processor"):
+        if operation == "description":
             return self._faults.around(operation, lambda: getattr(self.inner, operation))
         work = getattr(self.inner, operation)
 

@@ -20,7 +20,7 @@ from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.block_store import BlockStore
 from application.ports.compute import ComputeEngine
-from application.ports.engine import Ended, Engine, EngineItem, StepBatch
+from application.ports.engine import Ended, Engine, EngineItem, ImageWanted, StepBatch
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from application.services.token_side.engine_loop import EngineLoop
@@ -36,10 +36,12 @@ from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.engines.drafters import greedy_drafter
 from tests.support.engines.guards import UnboundedGuard
+from tests.support.engines.image_desk import ImageDesk
 from tests.support.engines.sync_engine import submission, tokens_of
-from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
+from tests.support.engines.toy_prompts import FILES, Parts, prompt_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.hosted_child import HostedChild
+from tests.support.processes.lanes import InlineLane
 
 MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
 DRAFTING = ModelId("drafting")
@@ -161,6 +163,7 @@ class EngineClient:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.batches: list[StepBatch] = []
+        self.desk = ImageDesk(InlineLane(), engine.provide_image, FILES)
         self._items = defaultdict[tuple[str, int], list[EngineItem]](list)
         self._kinds = set[tuple[str, int, type]]()
         self._arrived = asyncio.Event()
@@ -176,8 +179,11 @@ class EngineClient:
     def receive(self, batch: StepBatch) -> None:
         self.batches.append(batch)
         for id, choice, item in batch.items:
+            if isinstance(item, ImageWanted):
+                continue
             self._items[id, choice].append(item)
             self._kinds.add((id, choice, type(item)))
+        self.desk.receive(batch)
         self._arrived.set()
 
     def items(self, id: str, choice: int = 0) -> list[EngineItem]:
@@ -185,7 +191,9 @@ class EngineClient:
 
     def submit(self, id: str, text: Parts = "a prompt", num_tokens: int = 4, **changes: Any) -> None:
         model = changes.pop("model", MODEL)
-        self.engine.submit(submission(id, model, prompt_of(text), num_tokens, images=images_of(text), **changes))
+        asked = submission(id, model, prompt_of(text), num_tokens, **changes)
+        self.desk.note(asked)
+        self.engine.submit(asked)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:

@@ -1,6 +1,7 @@
 """A text side without an engine: tests report by hand as an engine would, and read the calls that it got."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from adapters.fake.environment import FakeClock
@@ -8,10 +9,13 @@ from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import OutputParser
+from application.ports.vision import PrepareImage
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.models.model_finder import ServedModel
 from domain.ids import ModelId, RequestId
+from domain.models.model_card import ModelSource
 from domain.prefix.explanation import Explanation, StopReason
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
@@ -20,6 +24,7 @@ from domain.request.stream import Admitted, StreamItem, TextDelta
 from tests.support.telemetry.recording import RecordingEvents
 
 ID = RequestId("r")
+SERVED = SimpleNamespace(source=ModelSource(ModelId("m"), "nowhere"))
 ADMITTED = Admitted(Explanation(2, StopReason.LAST_TOKEN, {"hot": 1}))
 
 
@@ -29,6 +34,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.is_alive = True
         self.cancelled: list[tuple[Any, ...]] = []
+        self.provided: list[tuple[Any, ...]] = []
 
     def cancel(
         self,
@@ -39,6 +45,9 @@ class ScriptedEngine:
         num_tokens: int | None = None,
     ) -> None:
         self.cancelled.append((id, choice, reason, num_tokens))
+
+    def provide_image(self, *answer: Any) -> None:
+        self.provided.append(answer)
 
     def status(self) -> EngineStatus:
         return EngineStatus(
@@ -70,14 +79,15 @@ class TextSide:
         num_choices: int = 1,
         parser: Callable[[], OutputParser] = lambda: PlainParser(FakeDetokenizer()),
         tools: Sequence[ToolSpec] = (),
+        images: Mapping[bytes, PrepareImage] = MappingProxyType({}),
     ) -> Answer:
         """A submitted prompt, of a new answer or one more of `answer`."""
         prompt = ChatPrompt((ChatMessage(Role.USER, "ab"),), tuple(tools)) if tools else TextPrompt("ab")
         request = GenerationRequest(id, ModelId("m"), prompt, stop=rules or StopRules(), num_choices=num_choices)
-        found = answer or Answer(cast(Engine, self.engine), cast(Any, None), self._released)
+        found = answer or Answer(cast(Engine, self.engine), cast(ServedModel, SERVED), self._released)
         choices = [Choice(request, number, 2, parser()) for number in range(num_choices)]
         found.add(FakeTokenizer().encode("ab").token_ids, choices)
-        self.requests.add(found, choices)
+        self.requests.add(found, choices, images)
         found.complete()
         return found
 

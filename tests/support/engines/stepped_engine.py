@@ -9,7 +9,7 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
 from application.events import Event
-from application.ports.engine import Ended, EngineItem, StepBatch, Tokens
+from application.ports.engine import Ended, EngineItem, ImageWanted, StepBatch, Tokens
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
@@ -27,8 +27,9 @@ from domain.scheduling.sequence import ACTIVE
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
+from tests.support.engines.image_desk import ImageDesk
 from tests.support.engines.sync_engine import submission
-from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
+from tests.support.engines.toy_prompts import FILES, Parts, prompt_of
 from tests.support.processes.lanes import InlineLane
 from tests.support.text.toy_constraints import FakeCompiler
 
@@ -87,6 +88,7 @@ class SteppedEngine:
             constraints=FakeCompiler(cast(Executor, lane)),
             waits=waits,
         )
+        self.desk = ImageDesk(lane, self.loop.images.provide, FILES)
         self.loop.models.connect(self.backend)
         finish_load(self.loop.models.load(ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded
@@ -94,15 +96,18 @@ class SteppedEngine:
     def _receive(self, batch: StepBatch) -> None:
         self.batches.append(batch)
         for id, choice, item in batch.items:
-            self._items[id, choice].append(item)
+            if not isinstance(item, ImageWanted):
+                self._items[id, choice].append(item)
+        self.desk.receive(batch)
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
         self.loop.add(submission(id, MODEL, EncodedPrompt.of_text(tuple(prompt)), num_tokens, **changes))
 
     def ask(self, id: str, parts: Parts, num_tokens: int = 12, **changes: Any) -> None:
         """Submits a prompt of texts and images."""
-        prompt, images = prompt_of(parts), images_of(parts)
-        self.loop.add(submission(id, MODEL, prompt, num_tokens, images=images, **changes))
+        asked = submission(id, MODEL, prompt_of(parts), num_tokens, **changes)
+        self.desk.note(asked)
+        self.loop.add(asked)
 
     def step(self, number: int = 1) -> None:
         for _ in range(number):

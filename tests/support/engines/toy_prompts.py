@@ -1,7 +1,5 @@
 """Prompts of the toy model with images in them."""
 
-from collections.abc import Mapping
-
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages
 from application.ports.tokenizer import EncodedPrompt
@@ -11,6 +9,9 @@ from domain.request.media import Image
 
 Parts = str | tuple[str | Image, ...]
 
+FILES: dict[bytes, Image] = {}
+"""The images of all prompts that were made, by the digests of their spans."""
+
 
 def prompt_of(parts: Parts) -> EncodedPrompt:
     """Returns texts and images as one prompt."""
@@ -19,18 +20,13 @@ def prompt_of(parts: Parts) -> EncodedPrompt:
         if isinstance(part, str):
             row = FakeTokenizer().encode(part).token_ids
         else:
-            measured = ToyImages().measure(part)
+            measured = ToyImages().process(part).tokens
+            FILES[measured.digest] = part
             media.append(measured.placed(at, len(media) + 1))
             row = measured.token_ids
         rows.append(row)
         at += len(row)
     return EncodedPrompt(IdRow.joined(rows), media=tuple(media))
-
-
-def images_of(parts: Parts) -> Mapping[bytes, Image]:
-    """Returns the images of a prompt by the digests of their spans."""
-    images = [part for part in parts if isinstance(part, Image)]
-    return {ToyImages().measure(image).digest: image for image in images}
 
 
 def text_of(parts: Parts) -> str:

@@ -62,6 +62,18 @@ def jpeg(width: int, height: int) -> bytes:
     return bytes(data)
 
 
+def many_scans(width: int, height: int, number: int) -> bytes:
+    """A progressive JPEG of one colour with so many scans more of 36 to 100 bytes; each takes a nanosecond a pixel."""
+    out = BytesIO()
+    Pillow.new("RGB", (width, height), "red").save(out, "JPEG", progressive=True)
+    data = out.getvalue()
+    tables, scans = (
+        [at for at in range(len(data) - 1) if data[at : at + 2] == marker] for marker in (b"\xff\xc4", b"\xff\xda")
+    )
+    start, end = (max(at for at in tables if at < scan) for scan in scans[1:3])
+    return data[:start] + data[start:end] * number + data[end:]
+
+
 BOMBS: dict[str, Callable[[], bytes]] = {
     "png of 3.6 gigapixels": lambda: png(60_000, 60_000, zeros(1 << 16)),
     "png of 2^31 by 2^31": lambda: png(2**31 - 1, 2**31 - 1),

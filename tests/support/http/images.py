@@ -12,7 +12,7 @@ from adapters.fake.leaves import Words, mix
 from adapters.fake.options import PAD_ID, FakeOptions, reply_with
 from adapters.fake.vision import ToyWords, toy_image
 from adapters.pillow.decoder import decode
-from application.ports.vision import DecodeImage, ImageProcessor, ImageTokens
+from application.ports.vision import DecodeImage, ImageProcessor, ImageTokens, ProcessedImage
 from domain.id_row import IdRow
 from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
@@ -110,16 +110,13 @@ class PictureImages:
     def __init__(self, decode: DecodeImage) -> None:
         self._decode = decode
 
-    def measure(self, image: Image) -> ImageTokens:
+    def process(self, image: Image) -> ProcessedImage:
         pixels = self._decode(image.data, image.field)
         num_tokens = -(-pixels.width // TILE) * -(-pixels.height // TILE)
         digest = sha256(b"pictures" + image.digest).digest()
-        return ImageTokens(IdRow([PAD_ID] * num_tokens), digest)
-
-    def prepare(self, image: Image) -> ToyWords:
-        pixels = self._decode(image.data, image.field)
         first = int.from_bytes(sha256(pixels.rgb).digest()[:8], "little")
-        return ToyWords(Words("Q", [mix(first + at) for at in range(len(self.measure(image).token_ids))]))
+        words = ToyWords(Words("Q", [mix(first + at) for at in range(num_tokens)]))
+        return ProcessedImage(ImageTokens(IdRow([PAD_ID] * num_tokens), digest), words.prepared())
 
 
 @dataclass(frozen=True)
@@ -130,6 +127,9 @@ class Processors:
 
     def load(self, source: ModelSource) -> ImageProcessor | None:
         return self.processor if Capability.SEE in source.use.capabilities else None
+
+    def close(self) -> None:
+        pass
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def make_seer(name: str, folder: Path, finish: Callable[[Path], object] = lambda
     peer = write_seer(name, folder)
     finish(folder)
     network, facts = finish_load(load_folder(folder, LoadOptions(dtype="float32"), Digests(b"seer")))
-    sight = finish_load(load_sight(folder, facts.config, network, "float32", None))
+    sight = finish_load(load_sight(folder, facts.config, network, "float32"))
     model = finish_load(assemble(network, ModelId(name), facts, sight=sight))
     tokens, media, seen = list(range(3, 40)), list[MediaSpan](), list[Seen]()
     for seed in (0, 1):
@@ -58,7 +58,7 @@ def make_seer(name: str, folder: Path, finish: Callable[[Path], object] = lambda
         media.append(replace(span, start=len(tokens) + 1, number=seed + 1))
         tokens += [START, *ids_of(span), 7 + seed, 9, 11, 2 * seed + 50]
         seen.append(image)
-    images = {span.digest: model.look(image) for span, image in zip(media, seen, strict=True)}
+    images = {span.digest: model.look(image.prepared) for span, image in zip(media, seen, strict=True)}
     return Seer(name, peer, network, sight, model, seen, tokens, media, images)
 
 

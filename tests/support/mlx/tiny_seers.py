@@ -22,11 +22,13 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.tower import _configured
 from adapters.pillow.decoder import decode
+from application.ports.vision import ImageProcessor, PreparedImage
 from domain.ids import ModelId
 from domain.models.capability import GENERATES, Capability, ModelUse
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import EncodedPrompt, MediaSpan
 from domain.request.media import Image
+from tests.support.arrays import prepared
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 
@@ -178,10 +180,14 @@ _PROCESSORS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 
 
 class Seen(NamedTuple):
-    """A PreparedImage."""
+    """An image as numpy's arrays."""
 
     arrays: dict[str, NDArray[Any]]
     num_features: int
+
+    @property
+    def prepared(self) -> PreparedImage:
+        return prepared(self.arrays, self.num_features)
 
 
 def image_of(name: str, seed: int = 0) -> tuple[Seen, MediaSpan]:
@@ -313,11 +319,13 @@ def whole_mask(tokens: list[int]) -> mx.array:
     return mx.array(np.tril(np.ones(same.shape, np.bool_)) | same)[None, None]
 
 
-def load_seeing(name: str, folder: Path) -> tuple[MlxModel, Callable[[Sequence[str | Image]], EncodedPrompt]]:
-    """A whole tiny model, loaded with its image processor, and the encoder of its prompts."""
+def load_seeing(
+    name: str, folder: Path
+) -> tuple[MlxModel, ImageProcessor, Callable[[Sequence[str | Image]], EncodedPrompt]]:
+    """A whole tiny model, its image processor, and the encoder of its prompts."""
     source = ModelSource(ModelId(name), str(write_seeing_folder(name, folder)), use=ModelUse(SEES))
     loader = ImageProcessors(decode)
-    model = finish_load(MlxEngine(images=loader).load(source, LoadOptions()))
+    model = finish_load(MlxEngine(sees=True).load(source, LoadOptions()))
     processor, tokenizer = loader.load(source), Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert isinstance(model, MlxModel)
     assert processor is not None
@@ -328,12 +336,12 @@ def load_seeing(name: str, folder: Path) -> tuple[MlxModel, Callable[[Sequence[s
             if isinstance(part, str):
                 ids += tokenizer.encode(part, add_special_tokens=False).ids
                 continue
-            tokens = processor.measure(part)
+            tokens = processor.process(part).tokens
             media.append(tokens.placed(len(ids), len(media) + 1))
             ids += tokens.token_ids
         return replace(EncodedPrompt.of_text(ids), media=tuple(media))
 
-    return model, encode
+    return model, processor, encode
 
 
 def picture(seed: int, width: int = 64, height: int = 48) -> bytes:

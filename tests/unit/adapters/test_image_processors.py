@@ -18,6 +18,7 @@ from domain.ids import ModelId
 from domain.models.capability import GENERATES, Capability, ModelUse
 from domain.models.model_card import ModelSource
 from domain.request.media import Detail, Image
+from tests.support.arrays import opened
 from tests.support.mlx import tiny_tokenizers
 from tests.support.patience import PATIENCE_S
 
@@ -163,19 +164,20 @@ def test_the_tokens_of_an_image_are_as_many_as_its_features(
     name = request.node.callspec.params["processor"]
     image = sized(*size, detail)
 
-    tokens, prepared = processor.measure(image), processor.prepare(image)
+    tokens, prepared = processor.process(image)
+    arrays = opened(prepared)
 
     runs = tokens.embedded or ((0, len(tokens.token_ids)),)
-    assert sum(end - start for start, end in runs) == prepared.num_features == num_features(name, dict(prepared.arrays))
-    if "image_grid_thw" in prepared.arrays:
-        assert tuple(prepared.arrays["image_grid_thw"][0] // [1, 2, 2]) == tokens.grid
+    assert sum(end - start for start, end in runs) == prepared.num_features == num_features(name, arrays)
+    if "image_grid_thw" in arrays:
+        assert tuple(arrays["image_grid_thw"][0] // [1, 2, 2]) == tokens.grid
 
 
 def test_low_detail_takes_no_more_tokens_and_is_another_image(processor: HfImageProcessor) -> None:
-    low, high = (processor.measure(sized(512, 512, detail)) for detail in (Detail.LOW, Detail.HIGH))
+    low, high = (processor.process(sized(512, 512, detail)).tokens for detail in (Detail.LOW, Detail.HIGH))
     assert len(low.token_ids) <= len(high.token_ids)
     assert low.digest != high.digest
-    assert high.digest == processor.measure(sized(512, 512, Detail.HIGH)).digest
+    assert high.digest == processor.process(sized(512, 512, Detail.HIGH)).tokens.digest
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_the_markers_are_those_of_mlx_vlm(name: str, are_added: bool, tmp_path: 
     processor = ImageProcessors(gray).load(source)
     assert processor is not None
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    found = processor.measure(sized(64, 48))
+    found = processor.process(sized(64, 48)).tokens
     assert list(found.token_ids) == tokenizer.encode(expanded(name), add_special_tokens=False).ids
     (id,) = tokenizer.encode(processor.placeholder).ids
     assert processor.placeholder == ("<start_of_image>" if name == "gemma3" else FAMILIES[name][2][0])
@@ -223,7 +225,7 @@ def test_the_views_of_lfm2_vl_are_those_of_mlx_vlm(size: tuple[int, int], tmp_pa
     pixels = gray(f"{size[0]}x{size[1]}".encode())
     image = np.frombuffer(pixels.rgb, np.uint8).reshape(pixels.height, pixels.width, 3)
     expected = module.Lfm2VlNumpyImageProcessor(**_HALF, **FAMILIES["lfm2_vl"][1])([image])
-    found = processor.prepare(sized(*size)).arrays
+    found = opened(processor.process(sized(*size)).prepared)
     assert found["spatial_shapes"].tolist() == expected["spatial_shapes"].tolist()
     for view, other, shape in zip(
         found["pixel_values"], expected["pixel_values"], found["spatial_shapes"], strict=True
@@ -238,10 +240,9 @@ def test_the_views_of_lfm2_vl_are_those_of_mlx_vlm(size: tuple[int, int], tmp_pa
 def test_an_image_that_the_model_cannot_take_names_its_field(name: str, reason: str, tmp_path: Path) -> None:
     processor = ImageProcessors(gray).load(written(name, tmp_path))
     assert processor is not None
-    for call in (processor.measure, processor.prepare):
-        with pytest.raises(InvalidRequest, match=f": the model cannot take the image: .*{reason}") as error:
-            call(sized(3, 2000))
-        assert error.value.param == "messages[0].content[1]"
+    with pytest.raises(InvalidRequest, match=f": the model cannot take the image: .*{reason}") as error:
+        processor.process(sized(3, 2000))
+    assert error.value.param == "messages[0].content[1]"
 
 
 def test_no_library_of_arrays_on_a_device_is_needed() -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from application.events import Parsing
-from application.ports.engine import Ended, EngineItem, Tokens
+from application.ports.engine import Ended, EngineItem, ImageWanted, Tokens
 from application.ports.event_sink import ContentSink
 from application.ports.tokenizer import Detokenizer, OutputParser
 from domain.errors import DomainError, ServerUnavailable
@@ -132,7 +132,7 @@ class Choice:
             return
         if isinstance(item, Ended):
             self._receive_end(item)
-        elif self._is_closed:
+        elif self._is_closed or isinstance(item, ImageWanted):
             return
         elif isinstance(item, Tokens):
             self._receive_tokens(item)

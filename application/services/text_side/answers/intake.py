@@ -1,13 +1,15 @@
 """The way of every request into the engine: a place in the queue, its model, its preparation, and its submission."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from application.events import RequestQueued, RequestRefused
 from application.ports.clock import Clock
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
+from application.ports.vision import PrepareImage
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice
 from application.services.text_side.answers.open_requests import OpenRequests
@@ -75,13 +77,19 @@ class Intake:
             raise
 
     def submit(
-        self, request: GenerationRequest, submission: Submission, answer: Answer, choices: Sequence[Choice]
+        self,
+        request: GenerationRequest,
+        submission: Submission,
+        answer: Answer,
+        choices: Sequence[Choice],
+        images: Mapping[bytes, PrepareImage] = MappingProxyType({}),
     ) -> None:
-        """Submits a prepared request. From here on the engine holds its places in the queue."""
+        """Submits a prepared request. From here on the engine holds its places in the queue. `images`: as in
+        `OpenRequests.add`."""
         queued_ns = self.clock.now_ns()  # before the engine can admit it
         self.engine.submit(submission)
         answer.add(submission.prompt, choices)
-        self.requests.add(answer, choices)
+        self.requests.add(answer, choices, images)
         for choice in choices:
             self.events.emit(_queued(request, submission, choice.number, queued_ns))
 

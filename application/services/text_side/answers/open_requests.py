@@ -9,15 +9,17 @@ then its cost is known.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 from application.events import Event, FaultObserved, RequestEnded, TokensReceived
 from application.ports.clock import Clock
-from application.ports.engine import Ended, Engine, StepBatch, Tokens
+from application.ports.engine import Ended, Engine, EngineError, ImageWanted, StepBatch, Tokens
 from application.ports.event_sink import EventSink
+from application.ports.vision import PreparedImage, PrepareImage
 from application.services.faults import placed
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice
@@ -29,7 +31,7 @@ from domain.errors import (
     RequestNotFound,
     ServerUnavailable,
 )
-from domain.ids import RequestId
+from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.printable import printable
 from domain.request.request import GenerationRequest, Usage
@@ -74,6 +76,8 @@ class OpenRequests:
         self._explained = explained
         self._preparing: dict[RequestId, Preparation] = {}
         self._open: dict[RequestId, tuple[Answer, Sequence[Choice]]] = {}
+        self._images: dict[RequestId, Mapping[bytes, PrepareImage]] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -127,9 +131,15 @@ class OpenRequests:
 
     # ---- submitted ---------------------------------------------------------------------------------------------
 
-    def add(self, answer: Answer, choices: Sequence[Choice]) -> None:
-        """Adds the choices of a prompt that was just submitted."""
-        self._open[choices[0].request.id] = answer, choices
+    def add(
+        self, answer: Answer, choices: Sequence[Choice], images: Mapping[bytes, PrepareImage] = MappingProxyType({})
+    ) -> None:
+        """Adds the choices of a prompt that was just submitted. `images`: of the prompt, by the digests of their spans,
+        for when the engine wants them."""
+        id = choices[0].request.id
+        self._open[id] = answer, choices
+        if images:
+            self._images[id] = images
 
     def cancel(self, id: RequestId) -> None:
         """Ends a request with all its choices, or one choice by its own id, within one engine step. Its client gets
@@ -175,7 +185,9 @@ class OpenRequests:
                 self._events.emit(FaultObserved("text.output", placed(error), self._clock.now_ns()))
                 answer.fail(choice, ComputeFailed(f"the answer's tokens could not be parsed: {placed(error)}"))
             choice.note_parsing(item, started_ns, self._clock.now_ns(), has_failed=has_failed)
-            if isinstance(item, Tokens):
+            if isinstance(item, ImageWanted):
+                self._provide(answer.model.source.id, choice.request, item.digest)
+            elif isinstance(item, Tokens):
                 counts.append((choice.id, len(item.token_ids)))
             elif isinstance(item, Admitted):
                 self._explained(choice.id, choice.request, item.explanation)
@@ -184,9 +196,29 @@ class OpenRequests:
                 ended.append(_ended(choice, choice.outcome, batch.at_ns, self._clock.now_ns()))
                 if not any(one.is_in_engine for one in choices):
                     del self._open[id]
+                    self._images.pop(id, None)
         received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
         for event in (*batch.events, *received, *ended):
             self._events.emit(event)
+
+    def _provide(self, model: ModelId, request: GenerationRequest, digest: bytes) -> None:
+        """Answers the engine's need for an image as soon as it is prepared."""
+        prepare = self._images[request.id][digest]
+
+        async def provide() -> None:
+            found: PreparedImage | EngineError
+            try:
+                found = await prepare()
+            except DomainError as error:
+                found = EngineError.of(error)
+            except Exception as error:
+                self._events.emit(FaultObserved("text.images", placed(error), self._clock.now_ns()))
+                found = EngineError.of(ComputeFailed(f"an image could not be prepared: {placed(error)}"))
+            self._engine.provide_image(model, request.cache_salt, digest, found)
+
+        task = asyncio.get_running_loop().create_task(provide())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _stop_preparing(self, id: RequestId, why: DomainError) -> bool:
         one = self._preparing.get(id)

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer, check_length
+from application.ports.vision import PrepareImage
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.prompt_images import PromptImages
@@ -20,7 +21,6 @@ from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.models.model_card import ModelDescription
 from domain.request.chat import Json
-from domain.request.media import Image
 from domain.request.pooling import PooledPrompt
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
@@ -42,17 +42,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A prompt as the engine takes it. `images`: the image of each span, by the span's digest."""
+    """A prompt as the engine takes it. `images`: of each span, by the span's digest, for when the engine wants them."""
 
     prompt: EncodedPrompt
-    images: Mapping[bytes, Image] = field(default_factory=dict[bytes, Image])
+    images: Mapping[bytes, PrepareImage] = field(default_factory=dict[bytes, PrepareImage])
 
 
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
     def __init__(self, images: PromptImages, calls: GeneratedCalls | None = None) -> None:
-        """`images`: measures the images in prompts. `calls`: the generated text of the tool calls in prompts."""
+        """`images`: processes the images in prompts. `calls`: the generated text of the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
         self._images = images
         self._lanes = Lane("text", NUM_THREADS), Lane("long-text", 1), Lane("huge-text", 1)
@@ -70,8 +70,7 @@ class PromptEncoder:
                 if num_chars >= LONG_CHARS:
                     num_chars = await self.run(num_chars, _num_chars, prompt)
                 encoded = await self.run(num_chars, tokenizer.render, prompt, max_tokens, salt, rows)
-                images = {rows.tokens[one.digest].digest: one for one in prompt.images} if rows is not None else {}
-                return Encoded(encoded, images)
+                return Encoded(encoded, self._images.wanted(prompt, rows, served, salt))
             if isinstance(prompt, TextPrompt):
                 return Encoded(await self._encoded(prompt.text, tokenizer, max_tokens, salt))
             if len(prompt.token_ids) > max_tokens:

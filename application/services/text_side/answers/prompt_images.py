@@ -1,19 +1,33 @@
-"""The images of a prompt: fetched where the client names a URL, checked and measured by the model's processor.
+"""The images of a prompt: fetched where the client names a URL, and processed for the model.
 
 An image that cannot be shown (by its file, its URL or the model) is refused where the client can still take it back: in
 what it sends after the last answer; a model that reads text only refuses images in conversations without an answer.
 Elsewhere the model reads that an image was left out: agents keep what failed in their history and cannot change what a
 tool returned, so that a refusal would end the session.
 
-Files are decoded in a lane, one image a call, so that requests take turns, with a deadline. The tokens of an image are
-kept for the next turn, by its salt: the time to the first token tells no tenant which images another one has sent.
+Files are processed in a lane, one image a call, so that clients take turns, and no client has all of its threads. The
+tokens of an image, or why it is refused, are kept for the next turn; its arrays until the engine wants them, within a
+bound: what is not there any more is processed again. Both are kept by salt: the time to the first token tells no tenant
+which images another one has sent.
 """
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from weakref import WeakValueDictionary
 
-from application.ports.vision import FetchImage, ImageProcessor, ImageRows, ImageTokens
-from application.services.lane import Lane
+from application.ports.vision import (
+    FetchImage,
+    ImageProcessor,
+    ImageRows,
+    ImageTokens,
+    PreparedImage,
+    PrepareImage,
+    ProcessedImage,
+)
+from application.services.lane import OWNER, Lane
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest
 from domain.models.model_card import ModelSource
@@ -21,9 +35,15 @@ from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image, left_out
 from domain.request.request import ChatPrompt
 
-NUM_THREADS, NUM_FETCHING = 2, 4
+NUM_THREADS, NUM_FETCHING = 3, 4
+MAX_OF_ONE = 2
+"""The images of one client that are processed at once."""
+
 MAX_PENDING = 256
-TIMEOUT_S = 30.0
+FETCH_TIMEOUT_S = 30.0
+
+MAX_PREPARED_BYTES = 128 << 20
+"""The most bytes of arrays that are kept: those of some five photographs."""
 
 MAX_KEPT = 1024
 """The images whose tokens are kept: four kilobytes each for most models, and 64 for the largest images of any."""
@@ -37,11 +57,16 @@ _Key = tuple[ModelSource, str, bytes]
 class PromptImages:
     """Event loop only; threads start with the first image and end with `close`."""
 
-    def __init__(self, fetch: FetchImage, timeout_s: float = TIMEOUT_S, max_kept: int = MAX_KEPT) -> None:
-        self._fetch, self._max_kept = fetch, max_kept
-        self._lane = Lane("image", NUM_THREADS, max_pending=MAX_PENDING, timeout_s=timeout_s)
-        self._fetching = Lane("image-url", NUM_FETCHING, max_pending=MAX_PENDING, timeout_s=timeout_s)
-        self._kept: OrderedDict[_Key, ImageTokens] = OrderedDict()
+    def __init__(
+        self, fetch: FetchImage, max_kept: int = MAX_KEPT, max_prepared_bytes: int = MAX_PREPARED_BYTES
+    ) -> None:
+        self._fetch, self._max_kept, self._max_prepared_bytes = fetch, max_kept, max_prepared_bytes
+        self._lane = Lane("image", NUM_THREADS, max_pending=MAX_PENDING)  # the processor bounds each call
+        self._fetching = Lane("image-url", NUM_FETCHING, max_pending=MAX_PENDING, timeout_s=FETCH_TIMEOUT_S)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._kept: OrderedDict[_Key, ImageTokens | str] = OrderedDict()  # a text: why it is refused
+        self._prepared: OrderedDict[_Key, PreparedImage] = OrderedDict()
+        self.prepared_bytes = 0
 
     async def shown(self, prompt: ChatPrompt, served: ServedModel, salt: str) -> tuple[ChatPrompt, ImageRows | None]:
         """Returns the prompt with the images that can be shown, and their tokens; None without images. Raises
@@ -75,6 +100,24 @@ class PromptImages:
         rows = ImageRows(processor.placeholder, tokens) if processor is not None and tokens else None
         return replace(prompt, messages=tuple(messages)), rows
 
+    def wanted(
+        self, prompt: ChatPrompt, rows: ImageRows | None, served: ServedModel, salt: str
+    ) -> Mapping[bytes, PrepareImage]:
+        """Returns how the arrays of the images that are shown are prepared, by the digests of their spans."""
+        processor, owner = served.images, OWNER.get()
+        if rows is None or processor is None:
+            return {}
+
+        async def prepare(image: Image) -> PreparedImage:
+            OWNER.set(owner)
+            key = served.source, salt, image.digest
+            if (found := self._prepared.pop(key, None)) is None:
+                return (await self._processed(image, processor)).prepared
+            self.prepared_bytes -= found.size_bytes
+            return found
+
+        return {rows.tokens[image.digest].digest: partial(prepare, image) for image in prompt.images}
+
     def close(self) -> None:
         """Stops the lanes without waiting; an image that is being decoded is dropped."""
         self._lane.close()
@@ -85,12 +128,39 @@ class PromptImages:
         return Image(data, image.detail, image.field)
 
     async def _tokens(self, image: Image, processor: ImageProcessor, key: _Key) -> ImageTokens:
-        if (found := self._kept.get(key)) is None:
-            found = self._kept[key] = await self._lane.run(processor.measure, image)
+        found = self._kept.get(key)
+        if found is None:
+            try:
+                processed = await self._processed(image, processor)
+            except InvalidRequest as error:
+                self._keep(key, error.message.removeprefix(f"{image.field}: "))
+                raise
+            self._hold(key, processed.prepared)
+            found = processed.tokens
+        self._keep(key, found)
+        if isinstance(found, str):
+            raise InvalidRequest(f"{image.field}: {found}", param=image.field)
+        return found
+
+    async def _processed(self, image: Image, processor: ImageProcessor) -> ProcessedImage:
+        async with self._turns.setdefault(OWNER.get(), asyncio.Semaphore(MAX_OF_ONE)):
+            return await self._lane.run(processor.process, image)
+
+    def _keep(self, key: _Key, found: ImageTokens | str) -> None:
+        self._kept[key] = found
         self._kept.move_to_end(key)
         while len(self._kept) > self._max_kept:
             self._kept.popitem(last=False)
-        return found
+
+    def _hold(self, key: _Key, prepared: PreparedImage) -> None:
+        """Keeps arrays until they are wanted, and drops the oldest above the bound."""
+        if key in self._prepared:
+            return
+        self._prepared[key] = prepared
+        self.prepared_bytes += prepared.size_bytes
+        while self.prepared_bytes > self._max_prepared_bytes:
+            _, dropped = self._prepared.popitem(last=False)
+            self.prepared_bytes -= dropped.size_bytes
 
 
 def _unseen(source: ModelSource, image: Image) -> InvalidRequest:

@@ -97,6 +97,12 @@ class ModelFinder:
         self._finding: dict[ModelId, asyncio.Task[FoundModel]] = {}
         self.download: DownloadProgress | None = None
 
+    def close(self) -> None:
+        """Stops the workers, which are not waited for, and the processes that decode images."""
+        self.workers.close()
+        if self._images is not None:
+            self._images.close()
+
     async def find(self, id: ModelId) -> FoundModel:
         """Returns a model by name. Concurrent callers share one search, which the cancellation of one of them does not
         end. Raises ModelNotFound, ModelLoadFailed, and InvalidRequest for a model of a kind that is not served."""

@@ -192,7 +192,7 @@ class ModelPool:
         self._idle_timers.clear()
         if self._room_timer is not None:
             self._room_timer.cancel()
-        self.workers.close()
+        self._finder.close()
 
     async def _find(self, id: ModelId, needed: Capability | None) -> int:
         """Returns the bytes of its weights, kept until the next `_advance`; call `request` before that."""

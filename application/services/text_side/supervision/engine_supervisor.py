@@ -28,6 +28,7 @@ from application.events import EngineRestarted
 from application.ports.clock import Clock
 from application.ports.engine import (
     EngineCache,
+    EngineError,
     EngineInstance,
     EngineModel,
     EngineStatus,
@@ -36,6 +37,7 @@ from application.ports.engine import (
     Submission,
 )
 from application.ports.model_repository import ModelPreview
+from application.ports.vision import PreparedImage
 from application.services.text_side.answers.open_requests import RETRY_AFTER_S
 from application.services.text_side.models.load_failures import MAX_RELOADS, BlamedLoads
 from application.services.text_side.supervision.open_work import OpenWork, Work
@@ -188,6 +190,10 @@ class EngineSupervisor:
         elif self._state is not _State.ENDED:
             # The receiver must not be called from inside one of its own calls.
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
+
+    def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:
+        if self._has_engine:
+            self._engine.provide_image(model, salt, digest, image)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         model = await self._call(source, lambda engine: engine.load(source, options))

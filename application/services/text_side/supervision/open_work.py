@@ -22,6 +22,7 @@ from application.ports.engine import (
     Engine,
     EngineError,
     EngineItem,
+    ImageWanted,
     ResumedChoice,
     StepBatch,
     Submission,
@@ -67,6 +68,8 @@ class Work:
     def received(self, number: int, item: EngineItem) -> None:
         """Notes the engine's report of a choice that has not ended."""
         choice, self._is_untouched = self.choices[number], False
+        if isinstance(item, ImageWanted):
+            return
         if isinstance(item, Admitted):
             choice.explanation = item.explanation
             return

@@ -10,7 +10,7 @@ import pytest
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.vision import ToyImages
-from application.ports.vision import ImageTokens
+from application.ports.vision import ProcessedImage
 from domain.request.media import Image
 from tests.support.effort import scaled
 from tests.support.http.hostile_images import picture, send
@@ -42,11 +42,11 @@ def test_an_image_that_takes_long_keeps_no_other_request_waiting() -> None:
     entered, gate = threading.Event(), threading.Event()
 
     class Slow(ToyImages):
-        def measure(self, image: Image) -> ImageTokens:
+        def process(self, image: Image) -> ProcessedImage:
             if b"slow" in image.data:
                 entered.set()
                 assert gate.wait(PATIENCE_S)
-            return super().measure(image)
+            return super().process(image)
 
     options, models = FakeOptions(images=Slow()), FakeModels(seeing=[DEFAULT_MODEL])
     with fake_service(options, models=models, images=Processors(Slow())) as service:

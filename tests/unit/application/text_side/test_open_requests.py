@@ -7,12 +7,14 @@ import pytest
 
 from adapters.fake.environment import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
+from adapters.fake.vision import ToyImages, toy_image
 from application.events import DecodeStarted, FaultObserved, RequestEnded
-from application.ports.engine import Ended, EngineError, Tokens
+from application.ports.engine import Ended, EngineError, ImageWanted, Tokens
 from application.ports.tokenizer import OutputParser
+from application.ports.vision import PreparedImage
 from application.services.text_side.answers import choice
 from application.services.text_side.answers.choice import MERGE_ABOVE
-from domain.errors import QueueFull, RequestCancelled, RequestNotFound, ServerUnavailable
+from domain.errors import InvalidRequest, QueueFull, RequestCancelled, RequestNotFound, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role, ToolSpec
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
@@ -265,5 +267,36 @@ def test_a_client_that_leaves_a_preparation_is_no_error(is_cancelled_too: bool) 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert side.requests.preparations() == []
+
+    asyncio.run(run())
+
+
+def test_what_the_engine_wants_of_an_image_is_answered_in_every_case() -> None:
+    cat = ToyImages().process(toy_image(2, 2, "cat")).prepared
+
+    async def sound() -> PreparedImage:
+        return cat
+
+    async def refused() -> PreparedImage:
+        raise InvalidRequest("the image cannot be used", param="there")
+
+    async def broken() -> PreparedImage:
+        raise KeyError("a defect")
+
+    async def run() -> None:
+        side = TextSide()
+        side.open(images={b"sound": sound, b"refused": refused, b"broken": broken})
+        side.tell(*(ImageWanted(digest) for digest in (b"sound", b"refused", b"broken", b"sound")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = [(*where, image) for *where, image in side.engine.provided]
+        assert [(model, salt, digest) for model, salt, digest, _ in found] == [
+            ("m", "", digest) for digest in (b"sound", b"refused", b"broken", b"sound")
+        ]
+        (_, _, _, image), (_, _, _, refusal), (_, _, _, defect), (_, _, _, again) = found
+        assert image == again == cat
+        assert (refusal.kind, refusal.param) == ("InvalidRequest", "there")
+        assert defect.kind == "ComputeFailed"
+        assert [event.where for event in side.recorded.of(FaultObserved)] == ["text.images"]
 
     asyncio.run(run())

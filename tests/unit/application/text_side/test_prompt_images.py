@@ -12,10 +12,11 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
 from adapters.web.image_fetcher import ImageFetcher
-from application.ports.vision import ImageRows, ImageTokens
+from application.ports.vision import ImageRows, ProcessedImage
+from application.services.lane import OWNER
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
-from domain.errors import InvalidRequest, ServerUnavailable
+from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.models.capability import ModelUse
 from domain.models.model_card import ModelSource
@@ -32,9 +33,9 @@ class Counting(ToyImages):
         super().__init__()
         self.measured: list[bytes] = []
 
-    def measure(self, image: Image) -> ImageTokens:
+    def process(self, image: Image) -> ProcessedImage:
         self.measured.append(image.data)
-        return super().measure(image)
+        return super().process(image)
 
 
 def served(images: ToyImages | None, id: str = "m", unseen: str = "") -> ServedModel:
@@ -104,7 +105,7 @@ def test_what_cannot_be_shown_is_left_out_before_the_last_answer_and_in_results_
     )
     prompt, _ = run(lambda images: images.shown(ChatPrompt(said), served(ToyImages()), ""))
     asked, _, result = prompt.messages
-    assert asked.content.startswith("x\n[image left out: c is no toy image")
+    assert asked.content.startswith("x\n[image left out: it is no toy image")
     assert asked.content.endswith("]\nz")
     assert list(asked.images) == [CAT]
     assert result.content.startswith("[image left out: ")
@@ -118,14 +119,79 @@ def test_a_model_that_does_not_see_says_why(unseen: str, why: str) -> None:
         run(lambda images: images.shown(chat(CAT), served(None, unseen=unseen), ""))
 
 
-def test_an_image_that_takes_too_long_is_left_at_the_deadline() -> None:
-    gate = threading.Event()
+def test_a_refused_image_is_refused_again_without_a_look_at_it() -> None:
+    counting, moved = Counting(), Image(BROKEN.data, field="elsewhere")
+
+    async def work(images: PromptImages) -> None:
+        for image in (BROKEN, moved):
+            with pytest.raises(InvalidRequest, match=f"^{image.field}: ") as refused:
+                await images.shown(chat(image), served(counting), "salt")
+            assert refused.value.param == image.field
+        assert counting.measured == [BROKEN.data]
+        with pytest.raises(InvalidRequest):
+            await images.shown(chat(BROKEN), served(counting), "another salt")
+        assert counting.measured == [BROKEN.data] * 2
+
+    run(work)
+
+
+def test_arrays_are_kept_until_they_are_wanted_and_then_made_again() -> None:
+    counting = Counting()
+
+    async def work(images: PromptImages) -> None:
+        model = served(counting)
+        prompt, rows = await images.shown(chat(CAT, DOG), model, "")
+        assert images.prepared_bytes == 8 * (3 + 4)
+        wanted = images.wanted(prompt, rows, model, "")
+        expected = {ToyImages().process(image).tokens.digest: image for image in (CAT, DOG)}
+        assert set(wanted) == set(expected)
+        for number in (2, 4):  # processed in sum, after each round
+            for digest, prepare in wanted.items():
+                assert await prepare() == ToyImages().process(expected[digest]).prepared
+            assert len(counting.measured) == number
+        assert images.prepared_bytes == 0
+
+    run(work)
+
+
+def test_the_oldest_arrays_are_dropped_above_the_bound() -> None:
+    counting = Counting()
+
+    async def work(images: PromptImages) -> None:
+        model = served(counting)
+        prompt, rows = await images.shown(chat(CAT, DOG), model, "")
+        assert images.prepared_bytes == 8 * 4
+        for prepare in images.wanted(prompt, rows, model, "").values():
+            await prepare()
+        assert counting.measured == [CAT.data, DOG.data, CAT.data]
+
+    run(work, PromptImages(ImageFetcher(()), max_prepared_bytes=8 * 4))
+
+
+def test_a_client_with_costly_images_leaves_a_thread_to_others() -> None:
+    gate, began = threading.Event(), threading.Semaphore(0)
 
     class Slow(ToyImages):
-        def measure(self, image: Image) -> ImageTokens:
-            assert gate.wait(PATIENCE_S)
-            return super().measure(image)
+        def process(self, image: Image) -> ProcessedImage:
+            if b"costly" in image.data:
+                began.release()
+                assert gate.wait(PATIENCE_S)
+            return super().process(image)
 
-    with pytest.raises(ServerUnavailable, match="image did not answer within"):
-        run(lambda images: images.shown(chat(CAT), served(Slow()), ""), PromptImages(ImageFetcher(()), timeout_s=0.01))
-    gate.set()
+    async def work(images: PromptImages) -> None:
+        OWNER.set("attacker")
+        costly = [chat(toy_image(1, 1, f"costly {number}")) for number in range(9)]
+        attacks = [asyncio.create_task(images.shown(one, served(Slow()), "")) for one in costly]
+        for _ in range(2):
+            assert await asyncio.to_thread(began.acquire, timeout=PATIENCE_S)
+        OWNER.set("other")
+        async with asyncio.timeout(PATIENCE_S):
+            await images.shown(chat(CAT), served(Slow()), "")
+        assert not any(attack.done() for attack in attacks)
+        gate.set()
+        await asyncio.gather(*attacks)
+
+    try:
+        run(work)
+    finally:
+        gate.set()

@@ -7,16 +7,15 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.fake.vision import ToyImages, toy_image
 from application.events import ImageSeen, PrefillChunkComputed, RequestPreempted
-from application.services.token_side.images import PREPARE_TIMEOUT_S
 from application.services.token_side.speculation import SequenceDrafts
 from domain.errors import ComputeFailed
-from domain.ids import SequenceId
+from domain.ids import RequestId, SequenceId
 from domain.scheduling.sequence import Sequence
 from domain.speculation.lookup import LARGEST_ID
 from tests.support.engines.drafters import CHEAP
 from tests.support.engines.stepped_engine import GRID, MODEL, SteppedEngine
 from tests.support.engines.sync_engine import submission
-from tests.support.engines.toy_prompts import Parts, images_of, prompt_of
+from tests.support.engines.toy_prompts import Parts, prompt_of
 from tests.support.processes.lanes import HeldLane
 
 CAT, DOG, OWL = (toy_image(5, 8, content) for content in ("cat", "dog", "owl"))
@@ -24,13 +23,11 @@ WORD_BYTES, NUM_WORDS = 8, 40
 
 
 class Bench(SteppedEngine):
-    """An engine whose images are prepared when the test says so: `lane.run`."""
+    """An engine whose images are provided when the test says so: `lane.run`."""
 
     def __init__(self, options: FakeOptions | None = None, **given: Any) -> None:
         super().__init__(options or FakeOptions(eos_every=0, images=ToyImages()), **given)
-        self.lane = HeldLane()
-        self.loop.images.lane.close()
-        self.loop.images.lane = self.lane
+        self.desk.lane = self.lane = HeldLane()
 
     def finish(self) -> None:
         """Runs everything to its end; nothing of an image is held by a sequence then."""
@@ -82,16 +79,6 @@ def test_images_are_prepared_when_the_prompt_comes_near() -> None:
     assert bench.num_passes == 2
 
 
-def test_the_worker_that_is_done_wakes_the_engine() -> None:
-    bench, wakes = Bench(), list[int]()
-    bench.loop.wake_with(lambda: wakes.append(1))
-    bench.ask("a", (CAT, "?"))
-    bench.step(3)
-    before = len(wakes)
-    bench.lane.run()
-    assert len(wakes) == before + 1
-
-
 def test_images_that_were_restored_are_not_prepared() -> None:
     bench, parts = Bench(), ("look: ", CAT, " and ", DOG, " what do you see there?")
     bench.ask("first", parts)
@@ -116,46 +103,33 @@ def test_a_conversation_of_five_turns_over_two_images_needs_two_passes() -> None
     assert all(bench.end(f"turn {turn}").error is None for turn in range(5))
 
 
-def test_an_image_that_is_late_fails_its_request() -> None:
-    bench = Bench()
-    bench.ask("a", ("x" * 10, CAT, "?"))
-    bench.submit("other", range(50))
+def test_an_image_is_asked_for_again_when_the_request_that_asked_has_ended() -> None:
+    bench = Bench(reuses=False)
+    for id in ("first", "second", "third"):
+        bench.ask(id, (id, CAT, "?"))
     bench.step(3)
-    bench.clock.advance(PREPARE_TIMEOUT_S)
-    bench.step(20)
-    error = bench.end("a").error
-    assert error is not None
-    assert (error.kind, error.message) == (
-        "ServerUnavailable",
-        "image 1 of the prompt was not prepared within 20 s: try again later, or send a smaller image",
-    )
-    assert bench.end("other").error is None
+    assert bench.desk.num_wanted == 1
+    bench.desk.lane, lost = HeldLane(), bench.desk.lane
+    bench.loop.cancel(RequestId("first"))
+    assert bench.desk.num_wanted == 2
+    bench.loop.cancel(RequestId("third"))
+    assert bench.desk.num_wanted == 2
+    bench.lane = bench.desk.lane
     bench.finish()
+    assert (bench.end("second").error, bench.num_passes) == (None, 1)
+    assert lost.run() == 1, "it comes when nobody waits, and is ignored"
+    assert bench.loop.images.check_integrity() == []
 
 
-def test_a_request_that_comes_after_the_deadline_is_prepared_by_another_worker() -> None:
+def test_an_image_that_cannot_be_provided_fails_its_request() -> None:
     bench = Bench()
-    bench.ask("late", ("x" * 70, CAT, "?"))
-    while not bench.lane.num_pending:
-        bench.loop.step()
-    bench.clock.advance(PREPARE_TIMEOUT_S)
-    bench.ask("after", (CAT, "what?"))
-    bench.step(2)
-    assert bench.lane.num_pending == 2
-    bench.finish()
-    assert [bench.end(id).error for id in ("late", "after")] == [None, None]
-
-
-def test_a_worker_that_breaks_fails_its_request_with_the_image_named() -> None:
-    def breaks(_image: object) -> None:
-        raise MemoryError("no memory")
-
-    bench = Bench(FakeOptions(eos_every=0, images=ToyImages(before_prepare=breaks)))
-    bench.ask("a", (CAT, DOG, "?"))
+    bench.ask("a", (toy_image(2, 2, "broken"), DOG, "?"))
+    bench.ask("b", (DOG, "?"))
     bench.finish()
     error = bench.end("a").error
     assert error is not None
-    assert (error.kind, error.message) == ("ComputeFailed", "image 1 of the prompt failed: MemoryError: no memory")
+    assert (error.kind, error.message) == ("InvalidRequest", "the image is broken: send another file")
+    assert bench.end("b").error is None
 
 
 def test_a_pass_of_the_tower_that_fails_fails_its_request_only() -> None:
@@ -177,13 +151,15 @@ def test_a_model_that_does_not_see_fails_a_request_with_an_image() -> None:
     assert bench.end("a").error is not None
 
 
-def test_an_image_is_cancelled_with_its_request() -> None:
+def test_an_image_that_nobody_waits_for_is_ignored() -> None:
     bench = Bench()
     bench.ask("a", ("x" * 10, CAT, DOG, "?"))
     bench.step(3)
-    bench.loop.cancel(submission("a", MODEL, prompt_of("x"), 1).id)
-    assert [call.future.cancelled() for call in bench.lane._held] == [True, True]
+    bench.loop.cancel(RequestId("a"))
+    assert bench.lane.run() == 2
     assert bench.loop.images.used_bytes == 0
+    bench.step(3)
+    assert bench.num_passes == 0
 
 
 def test_a_preempted_request_sees_again_only_what_was_dropped() -> None:
@@ -286,7 +262,7 @@ def test_a_prompt_that_resumes_in_an_image_that_attends_to_itself_is_not_cut_aga
 
 def test_no_draft_holds_a_placeholder() -> None:
     """What followed the same words in the prompt is an image: the draft ends there, by an id that no model has."""
-    asked = submission("a", MODEL, prompt_of(("say qrstuvw", CAT, "!")), 20, images=images_of((CAT,)))
+    asked = submission("a", MODEL, prompt_of(("say qrstuvw", CAT, "!")), 20)
     model = Bench(FakeOptions(eos_every=0, images=ToyImages(), width_costs=CHEAP)).model.description
     for output, expected in ((b"so: say qrst", b"uvw"), (b"so: say qrstuvw", b"")):
         sequence = Sequence(SequenceId(0), asked.prompt.token_ids, 20, output_ids=list(output))
@@ -326,11 +302,3 @@ def test_an_image_of_two_requests_is_prepared_and_seen_once() -> None:
     assert bench.lane.num_pending == 1
     bench.finish()
     assert bench.num_passes == 1
-
-
-def test_workers_end_with_the_engine() -> None:
-    bench = Bench()
-    bench.loop.images.close()
-    bench.ask("a", (CAT, "?"))
-    bench.step(10)
-    assert getattr(bench.end("a").error, "kind", "") == "ServerUnavailable"

@@ -1,16 +1,14 @@
 """The memory guard over images: pixels, features and passes of the tower are counted, and kept features go first."""
 
-from concurrent.futures import Future
 from dataclasses import replace
 
 from adapters.fake.environment import FakeClock
 from adapters.fake.leaves import Words
 from adapters.fake.vision import ToyWords
-from application.ports.vision import PreparedImage
 from application.services.memory_ledger import Lease, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages
-from domain.ids import ModelId
+from domain.ids import ModelId, SequenceId
 from domain.memory.shape import ImageCost, ImageSizes, StepCost
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView
@@ -64,9 +62,9 @@ class KeptFeatures(EngineImages):
         super().__init__(EventBatcher(FakeClock()), 1_000)
         for at in range(number):
             key = (ModelId("toy"), "", bytes((at,)), 0)
-            found = self.use(key, Future[PreparedImage])
-            found.features, found.prepared = ToyWords(Words("Q", range(125))), None
-            self.give_back(key)
+            found = self.use(key, SequenceId(at), lambda: None)
+            found.features = ToyWords(Words("Q", range(125)))
+            self.give_back(key, SequenceId(at))
 
 
 def test_features_are_counted_and_dropped_before_anything_else_that_is_kept():
@@ -85,7 +83,7 @@ def test_features_are_counted_and_dropped_before_anything_else_that_is_kept():
 def test_features_in_use_are_in_flight():
     bench = Bench()
     bench.guard.images = images = KeptFeatures(8)
-    images.use((ModelId("toy"), "", bytes((3,)), 0), Future[PreparedImage])
+    images.use((ModelId("toy"), "", bytes((3,)), 0), SequenceId(1), lambda: None)
     bench.budget(view(1, Phase.DECODING, 1_000, 1_000))
     assert (bench.guard.ledger.live_bytes, bench.guard.ledger.flight_bytes) == (7_000, 1_000)
 

@@ -1,0 +1,10 @@
+"""The entry point of a worker whose processor is that of the toy model. Its arguments are those of the product's."""
+
+import sys
+
+from adapters.image_process.worker import serve
+from adapters.pillow.decoder import decode
+from tests.support.http.images import PictureImages, Processors
+
+if __name__ == "__main__":
+    serve(Processors(PictureImages(decode)).load, int(sys.argv[1]), int(sys.argv[2]))
