@@ -42,7 +42,7 @@ test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
 test-long: install $(VENV)/.group-test ## Run every test, and what is random or large twenty times as often
-	CAIRN_TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
+	TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
 	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/compute/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \

@@ -1,14 +1,14 @@
-"""How much of what is random or large a run of the tests takes on: CAIRN_TEST_EFFORT, a factor, 0.25 by default.
+"""How much of what is random or large a run of the tests takes on: TEST_EFFORT, a factor, 0.25 by default.
 
-CAIRN_TEST_DRAWS is the factor of simulations and properties, by default the same. At 0.25 the whole suite ends within
+TEST_DRAWS is the factor of simulations and properties, by default the same. At 0.25 the whole suite ends within
 minutes on two processors. `.ci/run` draws at 1, and `make test-long` runs everything at 5, which are the numbers that
 the documents name: six hundred simulated runs, ten thousand flipped bits, two hundred kills.
 """
 
 import os
 
-EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", "0.25"))
-DRAWS = float(os.environ.get("CAIRN_TEST_DRAWS", EFFORT))
+EFFORT = float(os.environ.get("TEST_EFFORT", "0.25"))
+DRAWS = float(os.environ.get("TEST_DRAWS", EFFORT))
 IS_LONG = EFFORT > 1
 
 
