@@ -4,7 +4,8 @@
     CALM         none, except that features of images and live states are evicted
     LEAN         the hot tier is smaller than its setting                    below the low mark, an eighth at a time
     PAUSED       no sequence is admitted                                     when a whole step stays below the low mark
-    PREEMPTING   the youngest sequences release their states                 in the next step
+    PREEMPTING   the youngest sequences release their states; the only one   in the next step
+                 waits for a while where writing its records makes room
     REFUSING     the only sequence has to; without progress it then fails    in the next step
 
 At the high mark the hot tier shrinks and admission pauses, where that is enough; sequences are preempted only before
@@ -52,11 +53,12 @@ class StepDemand:
 @dataclass(frozen=True, slots=True)
 class Relief:
     """The reaction for the next step. `preempt_bytes`: to be given back by preemption. `is_lonely`: by the only active
-    sequence."""
+    sequence. `is_held`: its next prefill turn waits, because writing its records makes room."""
 
     admits: bool = True
     preempt_bytes: int = 0
     is_lonely: bool = False
+    is_held: bool = False
 
     def level(self, *, is_lean: bool) -> Level:
         """Returns the level of pressure. `is_lean`: the hot tier is smaller than its setting."""
@@ -105,10 +107,15 @@ def _spared_bytes(allowed: int, demand: StepDemand) -> int:
     return demand.waiting_has_bytes if demand.waiting_has_bytes <= allowed else 0
 
 
-def relieve(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> Relief:
-    """Returns the further reaction, after kept state was evicted. `is_paused`: admission was paused before."""
+def relieve(
+    ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool, may_hold: bool = False
+) -> Relief:
+    """Returns the further reaction, after kept state was evicted. `is_paused`: admission was paused before. `may_hold`:
+    the next step may wait for the store."""
     over = ledger.held_bytes + demand.begun_bytes - limits.hard_bytes
     used = ledger.without_live().held_bytes + demand.step_bytes
+    if may_hold and demand.num_active == 1 and 0 < over <= ledger.queued_bytes:
+        return Relief(admits=False, is_held=True)
     return Relief(
         admits=not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes),
         # Down to the high mark, so that the next step does not have to preempt again.

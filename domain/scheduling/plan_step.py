@@ -64,7 +64,7 @@ def plan_step(
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, taken = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    is_held = _holds_turn(staying, admit, limits, pace)
+    is_held = budget.is_held or _holds_turn(staying, admit, limits, pace)
     prefill = _plan_prefill(staying, limits, pace) if not is_held else ()
     return StepPlan(
         admit=admit,

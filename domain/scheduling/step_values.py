@@ -96,6 +96,7 @@ class StepBudget:
     `room_bytes`: charges that may be admitted; None: any number. `admits` False: no sequence is admitted.
     `preempt_bytes`: to be given back by preemption. `evicted`: states that cannot be taken over any more, whatever the
     views say. `lasts`: number of further steps for which it stands, while the same sequences decode and none arrives.
+    `is_held`: the next prefill turn waits until records are written.
     """
 
     room_bytes: int | None = None
@@ -103,6 +104,7 @@ class StepBudget:
     preempt_bytes: int = 0
     evicted: frozenset[SequenceId] = frozenset()
     lasts: int = 0
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,6 @@ class Checked:
         ask(self.server, [at * at % VOCAB for at in range(num_prompt)], num_new, num_choices)
         while self.server.loop.is_busy:
             self.server.step()
-            self.server.writer.pump()  # what waits for the store takes memory
         assert self.server.finish().keys() == {"ended"}
         assert not {"preempt", "refuse"} & self.server.actions()
         assert self.server.meter.problems == []

@@ -38,6 +38,10 @@ STUCK_STEPS = 3
 """The number of steps without computation after which the next queued sequence is admitted whatever it is charged: the
 admitted ones may be waiting for it."""
 
+HELD_STEPS = 2000
+"""The number of steps, each of a few milliseconds, for which a turn waits for the store. A store that hangs writes
+nothing, and the sequence is preempted then."""
+
 MEASURE_EVERY_STEPS = 16
 """The number of steps after which the ledger is reported while nothing changes."""
 
@@ -72,7 +76,7 @@ class MemoryGuard:
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief()
         self._readings = MemoryReadings(probe, limits, lambda _num_bytes: self._act("clear_cache"))
-        self._num_stuck = self._num_lasting = self._reported_at = 0
+        self._num_stuck = self._num_lasting = self._num_held = self._reported_at = 0
         self.ledger = MemoryUse(limits=limits)
 
     @property
@@ -132,7 +136,9 @@ class MemoryGuard:
         if self._shrink_kept(ledger, limits, demand, first):
             ledger = self._measured(views, shapes, demand)
         before = self._relief
-        self._relief = relieve(ledger, limits, demand, is_paused=not before.admits)
+        may_hold = self._num_held < HELD_STEPS and all(view.phase is not Phase.DECODING for view in views)
+        self._relief = relieve(ledger, limits, demand, is_paused=not before.admits, may_hold=may_hold)
+        self._num_held = self._num_held + 1 if self._relief.is_held else 0
         self._report_changes(before, ledger)
         self.ledger = ledger = replace(ledger, transient_bytes=demand.step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
@@ -147,6 +153,7 @@ class MemoryGuard:
             preempt_bytes=self._relief.preempt_bytes,
             evicted=self._evicted(views),
             lasts=self._lasts(views, ledger, limits),
+            is_held=self._relief.is_held,
         )
 
     def _lasts(self, views: Sequence[SequenceView], ledger: MemoryUse, limits: MemoryLimits) -> int:

@@ -9,7 +9,7 @@ from application.events import PressureRelieved
 from application.services.memory_ledger import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
+from application.services.token_side.memory_guard import HELD_STEPS, LASTING_STEPS, MemoryGuard
 from application.services.token_side.memory_readings import IDLE_STEPS, READ_EVERY_STEPS
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
@@ -174,6 +174,15 @@ def test_freed_memory_of_the_allocator_preempts_no_sequence():
     bench.guard.clear_with(lambda: bench.memory.hold(99_900))
     bench.memory.hold(99_900)
     assert bench.budget(alone).preempt_bytes, "of what clearing does not give back"
+
+
+def test_a_turn_waits_for_the_store_but_not_for_one_that_hangs():
+    bench, alone = Bench(), view(1, Phase.PREFILLING, 2_048, 40_000)
+    bench.load(90_500)
+    bench.queued_bytes = 4_000
+    held = [bench.budget(alone).is_held for _ in range(HELD_STEPS)]
+    assert all(held)
+    assert plan_step([alone], STEPS, bench.budget(alone)).preempt == (alone.id,)
 
 
 def test_freed_memory_does_not_count_as_growth_of_the_process():

@@ -96,6 +96,16 @@ def test_the_only_sequence_is_preempted_too_at_a_level_of_its_own():
     assert relieve(held(2000), LIMITS, demand(0, waiting=451, active=0), is_paused=False).preempt_bytes == 0
 
 
+def test_the_only_sequence_waits_where_writing_its_records_makes_room():
+    over = replace(held(945 - 20), queued_bytes=20)
+    waits = relieve(over, LIMITS, demand(12, active=1), is_paused=False, may_hold=True)
+    assert waits == Relief(admits=False, is_held=True)
+    assert waits.level(is_lean=False) is Level.PAUSED
+    assert relieve(over, LIMITS, demand(30, active=1), is_paused=False, may_hold=True).is_lonely, "it makes too little"
+    assert relieve(over, LIMITS, demand(12, active=2), is_paused=False, may_hold=True).preempt_bytes
+    assert relieve(over, LIMITS, demand(12, active=1), is_paused=False).is_lonely
+
+
 @pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])
 def test_admission_does_not_pause_while_no_sequence_computes(num_bytes: int):
     assert relieve(held(num_bytes), LIMITS, demand(0, waiting=1, active=0), is_paused=True).admits
