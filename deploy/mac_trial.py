@@ -120,7 +120,7 @@ def panics(since: float) -> list[str]:
 
 
 def wired_bytes(text: str) -> int | None:
-    """Of the output of vm_stat."""
+    """Returns the wired bytes in the output of vm_stat; None where it has none."""
     size = re.search(r"page size of (\d+) bytes", text)
     pages = re.search(r"Pages wired down:\s+(\d+)", text)
     return int(size[1]) * int(pages[1]) if size and pages else None
@@ -216,7 +216,7 @@ class Server:
         return next(model["cairn"]["context_length"] for model in models if model.get("cairn"))
 
     def ask(self, num_words: int, num_out: int, salt: object, seen: Callable[[], object] = lambda: None) -> Answer:
-        """Of a unique prompt. `seen`: called for each chunk. Raises OSError and RuntimeError."""
+        """Returns the answer to a unique prompt. `seen`: called for each chunk. Raises OSError and RuntimeError."""
         body = {"prompt": prompt_of(num_words, salt), "max_tokens": num_out, "stream": True, "temperature": 0,
                 "ignore_eos": True, "stream_options": {"include_usage": True}}  # fmt: skip
         headers = {"content-type": "application/json"}
@@ -301,8 +301,8 @@ class Trial:
     def _tight(self) -> Sequence[str]:
         """The flags of a memory that holds the two streams and little of what they leave; none where it is unknown."""
         asked = ("plan", self.options.model, "--context", str(CHURN_TOKENS), "--batch", "2", "--json")
-        told = output(sys.executable, "-m", "cairn", *asked)
-        return ("--memory", f"{int(json.loads(told)['needed_bytes'] * 1.1) + (1 << 30)}") if told else ()
+        needs = output(sys.executable, "-m", "cairn", *asked)
+        return ("--memory", f"{int(json.loads(needs)['needed_bytes'] * 1.1) + (1 << 30)}") if needs else ()
 
     def long(self) -> None:
         with self.cairn().running() as server:
@@ -396,8 +396,8 @@ def run_step(name: str, journal: Journal, trial: Trial) -> None:
 
 def plan(names: Sequence[str], minutes: float) -> str:
     lengths = " and ".join(f"{length:,}" for length in LENGTHS)
-    told = {name: STEPS[name].format(minutes=minutes, long=LONG_TOKENS, lengths=lengths) for name in names}
-    return "\n".join(["This trial does:", *(f"  {name:<6} {what}" for name, what in told.items()), "", WARNING])
+    steps = {name: STEPS[name].format(minutes=minutes, long=LONG_TOKENS, lengths=lengths) for name in names}
+    return "\n".join(["This trial does:", *(f"  {name:<6} {what}" for name, what in steps.items()), "", WARNING])
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

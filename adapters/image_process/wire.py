@@ -108,13 +108,13 @@ def read_answer(stream: IO[bytes]) -> Found:
     answer = read(stream, Answer, MAX_ANSWER_BYTES)
     if answer is None:
         raise BrokenAnswer("nothing")
-    if (told := answer.tokens) is None:
+    if (sent := answer.tokens) is None:
         return Found(answer, None)
-    if sum(length for *_, length in told.arrays) > MAX_ARRAY_BYTES or any(length < 0 for *_, length in told.arrays):
+    if sum(length for *_, length in sent.arrays) > MAX_ARRAY_BYTES or any(length < 0 for *_, length in sent.arrays):
         raise BrokenAnswer("arrays of too many bytes")
-    arrays = {name: PreparedArray(dtype, shape, _exactly(stream, length)) for name, dtype, shape, length in told.arrays}
-    tokens = ImageTokens(IdRow.of_bytes(told.token_ids), told.digest, told.embedded, told.grid)
-    return Found(answer, ProcessedImage(tokens, PreparedImage(arrays, told.num_features)))
+    arrays = {name: PreparedArray(dtype, shape, _exactly(stream, length)) for name, dtype, shape, length in sent.arrays}
+    tokens = ImageTokens(IdRow.of_bytes(sent.token_ids), sent.digest, sent.embedded, sent.grid)
+    return Found(answer, ProcessedImage(tokens, PreparedImage(arrays, sent.num_features)))
 
 
 def _exactly(stream: IO[bytes], length: int) -> bytes:

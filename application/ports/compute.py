@@ -53,7 +53,7 @@ from domain.speculation.drafter import Drafter
 class DeviceFailed(BaseException):
     """The device failed, and nothing that was computed since the last verified read can be trusted.
 
-    It may surface in the call of any sequence, whoever's work failed, and only once: a backend keeps it until the first
+    It may surface in the call of any sequence, whichever work failed, and only once: a backend keeps it until the first
     check, after which the work that failed goes on with what its buffers hold. So no handler of one request's failure
     may contain it, and it is no Exception: it ends the engine.
     """
@@ -248,7 +248,7 @@ that nothing is done. Any thread."""
 
 
 def unreported(_phase: LoadPhase, _done: int, _total: int) -> None:
-    """A LoadReport that nobody reads."""
+    """A LoadReport that does nothing."""
 
 
 class ComputeEngine(Protocol):

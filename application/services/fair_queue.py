@@ -61,6 +61,6 @@ class FairQueue(Generic[T]):
         owner.served += cost
         for name in [name for name, one in self._owners.items() if not one.waiting and one.start <= self._now]:
             del self._owners[name]
-        if not self._num_waiting:  # nobody was kept waiting by what was taken
+        if not self._num_waiting:  # no other item waited meanwhile
             self._owners.clear()
         return item

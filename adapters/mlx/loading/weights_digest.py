@@ -128,7 +128,7 @@ def _remembered(entry: object, stamp: list[int]) -> bytes | None:
 
 
 def _digest_file(path: Path, read: Callable[[int], None]) -> bytes:
-    """`read`: told how many bytes more were read. The digest of a blob is a SHA-256, like its name."""
+    """`read`: called with the number of further bytes read. The digest of a blob is a SHA-256, like its name."""
     hasher = xxhash.xxh3_128() if _name_of_blob(path) is None else hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
