@@ -1,5 +1,4 @@
 // What the server loads while a question waits for its answer.
-import { loadingText } from "../shared/loading.js";
 
 const EVERY_MS = 2000;
 
@@ -8,15 +7,12 @@ export class LoadWatch {
   #ports;
   #isWatching = false;
 
-  /**
-   * @param {{ask: (path: string) => Promise<object>, later: (ms: number, then: () => void) => void,
-   *   isWaiting: () => boolean, onChange: () => void}} ports `isWaiting`: nothing of the answer is there yet
-   */
+  /** @param {{ask: Function, later: Function, isWaiting: () => boolean, onChange: () => void}} ports */
   constructor(ports) {
     this.#ports = ports;
   }
 
-  /** Ask again and again until the answer begins; not at once, since most begin soon. */
+  /** Asks until the answer begins; not at once: most begin soon. */
   start() {
     if (this.#isWatching) return;
     this.#isWatching = true;
@@ -27,9 +23,10 @@ export class LoadWatch {
     let words = "";
     if (this.#ports.isWaiting()) {
       try {
-        words = loadingText((await this.#ports.ask("/health/engine")).loading);
+        const { loading } = await this.#ports.ask("/health/engine");
+        if (loading) words = (await import("../shared/loading.js")).loadingText(loading);
       } catch {
-        // a stuck engine's status is no success; the answer itself will say what is wrong
+        // the answer itself will say what is wrong
       }
     }
     this.#isWatching = false;
