@@ -25,6 +25,16 @@ heap's end, which is also the most that a thread's heap grows to."""
 _KEPT_BYTES = 384 << 20
 """More than the blocks of a GPU's chunk (8 of 37.7 MB for a model of 4B)."""
 
+SMALL_BYTES = 1 << 30
+"""The memory of a process below which what its heaps keep is too much of it: 64 MiB a heap, which nothing counts."""
+
+_LITTLE_BYTES = 128 << 10
+"""glibc's own thresholds at the start."""
+
+_KEEPING = (_KEPT_BYTES, _HEAP_BYTES, _MMAP_BYTES)
+_thresholds: list[tuple[int, int, int]] = [_KEEPING]
+"""The present thresholds, which a trim restores."""
+
 
 def bound_arenas() -> None:
     """Limits the number of arenas, unless the environment sets it. Call it before threads start: existing ones keep
@@ -40,8 +50,12 @@ def keep_freed() -> None:
     """Keeps freed memory until `trim_heap`, unless the environment sets the thresholds. A transaction of the store
     allocates all that it writes and frees it at its end. By default glibc returns that each time, so that every page
     that is written takes a page fault."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt") and _may_set_thresholds():
-        _set_thresholds(libc, _KEPT_BYTES, _HEAP_BYTES)
+    _keep(_KEEPING)
+
+
+def return_freed() -> None:
+    """Undoes `keep_freed`: freed memory is returned at once, as a process with little memory needs it."""
+    _keep((_LITTLE_BYTES, _LITTLE_BYTES, _LITTLE_BYTES))
 
 
 def trim_heap() -> None:
@@ -64,20 +78,26 @@ def _cut_end(libc: Any) -> None:
     """Cuts the end of the calling thread's heap, which glibc does when a large block is freed and more than a threshold
     is free. Setting the threshold ends glibc's adjustment, so all of them are set as in `keep_freed` afterwards."""
     libc.malloc.restype = ctypes.c_void_p
-    _set_thresholds(libc, 0, 0)
+    _set_thresholds(libc, 0, 0, _MMAP_BYTES)
     try:
         libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(_TRIMMING_BYTES))))
     finally:
-        _set_thresholds(libc, _KEPT_BYTES, _HEAP_BYTES)
+        _set_thresholds(libc, *_thresholds[0])
 
 
 def _may_set_thresholds() -> bool:
     return not any(name in os.environ for name in _THRESHOLD_VARIABLES)
 
 
-def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int) -> None:
+def _keep(thresholds: tuple[int, int, int]) -> None:
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt") and _may_set_thresholds():
+        _thresholds[0] = thresholds
+        _set_thresholds(libc, *thresholds)
+
+
+def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int, mmap_bytes: int) -> None:
     """`kept_bytes`: the most that may be free at the end of a heap. `pad_bytes`: how much is left when it is cut; with
-    the most that a thread's heap may have, none of its heaps is returned."""
+    the most that a thread's heap may have, none of its heaps is returned. `mmap_bytes`: larger blocks are mapped."""
     libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(kept_bytes))
     libc.mallopt(ctypes.c_int(_M_TOP_PAD), ctypes.c_int(pad_bytes))
-    libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))
+    libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(mmap_bytes))

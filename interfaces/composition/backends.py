@@ -143,9 +143,12 @@ def fake_backend(settings: Settings) -> Backend:
 
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX."""
-    from adapters.system.heap import trim_heap
+    from adapters.system.heap import SMALL_BYTES, return_freed, trim_heap
 
     blas = _prepare_mlx()
+    memory = settings.engine.memory
+    if memory is not None and memory.num_bytes is not None and memory.num_bytes < SMALL_BYTES:
+        return_freed()
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.loading.files import check_source
     from adapters.mlx.loading.plan import plan_model

@@ -46,7 +46,8 @@ def test_threads_share_what_they_freed() -> None:
 
 _KEEP = """
 import ctypes, resource, threading
-from adapters.system.heap import bound_arenas, keep_freed, trim_heap
+import sys
+from adapters.system.heap import bound_arenas, keep_freed, return_freed, trim_heap
 libc, block_bytes, num_blocks = ctypes.CDLL(None), 256 << 10, 400
 libc.prctl(41, 1, 0, 0, 0)  # small pages only: PR_SET_THP_DISABLE
 libc.malloc.restype = ctypes.c_void_p
@@ -64,6 +65,8 @@ def work():
     print(transaction())
 bound_arenas()
 keep_freed()
+if "little" in sys.argv:
+    return_freed()
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
@@ -71,10 +74,10 @@ work()  # the first thread's heap is of another kind
 """
 
 
-def num_faults(**variables: str) -> list[int]:
+def num_faults(*arguments: str, **variables: str) -> list[int]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     found = subprocess.run(
-        [sys.executable, "-c", _KEEP], env=kept | variables, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", _KEEP, *arguments], env=kept | variables, stdout=subprocess.PIPE, text=True, check=True
     )
     return [int(count) for count in found.stdout.split()]
 
@@ -86,6 +89,23 @@ def test_what_a_transaction_freed_the_next_one_touches_without_a_fault() -> None
         assert second + third < first // 10
         assert trimmed > first // 10, "given back when it was asked for"
     assert min(num_faults(MALLOC_TOP_PAD_="131072")) > found[0] // 10, "the environment wins"
+    assert min(num_faults("little")) > found[0] // 10, "with little memory it is returned at once"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they see fit")
+@pytest.mark.parametrize(("memory", "keeps"), [("300MiB", False), ("2GiB", True), ("50%", True)])
+def test_an_engine_with_little_memory_keeps_nothing_freed(memory: str, keeps: bool) -> None:
+    made = f"""
+from adapters.system import heap
+from application.settings import EngineSettings, Settings
+from domain.byte_size import ByteSize
+from interfaces.composition.backends import mlx_backend
+mlx_backend(Settings(engine=EngineSettings(memory=ByteSize.parse({memory!r}))))
+print(heap._thresholds[0] == heap._KEEPING)
+"""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    found = subprocess.run([sys.executable, "-c", made], env=kept, stdout=subprocess.PIPE, text=True, check=True)
+    assert found.stdout.split()[-1] == str(keeps)
 
 
 _TRIM = """
