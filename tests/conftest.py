@@ -16,7 +16,6 @@ Bytecode is written whatever the environment says, or each of a hundred commands
 import gc
 import logging
 import os
-import socket
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -70,17 +69,6 @@ def _log_level() -> Generator[None]:
     logging.getLogger("cairn").setLevel(logging.NOTSET)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Where failed tests are run again (`.ci/run`), each process writes every test to a socket: at once, not batched.
-
-    pytest-rerunfailures 16.7 writes twice before it reads, so each test would wait 40 ms for an acknowledgement.
-    """
-    counted_over = getattr(getattr(config, "failures_db", None), "sock", None)
-    if counted_over is not None:
-        counted_over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
@@ -90,8 +78,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that failed takes what it shared with it: who comes next, itself when it is run again, gets another
-    server, browser or folder, for the old one may be what failed."""
+    """A test that failed takes what it shared with it: the next test gets another server, browser or folder, for the
+    old one may be what failed."""
     shared = item.session._setupstate
     if item.stash.get(_HAS_FAILED, False):
         shared.teardown_exact(None)
