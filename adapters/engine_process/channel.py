@@ -116,6 +116,16 @@ class Channel:
             self._unsent.clear()
             self.num_unsent_bytes = 0
 
+    def finish(self) -> None:
+        """Receives what is left of a connection whose other end is gone, and reports its end.
+
+        uvloop may stop watching a descriptor at an error condition, as when a peer ends with bytes that it has not
+        read, and reports nothing then."""
+        while not self._is_closed and self._read():
+            pass
+        if not self._is_closed:
+            self._end("the other end is gone")
+
     def _watch(self) -> None:
         """Sends the kept bytes when the socket accepts more."""
         if not self._is_closed:
@@ -123,7 +133,7 @@ class Channel:
 
     def _try(self, data: memoryview) -> memoryview:
         """Returns the bytes that the socket does not accept. After any failure none are left: the connection is shut
-        down, since later frames would be damaged, and its end is read and reported soon."""
+        down, since later frames would be damaged, and its end is reported soon."""
         try:
             while data:
                 data = data[self._socket.send(data) :]
@@ -132,6 +142,8 @@ class Channel:
         except OSError:
             with suppress(OSError):  # it is at its end already
                 self._socket.shutdown(socket.SHUT_RDWR)
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self.finish)
             return data[len(data) :]
         return data
 
@@ -148,25 +160,27 @@ class Channel:
                 self._loop.remove_writer(self._socket.fileno())
         self._moved()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Takes what has arrived. Returns whether anything had."""
         try:
             data = self._socket.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._end(f"the connection broke: {error.strerror or error}")
-            return
+            return False
         if not data:
             self._end("the connection was closed")
-            return
+            return False
         try:
             payloads = self._frames.feed(data)
         except BrokenStream as error:
             self._end(f"an invalid message was received: {error}")
-            return
+            return False
         for payload in payloads:
             if not self._is_closed:
                 self._received(payload)
+        return True
 
     def _end(self, why: str) -> None:
         self.close()

@@ -3,6 +3,8 @@
     NEW ──start──► RUNNING ──stop──► STOPPING ──┐
                       └── end of file ──────────┴──► ENDED, once the process has ended
 
+The process is waited for from its start: its end counts also where the socket does not report it.
+
 The end of the child is the end of the engine: every open question ends then with the reason, whether the child was
 stopped, crashed or was killed. Nothing is reported of choices that were open at a loss: `EngineSupervisor` continues
 them in another engine.
@@ -133,6 +135,7 @@ class EngineProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._is_cut = self._has_greeted = False
+        self._steps: tuple[asyncio.TimerHandle, ...] = ()  # towards the end of a process without its socket
         self.is_outdated = False
         self._has_begun, self._over = asyncio.Event(), asyncio.Event()
 
@@ -154,6 +157,7 @@ class EngineProcess:
             return
         _logger.info("the engine runs in process %s", self._child.pid)
         self._channel = Channel(ours, self._received, self._cut)
+        self._child.reap(self._reaped)
         self._send(Begin(self._settings))
 
     async def stop(self, timeout_s: float) -> bool:
@@ -291,29 +295,31 @@ class EngineProcess:
             self._cut("")
 
     def _cut(self, _why: str) -> None:
-        """Ends and reaps the process after the connection has ended: first by itself, because killing a process may
-        strand the memory that its GPU has wired on macOS, until the next boot, and the lock of its store's writer."""
+        """Ends the process after the connection has ended: first by itself, because killing a process may strand the
+        memory that its GPU has wired on macOS, until the next boot, and the lock of its store's writer."""
         loop, times = self._loop, self._timeouts
         assert loop is not None, "it was started"
         self._is_cut = True
         self._fault = self._broken or "the engine's process has ended"
         abort_s, kill_s = times.alone_s, times.alone_s + times.abort_s
-        steps = (
+        self._steps = (
             loop.call_later(abort_s, self._child.abort),
             loop.call_later(kill_s, self._child.kill),
             loop.call_later(kill_s + times.gone_s, self._end, "the engine's process does not end after it was killed"),
         )
 
-        def ended(how: str) -> None:
-            for step in steps:
-                step.cancel()
-            self._end(f"the engine's process {how}")
+    def _reaped(self, how: str) -> None:
+        """Ends the engine with its process. Any thread."""
+        assert self._loop is not None, "it was started"
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._gone, how)
 
-        def report(how: str) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(ended, how)
-
-        self._child.reap(report)
+    def _gone(self, how: str) -> None:
+        if self._channel is not None:
+            self._channel.finish()
+        for step in self._steps:
+            step.cancel()
+        self._end(f"the engine's process {how}")
 
     def _end(self, why: str) -> None:
         """Ends the engine after the process has ended."""

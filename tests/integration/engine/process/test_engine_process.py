@@ -175,9 +175,14 @@ class EndedAtOnce:
 
     pid = None
 
+    def __init__(self, *, is_seen: bool = True) -> None:
+        """`is_seen`: by the end of its socket, which a grandchild may hold, and an event loop may miss."""
+        self._is_seen = is_seen
+
     def start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        theirs.close()
+        ours, self.theirs = socket.socketpair()
+        if self._is_seen:
+            self.theirs.close()
         return ours
 
     def kill(self) -> None:
@@ -188,6 +193,17 @@ class EndedAtOnce:
 
     def reap(self, ended: Callable[[str], None]) -> None:
         ended("exited with status 1")
+
+
+def test_the_end_of_a_process_ends_the_engine_also_where_its_socket_stays_open() -> None:
+    async def run() -> str:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        child = EndedAtOnce(is_seen=False)
+        EngineProcess(child, b"", SystemClock(), lost=told.set_result).start(lambda _batch: None)
+        with child.theirs:
+            return await asyncio.wait_for(told, PATIENCE_S)
+
+    assert asyncio.run(run()) == "the engine's process exited with status 1"
 
 
 @pytest.mark.parametrize("is_upgraded", [True, False])

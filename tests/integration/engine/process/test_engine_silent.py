@@ -88,7 +88,14 @@ class TimedChild:
 
     def start(self) -> socket.socket:
         ours, self._theirs = socket.socketpair()
+        asyncio.get_running_loop().add_reader(self._theirs, self._read)
         return ours
+
+    def _read(self) -> None:
+        if not self._theirs.recv(1 << 16):
+            asyncio.get_running_loop().remove_reader(self._theirs)
+            self._theirs.close()
+            self._note("socket")
 
     def _note(self, what: str) -> None:
         self.told.append((what, asyncio.get_running_loop().time()))
@@ -103,9 +110,6 @@ class TimedChild:
 
     def reap(self, ended: Callable[[str], None]) -> None:
         self._ended = ended
-        assert self._theirs.recv(1 << 16), "what it was asked"
-        self._theirs.close()
-        self._note("socket")
 
 
 SIGNALS = [("socket", 0.0), ("abort", 8.0), ("kill", 13.0)]

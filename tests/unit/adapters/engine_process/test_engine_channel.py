@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from random import Random
 
-from adapters.engine_process.channel import Channel, Deframer
+from adapters.engine_process.channel import Channel, Deframer, framed
 from tests.support.patience import PATIENCE_S
 
 SIZES = (0, 1, 7, 100, 5_000, 70_000, 300_000)
@@ -193,5 +193,29 @@ def test_what_cannot_be_sent_ends_the_connection_instead_of_leaving_a_gap_in_it(
         with theirs:
             await asyncio.wait_for(over.wait(), PATIENCE_S)
             assert theirs.recv(100) == b""
+
+    asyncio.run(run())
+
+
+def test_what_is_left_is_received_before_the_end_is_told_where_nothing_reports_it() -> None:
+    async def run() -> None:
+        with both_ends() as ends:
+            asyncio.get_running_loop().remove_reader(ends.channel._socket)  # as uvloop does at an error condition
+            ends.theirs.send(framed(b"the last words"))
+            ends.theirs.close()
+            ends.channel.finish()
+            assert (ends.received, len(ends.told)) == ([b"the last words"], 1)
+
+    asyncio.run(run())
+
+
+def test_a_failed_send_tells_the_end_where_nothing_reports_it() -> None:
+    async def run() -> None:
+        with both_ends() as ends:
+            asyncio.get_running_loop().remove_reader(ends.channel._socket)
+            ends.theirs.close()
+            ends.channel.send(b"lost")
+            await asyncio.wait_for(ends.over.wait(), PATIENCE_S)
+            assert len(ends.told) == 1
 
     asyncio.run(run())
