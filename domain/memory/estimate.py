@@ -49,7 +49,9 @@ class PeakCorrection:
         if peaks[chunk] < MIN_BYTES:
             return cls()
         near_bytes, at_start = step.near_bytes(chunk), step.deep_bytes(chunk, chunk)
-        if end == chunk:  # the growing part is unknown: all or none
+        # Without a chunk far from the start the growing part is unknown. It counts in full, or as much of it as the
+        # peak at the start leaves possible.
+        if end == chunk:
             near = _bounded(peak / max(near_bytes + at_start, 1), LEAST_NEAR)
             return cls(near, min(1.0, peak / max(at_start, 1)), 1)
         deep = _bounded((peak - peaks[chunk]) / max(step.deep_bytes(chunk, end) - at_start, 1), 0.0)
@@ -61,6 +63,8 @@ class PeakCorrection:
         if min(near_bytes, deep_bytes) <= 0 or max(near_bytes + deep_bytes, measured_bytes) < MIN_BYTES:
             return self
         now = replace(self, num_measured=self.num_measured + 1)
+        # One peak cannot correct two factors. It corrects the one whose part is the larger, except close to the start,
+        # where `deep` has hardly an effect, and far from it, where an error of `deep` would grow with every chunk.
         if end <= 2 * chunk or (end <= DEEP_CHUNKS * chunk and self.near * near_bytes > self.deep * deep_bytes):
             wanted = (measured_bytes - self.deep * deep_bytes) / near_bytes
             return replace(now, near=_bounded(_moved(self.near, wanted), LEAST_NEAR))
@@ -80,6 +84,7 @@ class PeakCorrection:
 
 
 def _moved(factor: float, wanted: float) -> float:
+    # Too small a factor exceeds the memory once, and that is once too often; too large a one makes a request wait.
     return wanted if wanted > factor else factor - (factor - wanted) / _DESCENT
 
 

@@ -16,7 +16,7 @@ NUM_LAST_TOKENS = 512
 """The most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
 
 SPARE_SHARE = 16
-"""A buffer has fewer spare slots than one part in so many of its tokens, or than one step."""
+"""A buffer has fewer spare slots than this fraction (one divided by it) of its tokens, or than one step."""
 
 
 def buffer_slots(num_tokens: int, step: int) -> int:
@@ -101,7 +101,8 @@ class ImageSizes(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Sequence[int], ahead: int) -> "ImageSizes":
-        """`lengths`: of the images. `ahead`: they are prepared so many tokens before they are computed."""
+        """`lengths`: of the images. `ahead`: the number of tokens before an image at which it is prepared."""
+        # Within `ahead` tokens lie images of `ahead` tokens at most, and of one at each end only a part.
         largest = max(lengths, default=0)
         return cls(largest, min(sum(lengths), 2 * largest + ahead))
 
@@ -141,6 +142,11 @@ class MemoryShape:
         """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""
         return sum(state.held_bytes(num_tokens, chunk) for state in self.states)
 
+    def copy_bytes(self, num_tokens: int) -> int:
+        """Returns the bytes of the prefix cache's copies of a chunk of `num_tokens`: blocks, and one snapshot."""
+        # Each block keeps its own part of a window, so a window bounds no copy. Spare slots of buffers are not copied.
+        return sum(state.fixed_bytes + state.bytes_per_token * num_tokens for state in self.states)
+
     def peak_bytes(self, chunk: int, end: int, *, num_logits: int = NUM_LAST_TOKENS) -> int:
         """Returns the peak beyond the states while `chunk` tokens up to position `end` are prefilled.
 
@@ -161,6 +167,7 @@ class MemoryShape:
         """Returns the peak beyond the states of a decode step of `num_rows` sequences of `num_tokens` each. `width`:
         tokens that it computes of each: one, and a draft's. Positions are sampled one after the other. States that
         cannot be cut back are kept beside the new ones while a draft is verified."""
+        # All rows share what a pass takes once, and each has its own temporaries and logits.
         base = self.step.base_bytes
         row = self.step.bytes_at(width, num_tokens) - base + width * self.logit_bytes + self.sample_bytes
         if width > 1:

@@ -3,14 +3,15 @@
 held       the state up to the computed position, or the one to take over; a decoding row counts one growth step of its
            buffers ahead, because the rows of a batch grow together
 growth     from there to the charge
-a step     the shortest prompts prefill first, up to one chunk in all: their states grow, the cache copies what was
-           computed, and the widest layer works on it; meanwhile every decoding sequence takes a step
+a step     a prefill turn (`needs.turn_bytes`), beside one decode step of all decoding sequences
+waiting    the next sequence, as preflight counts it (`needs.needed`)
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from domain.ids import SequenceId
+from domain.memory.needs import Chunk, Load, needed, turn_bytes
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
 from domain.scheduling.sequence import ACTIVE, Phase
@@ -21,34 +22,18 @@ GROWN_TOKENS = 256
 """Tokens by which a decoding row's buffers grow at once."""
 
 RESERVE_TOKENS, RESERVE_SHARE = 768, 8
-"""Tokens that are reserved for an answer: so many, or one part in so many of its prompt. A sequence that grows further
-may have to be preempted."""
+"""Tokens that are reserved for an answer, at least, and the divisor of its prompt, if that gives more. A sequence that
+grows further may have to be preempted."""
 
 Pair = tuple[SequenceView, MemoryShape]
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Bytes that all open sequences hold together, and bytes promised to them beyond that."""
-
-    state_bytes: int
-    growth_bytes: int
-
-
 def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) -> int:
     """Returns the charge of a sequence from its admission to its end: its prompt, and the reserved answer."""
+    # Most answers are much shorter than their limit. With all of it charged, a few requests would fill the memory by
+    # promises; a reserve in proportion to the prompt costs a sequence that outgrows it little beside its prompt.
     reserve = min(num_new, max(RESERVE_TOKENS, num_prompt // RESERVE_SHARE))
-    return max(shape.state_bytes(num_prompt, min(chunk, num_prompt)), shape.state_bytes(num_prompt + reserve))
-
-
-def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> Open:
-    held = growth = 0
-    for view in views:
-        if view.phase in ACTIVE and (shape := shapes.get(view.id)) is not None:
-            now = _held_bytes(view, shape, chunk)
-            held += now
-            growth += max(0, view.charge_bytes - now)
-    return Open(held, growth)
+    return needed(shape, Load(num_prompt, reserve, chunk)).kept
 
 
 def demand_of(
@@ -57,37 +42,39 @@ def demand_of(
     chunk: int,
     first: SequenceView | None,
 ) -> StepDemand:
-    """Returns the demand of the next step. `chunk`: most tokens that it prefills. `first`: the next sequence to admit
-    that has a shape; None: none waits."""
+    """Returns what open sequences hold, and the demand of the next step. `chunk`: most tokens that it prefills.
+    `first`: the next sequence to admit that has a shape; None: none waits."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     # An image that no chunk may cut is a chunk, also where it is longer than others.
     chunk = max([chunk, *(last - start for view, _ in known for start, last in view.whole)])
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
-    prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
-    begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
+    held = [_held_bytes(view, shape, chunk) for view, shape in active]
     rows = [pair for pair in active if pair[0].phase is Phase.DECODING]
+    prompts = [_next_chunk(view, shape, chunk) for view, shape in active if view.phase is not Phase.DECODING]
+    # Neither a fetch nor a draft is a reason to preempt: the one can wait, and the other is left out.
+    begun = [_next_chunk(view, shape, chunk) for view, shape in active if view.phase is Phase.PREFILLING]
     plain = _decode_bytes([(replace(view, width=1), shape) for view, shape in rows])
     return StepDemand(
-        step_bytes=_decode_bytes(rows) + _prefill_bytes(prompts, chunk),
-        begun_bytes=plain + _prefill_bytes(begun, chunk),
-        waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
+        state_bytes=sum(held),
+        growth_bytes=sum(max(0, view.charge_bytes - now) for (view, _), now in zip(active, held, strict=True)),
+        step_bytes=_decode_bytes(rows) + turn_bytes(prompts, chunk),
+        begun_bytes=plain + turn_bytes(begun, chunk),
+        waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], prompts, chunk),
         waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
         num_active=len(active),
         num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
     )
 
 
-def _waiting_bytes(
-    view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
-) -> int:
-    """Returns the charge of a waiting sequence, and the peak of its last chunk beyond that of the others' chunks."""
-    length = min(chunk, view.num_prompt)
-    pixels = shape.pixel_bytes(view.unseen.held)
-    pass_bytes = pixels + shape.tower_bytes(view.unseen.largest, length)
-    peak = _peak(view, shape, length, view.num_prompt) + pixels
-    if not active:
-        return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + max(peak, pass_bytes))
-    return view.charge_bytes + max(0, max(peak, pass_bytes) - _widest(prompts, length))
+def _waiting_bytes(view: SequenceView, shape: MemoryShape, prompts: Sequence[Chunk], chunk: int) -> int:
+    """Returns the memory that a waiting sequence needs beside the step of the others: its charge, or its prompt with
+    the last chunk and the first decode step."""
+    load = Load(view.num_prompt, chunk=chunk, is_scored=view.is_scored, images=view.unseen)
+    # Prompts take turns, and the others' step holds a chunk of theirs already, whose memory is free in the turn of this
+    # one. With no others this is preflight's sum for a shorter answer, so what preflight lets pass is admitted when
+    # they end.
+    counted = max((one.copy_bytes + one.peak_bytes for one in prompts), default=0)
+    return max(view.charge_bytes, needed(shape, load).total - counted)
 
 
 def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
@@ -96,51 +83,12 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
     if view.phase is Phase.DECODING:
         ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
         return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
-    return shape.state_bytes(view.num_computed, min(chunk, view.num_computed))
+    return _next_chunk(view, shape, chunk).held_bytes
 
 
-def _widest(prompts: Sequence[Pair], chunk: int) -> int:
-    """Returns the peak of the widest chunk."""
-    peaks = [0]
-    for view, shape in prompts:
-        length = min(chunk, view.num_prompt - view.num_computed)
-        peaks.append(_peak(view, shape, length, view.num_computed + length))
-    return max(peaks)
-
-
-def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
-    peak = shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
-    return peak + shape.feature_bytes(view.unseen.largest, chunk)
-
-
-def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
-    """Returns the bytes of one prefill turn: the widest chunk, and the growth of the states that it computes with what
-    the cache copies of them; or a pass of the tower before the chunk."""
-    growths, copies, passes, pixels = list[tuple[int, int]](), list[tuple[int, int]](), [0], 0
-    for view, shape in prompts:
-        start = view.num_computed
-        length = max(0, min(chunk, view.num_prompt - start))
-        end = start + length
-        grown = max(0, shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start)))
-        copied = shape.state_bytes(end) - shape.state_bytes(start)
-        if start and length:  # the first chunk's states have their fixed part in what they grow by
-            copied += sum(state.fixed_bytes for state in shape.states)
-        growths.append((length, grown))
-        copies.append((length, grown + max(0, copied)))
-        passes.append(shape.tower_bytes(view.unseen.largest, length))
-        pixels += shape.pixel_bytes(view.unseen.held)
-    chunks = _widest(prompts, chunk) + _of_one_turn(copies, chunk)
-    return pixels + max(chunks, _of_one_turn(growths, chunk) + max(passes))
-
-
-def _of_one_turn(sizes: Sequence[tuple[int, int]], chunk: int) -> int:
-    """Returns the bytes of the prompts that share a turn, or of the largest one. `sizes`: tokens and bytes of each."""
-    together, left = 0, chunk
-    for length, size_bytes in sorted(sizes):  # the shortest first: more of them fit in
-        if left <= 0:
-            break
-        together, left = together + size_bytes, left - length
-    return max(together, max((size_bytes for _, size_bytes in sizes), default=0))
+def _next_chunk(view: SequenceView, shape: MemoryShape, chunk: int) -> Chunk:
+    length = max(0, min(chunk, view.num_prompt - view.num_computed))
+    return Chunk(shape, length, view.num_computed + length, chunk, view.is_scored, view.unseen)
 
 
 def _decode_bytes(rows: Sequence[Pair]) -> int:

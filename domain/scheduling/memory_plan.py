@@ -1,18 +1,16 @@
 """The memory that a model would need on a machine, before it is loaded.
 
-    weights | states of all sequences, each at the end of its context | one step: the last chunk of one of them is
-    prefilled while the others decode
-
-This is the worst case: sequences share no memory, and all are at their longest.
+This is the worst case of `needs`: sequences share no memory, all are at the end of their contexts, and one of them
+prefills its last chunk while the others decode.
 """
 
 from bisect import bisect
 from dataclasses import dataclass, replace
 
 from domain.memory.ledger import MemoryLimits
-from domain.memory.shape import MemoryShape
+from domain.memory.needs import Load, needed
+from domain.memory.shape import ImageSizes, MemoryShape
 from domain.models.state_layout import StateLayout
-from domain.scheduling.memory_demand import charge_bytes
 
 IMAGE_TOKENS = 1024
 """The tokens of the image that is planned for: a screenshot or a photograph for most models."""
@@ -46,7 +44,7 @@ class MemoryPlan:
     @property
     def sequence_bytes(self) -> int:
         """The state of one sequence at its end."""
-        return charge_bytes(self.shape, self.context, 0, self.chunk)
+        return needed(self.shape, Load(self.context, chunk=self.chunk)).kept
 
     @property
     def prefill_bytes(self) -> int:
@@ -71,11 +69,10 @@ class MemoryPlan:
 
     @property
     def needed_bytes(self) -> int:
-        """The sum of weights, states and one step, which copies the last chunk for the prefix cache."""
-        others = self.shape.decode_bytes(self.batch - 1, self.context) if self.batch > 1 else 0
-        prefill = max(self.prefill_bytes, self.image_bytes)
-        prefill += self.shape.state_bytes(min(self.chunk, self.context)) + others
-        return self.shape.weight_bytes + self.batch * self.sequence_bytes + max(prefill, self.decode_bytes)
+        """The sum of weights, states and one step, as preflight and admission count them."""
+        images = ImageSizes(IMAGE_TOKENS, IMAGE_TOKENS)
+        load = Load(self.context, chunk=self.chunk, num_beside=self.batch - 1, images=images)
+        return self.shape.weight_bytes + needed(self.shape, load).total
 
     @property
     def fits(self) -> bool:

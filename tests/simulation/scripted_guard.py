@@ -13,7 +13,7 @@ from domain.scheduling.sequence import WAITING
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
 from tests.support.engines.guards import UnboundedGuard
 
-MAX_LONELY = 2
+MAX_ALONE = 2
 
 
 class ScriptedGuard(UnboundedGuard):
@@ -24,7 +24,7 @@ class ScriptedGuard(UnboundedGuard):
         self._random = random
         self._total_bytes = total_bytes
         self._pause = 0
-        self._num_lonely = 0
+        self._num_alone = 0
         self.num_preempting = 0
 
     @property
@@ -49,8 +49,8 @@ class ScriptedGuard(UnboundedGuard):
         if not active or self._random.random() > 0.03:
             return 0
         if len(active) == 1:
-            self._num_lonely += 1
-            if self._num_lonely > MAX_LONELY:
+            self._num_alone += 1
+            if self._num_alone > MAX_ALONE:
                 return 0
         self.num_preempting += 1
         return self._random.choice((1, 300, 1_000))

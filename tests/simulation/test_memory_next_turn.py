@@ -106,7 +106,7 @@ def test_two_that_could_take_it_over_both_end(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_conversations_of_which_only_one_fits_at_a_time_both_end(layout: str) -> None:
-    server = server_of(layout)
+    server = server_of(layout, room=1.4)
     firsts = [*ask(server, range(100)), *ask(server, range(1_000, 1_100))]
     assert server.live.usage().num_states == 2
     turns = ask(server, *([*first.tokens, *range(2_000, 2_150)] for first in firsts))

@@ -134,6 +134,8 @@ class HotTier:
 
     def resize(self, budget_bytes: int) -> int:
         """Changes the budget, evicting what no longer fits; returns the freed bytes."""
+        # Pinned records stay above a smaller budget, because their payloads are in use and evicting them would free
+        # nothing. `release` evicts them later, so a caller that needs memory must go by the returned bytes.
         with self._lock:
             before = self._tree.used_bytes
             self._budget_bytes = budget_bytes
@@ -174,6 +176,7 @@ class HotTier:
             return True
         if not self._tree.has_parent(record):
             return False
+        # The parent may be the least recently used leaf. Evicted for its own child, it would leave a hole in the chain.
         size_bytes = record_bytes(record)
         if not self._make_room(size_bytes, parent_of(record)):
             return False

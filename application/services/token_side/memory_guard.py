@@ -23,7 +23,7 @@ from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryUse
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
-from domain.scheduling.memory_demand import charge_bytes, demand_of, open_bytes
+from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.plan_step import admission_order
 from domain.scheduling.sequence import WAITING, Phase
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
@@ -34,7 +34,7 @@ AHEAD_SHARE = 16
 LASTING_STEPS = 8
 """The number of further steps for which a budget stands while all sequences decode, below the high mark."""
 
-STUCK_STEPS = 3
+FORCED_STEPS = 3
 """The number of steps without computation after which the next queued sequence is admitted whatever it is charged: the
 admitted ones may be waiting for it."""
 
@@ -75,7 +75,7 @@ class MemoryGuard:
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief()
-        self._readings = MemoryReadings(probe, limits, lambda _num_bytes: self._act("clear_cache"))
+        self._readings = MemoryReadings(probe, limits, lambda _num_bytes: self._emit("clear_cache"))
         self._num_stuck = self._num_lasting = self._num_held = self._reported_at = 0
         self.ledger = MemoryUse(limits=limits)
 
@@ -94,7 +94,7 @@ class MemoryGuard:
 
     def models_changed(self, *, is_loaded: bool) -> None:
         """Counts a model that was loaded, with its lease, or unloaded."""
-        counted = replace(self._counted((), {}), state_bytes=self.ledger.state_bytes)
+        counted = replace(self._counted(StepDemand()), state_bytes=self.ledger.state_bytes)
         if is_loaded:
             self._readings.clear()
             counted = self._readings.loaded(counted)
@@ -105,11 +105,14 @@ class MemoryGuard:
         limits, ledger = self._readings.limits_now(), self.ledger
         if limits is None:
             return None
+        # The ledger is of the last step. Leases count at once, so that two loads between steps cannot take the same
+        # room.
         used = ledger.used_bytes - ledger.weight_bytes + self._memory.held_bytes(Purpose.WEIGHTS)
         room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes)
+        # Room that is not enough after all evictions is left to what is kept: the load is refused in any case.
         if num_bytes <= room and (over := used + num_bytes - limits.high_bytes) > 0:
             over -= self._shrink_live(max(0, self._live_bytes - over))
-            self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
+            self._resize_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
             self._readings.clear()
         return room
 
@@ -126,15 +129,15 @@ class MemoryGuard:
         self._num_lasting = 0
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
-        demand = replace(demand, is_forced=self._is_stuck(demand, first))
-        ledger = self._measured(views, shapes, demand)
-        self._readings.rest(ledger, is_idle=not views)
+        demand = replace(demand, is_forced=self._is_forced(demand, first))
+        ledger = self._readings.measured(self._counted(demand), demand)
+        self._readings.clear_when_idle(ledger, is_idle=not views)
         limits = self._readings.limits_now()
         if limits is None:
             self.ledger = ledger
             return StepBudget()
         if self._shrink_kept(ledger, limits, demand, first):
-            ledger = self._measured(views, shapes, demand)
+            ledger = self._readings.measured(self._counted(demand), demand)
         before = self._relief
         may_hold = self._num_held < HELD_STEPS and all(view.phase is not Phase.DECODING for view in views)
         self._relief = relieve(ledger, limits, demand, is_paused=not before.admits, may_hold=may_hold)
@@ -143,9 +146,13 @@ class MemoryGuard:
         self.ledger = ledger = replace(ledger, transient_bytes=demand.step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
         if limits is not self.limits:
+            # Other processes leave less than the setting. What they leave is all that there is, however little of what
+            # the ledger counts this process holds.
             room = min(room, (self._readings.reading.available_bytes or 0) - demand.step_bytes)
         self._open_room(room, demand)
         charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
+        # The planner takes the charge of each sequence that it admits. What the first one needs beyond its charge, its
+        # last chunk, is set aside once, because the last chunks of several are computed one after the other.
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
             room_bytes=max(beside, wanted) if demand.is_forced else beside,
@@ -167,25 +174,19 @@ class MemoryGuard:
 
     # ---- counting -----------------------------------------------------------------------------------------------
 
-    def _counted(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> MemoryUse:
-        found = open_bytes(views, shapes, self._chunk)
+    def _counted(self, demand: StepDemand) -> MemoryUse:
         used = self.images.used_bytes if self.images is not None else 0
         return MemoryUse(
             weight_bytes=self._memory.held_bytes(Purpose.WEIGHTS),
-            state_bytes=found.state_bytes,
+            state_bytes=demand.state_bytes,
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
             flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD) + used,
             live_bytes=self._live_bytes,
             other_bytes=self._readings.other_bytes,
-            growth_bytes=found.growth_bytes,
+            growth_bytes=demand.growth_bytes,
             limits=self.limits,
         )
-
-    def _measured(
-        self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], demand: StepDemand
-    ) -> MemoryUse:
-        return self._readings.measured(self._counted(views, shapes), demand)
 
     # ---- relief -------------------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class MemoryGuard:
         budget = hot_budget(ledger, limits, wanted, self._hot.budget_bytes, self._wanted_hot)
         if self._host is not None:
             budget = min(budget, self._host.hot_budget(self._hot.held_bytes(), budget))
-        return freed + self._give_hot(budget)
+        return freed + self._resize_hot(budget)
 
     @property
     def _live_bytes(self) -> int:
@@ -211,22 +212,22 @@ class MemoryGuard:
         """Drops features of images, then live states, down to `num_bytes`. Returns the bytes given back."""
         freed = 0
         if self.images is not None and (freed := self.images.shrink(max(0, num_bytes - self._live.held_bytes))):
-            self._act("drop_features")
+            self._emit("drop_features")
         if num_bytes < self._live.held_bytes:
             freed += self._live.shrink(num_bytes, spared)
-            self._act("drop_live")
+            self._emit("drop_live")
         return freed
 
-    def _give_hot(self, budget: int) -> int:
+    def _resize_hot(self, budget: int) -> int:
         """Sets the hot tier's budget. Returns the bytes given back."""
         before = self._hot.budget_bytes
         if budget == before:
             return 0
         freed = self._hot.resize(budget)
         if freed:
-            self._act("shrink_hot")
+            self._emit("shrink_hot")
         elif budget > before:
-            self._act("grow_hot")
+            self._emit("grow_hot")
         return freed
 
     def _open_room(self, room: int, demand: StepDemand) -> None:
@@ -240,28 +241,30 @@ class MemoryGuard:
         wanted = {view.takes_over.state for view in views if view.takes_over is not None and view.phase in WAITING}
         return frozenset(id for id in wanted if not self._live.has(id))
 
-    def _is_stuck(self, demand: StepDemand, first: SequenceView | None) -> bool:
+    def _is_forced(self, demand: StepDemand, first: SequenceView | None) -> bool:
         """Returns whether no sequence could make room for the next one, so that it is admitted whatever it is charged
         and runs as far as it gets."""
+        # Preflight let it pass, so only an estimate or a reading can be in the way, and no wait changes either.
+        # Admitted sequences that wait for their prefix make no room, but their fetch may still end.
         is_moving = demand.num_computing or (demand.num_active and self._memory.num_fetches)
         is_moving = is_moving or (first is not None and not first.is_looked_up)
         self._num_stuck = 0 if is_moving else self._num_stuck + 1
-        return self._num_stuck > (STUCK_STEPS if demand.num_active else 0)
+        return self._num_stuck > (FORCED_STEPS if demand.num_active else 0)
 
     # ---- events -------------------------------------------------------------------------------------------------
 
     def _report_changes(self, before: Relief, ledger: MemoryUse) -> None:
         after = self._relief
         if after.admits != before.admits:
-            self._act("resume" if after.admits else "pause")
+            self._emit("resume" if after.admits else "pause")
         if after.preempt_bytes:
-            self._act("preempt")
-        if after.is_lonely:
-            self._act("refuse")
+            self._emit("preempt")
+        if after.preempts_only:
+            self._emit("refuse")
         if after != before or self._readings.num_steps - self._reported_at >= MEASURE_EVERY_STEPS:
             self._report(ledger)
 
-    def _act(self, kind: str) -> None:
+    def _emit(self, kind: str) -> None:
         self._events.emit(PressureRelieved(kind, self._clock.now_ns()))
 
     def _report(self, ledger: MemoryUse) -> None:

@@ -1,8 +1,8 @@
 """Readings of the memory that the computing process holds in fact, beside the ledger of what is known.
 
 A reading counts freed buffers that the backend keeps for reuse. They are cleared before a reading decides against a
-sequence, and again once the engine has rested. Clearing takes milliseconds, so that after it did not help it is not
-repeated in every step, unless a sequence would be preempted.
+sequence, and again once the engine has been idle for a while. Clearing takes milliseconds, so that after it did not
+help it is not repeated in every step, unless a sequence would be preempted.
 
 While no sequence is active, memory that was read beyond all known purposes becomes a purpose of its own, within a
 bound: the process does grow a little, but freed memory that an allocator keeps must not cause every later request to be
@@ -17,20 +17,20 @@ from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
 from domain.memory.pressure import StepDemand
 
 READ_EVERY_STEPS = 16
-"""A reading stands for so many steps below the low mark: it takes 0.2 ms on a CPU, of steps of 3 ms."""
+"""The number of steps for which a reading stands below the low mark: it takes 0.2 ms on a CPU, of steps of 3 ms."""
 
 SMALL_SHARE = 128
-"""One part in so many of all memory is small: a reading is valid until more was reserved or released, and fewer freed
-buffers are not cleared."""
+"""Small is this fraction (one divided by it) of all memory: a reading is valid until more was reserved or released, and
+fewer freed buffers are not cleared."""
 
 MAX_GROWN_SHARE = 8
-"""The process itself may grow, after its models were loaded, by one part in so many of all memory."""
+"""The process itself may grow, after its models were loaded, by this fraction (one divided by it) of all memory."""
 
 CLEAR_EVERY_STEPS = 16
 """The number of steps after which clearing that did not help is tried again."""
 
 IDLE_STEPS = 30
-"""The number of looks at an idle engine, a second apart at most, after which freed buffers are given back: other
+"""The number of budgets without a sequence, a second apart at most, after which freed buffers are given back: other
 programs of this machine need them more then than the next request."""
 
 
@@ -39,12 +39,12 @@ class MemoryReadings:
     so far, counted by the caller."""
 
     def __init__(self, probe: MemoryProbe, limits: MemoryLimits | None, on_cleared: Callable[[int], object]) -> None:
-        """`on_cleared`: called with the bytes that clearing before a decision, or after a rest, gave back."""
+        """`on_cleared`: called with the bytes that clearing before a decision, or while idle, gave back."""
         self.reading = MemoryReading()
         self.other_bytes = self._loaded_other_bytes = 0
         self.num_steps = 0
         self.clear: Callable[[], object] = lambda: None
-        """Has the backend give its freed buffers back; set before anything is loaded."""
+        """Returns freed buffers of the backend to the system; set before anything is loaded."""
         self._probe, self._limits, self._on_cleared = probe, limits, on_cleared
         self._num_idle = self._idle_bytes = self._known_then = 0
         self._read_at = -READ_EVERY_STEPS
@@ -69,12 +69,15 @@ class MemoryReadings:
     def measured(self, ledger: MemoryUse, demand: StepDemand) -> MemoryUse:
         """Returns the ledger with a recent reading, after freed buffers were cleared if they matter."""
         limits, known = self._limits, ledger.held_bytes
-        if not (demand.num_active and self._is_below_low(demand) and self._stands(known)):
+        # Without an active sequence every step reads, because what is read then becomes the process itself.
+        if not (demand.num_active and self._is_below_low(demand) and self._is_valid(known)):
             self.reading, self._known_then, self._read_at = self._probe.read(), known, self.num_steps
         if limits is None or self._is_below_low(demand):
             return replace(
                 self._with_reading(ledger), reading_bytes=self.reading.used_bytes if demand.num_active else None
             )
+        # An allocator keeps freed memory of its own, which no count of cached buffers shows: all that is read beyond
+        # the known purposes and the process at its load may be such memory.
         beyond_load = (self.reading.used_bytes or 0) - (known - self.other_bytes + self._loaded_other_bytes)
         is_much = max(self.reading.cached_bytes, beyond_load) > limits.total_bytes // SMALL_SHARE
         wait = 1 if self._decides(known, demand, limits) else CLEAR_EVERY_STEPS
@@ -85,9 +88,9 @@ class MemoryReadings:
         self.other_bytes = max(self._loaded_other_bytes, self._grown(known, limits))
         return replace(self._with_reading(ledger), other_bytes=self.other_bytes)
 
-    def rest(self, ledger: MemoryUse, *, is_idle: bool) -> None:
-        """Gives freed buffers back once after the last work, and once whenever less is kept than at the last look: the
-        cache was cleared, a model unloaded, or the store's queue written."""
+    def clear_when_idle(self, ledger: MemoryUse, *, is_idle: bool) -> None:
+        """Gives freed buffers back once after the last work, and once whenever less is kept than in the step before:
+        the cache was cleared, a model unloaded, or the store's queue written. Called in every step."""
         kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
         self._num_idle = self._num_idle + 1 if is_idle and kept >= self._idle_bytes else 0
         self._idle_bytes = kept
@@ -101,13 +104,15 @@ class MemoryReadings:
         low_bytes = self._limits.low_bytes if self._limits is not None else 0
         return (self.reading.held_bytes or 0) + demand.step_bytes <= low_bytes
 
-    def _stands(self, known: int) -> bool:
+    def _is_valid(self, known: int) -> bool:
         """Returns whether the last reading is recent, and the known memory has hardly changed since."""
         small_bytes = self._limits.total_bytes // SMALL_SHARE if self._limits is not None else 0
         return self.num_steps - self._read_at < READ_EVERY_STEPS and abs(known - self._known_then) <= small_bytes
 
     def _grown(self, known: int, limits: MemoryLimits) -> int:
         """Returns the bytes of the process itself by the last reading, if no sequence is active."""
+        # A reading counts beyond the margin only, as in `held_bytes`. Unbounded, memory that an allocator keeps after
+        # one large request would be taken from all later ones for good.
         beyond = (self.reading.used_bytes or 0) - limits.margin_bytes - (known - self.other_bytes)
         return min(beyond, self._loaded_other_bytes + limits.total_bytes // MAX_GROWN_SHARE)
 

@@ -46,7 +46,7 @@ LAYOUTS = (
 """Full attention, latents, windows beside it, sinks, chunked windows; recurrent alone and beside attention; a nested
 configuration."""
 
-CHUNK = 256
+CHUNK, BLOCK = 256, 16
 ID = SequenceId(1)
 TOKENS = [(17 * index + 5) % 90 for index in range(CHUNK)]
 
@@ -76,6 +76,17 @@ def test_an_estimate_errs_upwards_until_a_load_measures_it_and_is_near_then(load
         ratios.append(measured.chunk_bytes(CHUNK, end) / peak)
     calm = [median(three) for three in zip(ratios, ratios[1:], ratios[2:], strict=False)]
     assert LEAST_RATIO <= min(calm) <= max(calm) <= MOST_RATIO, ratios
+
+
+def test_copies_for_the_cache_take_no_more_than_is_counted(loaded: MlxModel):
+    """A full window is no bound: every block of the chunk has its own part of it."""
+    counted = loaded.description.memory.copy_bytes(CHUNK)
+    loaded.open(ID)
+    for end in (CHUNK, 2 * CHUNK, 3 * CHUNK):
+        loaded.prefill(ID, TOKENS)
+        blocks = loaded.capture_blocks(ID, [(at, at + BLOCK) for at in range(end - CHUNK, end, BLOCK)])
+        copies = [payload for groups in (*blocks, loaded.capture_snapshot(ID, end)) for payload in groups.values()]
+        assert counted / 2 < sum(payload.size_bytes for payload in copies) <= counted
 
 
 @pytest.mark.parametrize("loaded", ["llama", "gemma3_text"], indirect=True)

@@ -17,7 +17,8 @@ from application.services.text_side.answers.prompt_encoder import prompt_field
 from application.services.text_side.models.model_pool import ModelPool
 from domain.byte_size import format_bytes
 from domain.errors import MemoryBusy, PrefillMemoryExceeded
-from domain.memory.preflight import Demand, Preflight, Refusal
+from domain.memory.needs import Load
+from domain.memory.preflight import Preflight, Refusal
 from domain.memory.shape import ImageSizes
 from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import AHEAD_CHUNKS, EncodedPrompt
@@ -44,27 +45,28 @@ class MemoryCheck:
         limits, ledger = status.limits, status.ledger
         if limits is None or ledger is None:
             return max_new
-        demand = Demand(
+        images = ImageSizes.of([span.length for span in prompt.media], AHEAD_CHUNKS * status.prefill_chunk)
+        load = Load(
             num_prompt=len(prompt.token_ids),
             num_new=max_new,
+            chunk=max(status.prefill_chunk, images.largest if model.image_is_whole else 0),
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
-            images=ImageSizes.of([span.length for span in prompt.media], AHEAD_CHUNKS * status.prefill_chunk),
+            images=images,
         )
         least = _least(request.stop, max_new)
         pinned_bytes, used_bytes = (
             self._pool.fixed_bytes(model.id, with_leased=with_leased) + ledger.other_bytes
             for with_leased in (False, True)
         )
-        chunk = status.prefill_chunk
-        now = Preflight(model.memory, limits.hard_bytes, used_bytes, chunk, image_is_whole=model.image_is_whole)
-        most = max_new if now.fits(demand) else now.most_new(demand)
+        now = Preflight(model.memory, limits.hard_bytes, used_bytes)
+        most = max_new if now.fits(load) else now.most_new(load)
         if most < least:
             ever = replace(now, fixed_bytes=pinned_bytes)
-            if refusal := ever.refusal(replace(demand, num_new=least), max(request.stop.min_tokens, 1)):
+            if refusal := ever.refusal(replace(load, num_new=least), max(request.stop.min_tokens, 1)):
                 raise _never(request, refusal, model)
-            raise _not_now(request, now, demand, least)
-        needed_bytes = now.needed_bytes(replace(demand, num_new=most))
+            raise _not_now(request, now, load, least)
+        needed_bytes = now.needed_bytes(replace(load, num_new=most))
         await self._pool.make_room(limits.hard_bytes - ledger.other_bytes - needed_bytes)
         return most
 
@@ -75,10 +77,10 @@ def _least(rules: StopRules, max_new: int) -> int:
     return min(max(rules.min_tokens, 1), max_new) if is_free else max_new
 
 
-def _not_now(request: GenerationRequest, now: Preflight, demand: Demand, least: int) -> MemoryBusy:
-    needed_bytes, available_bytes = now.needed_bytes(replace(demand, num_new=least)), max(0, now.available_bytes)
+def _not_now(request: GenerationRequest, now: Preflight, load: Load, least: int) -> MemoryBusy:
+    needed_bytes, available_bytes = now.needed_bytes(replace(load, num_new=least)), max(0, now.available_bytes)
     return MemoryBusy(
-        f"{prompt_field(request.prompt)} has {_tokens(demand)};"
+        f"{prompt_field(request.prompt)} has {_tokens(load)};"
         f"{f' with an answer of {least}' if least else ''} they need about"
         f" {format_bytes(needed_bytes)} of memory, and {format_bytes(available_bytes)} are available at present;"
         " try again later"
@@ -86,19 +88,19 @@ def _not_now(request: GenerationRequest, now: Preflight, demand: Demand, least: 
 
 
 def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription) -> PrefillMemoryExceeded:
-    demand, most_new = refusal.demand, refusal.most_new
+    load, most_new = refusal.load, refusal.most_new
     field = prompt_field(request.prompt)
-    answers = f"{demand.num_choices} answers" if demand.num_choices > 1 else "an answer"
+    answers = f"{load.num_choices} answers" if load.num_choices > 1 else "an answer"
     instead = f", or this one with {answers} of {most_new}" if most_new else ""
     return PrefillMemoryExceeded(
-        f"{field} has {_tokens(demand)};"
-        f"{f' with {answers} of {demand.num_new}' if demand.num_new else ''} they need about"
+        f"{field} has {_tokens(load)};"
+        f"{f' with {answers} of {load.num_new}' if load.num_new else ''} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
         f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits{instead}",
         param="max_tokens" if most_new else field,
-        num_prompt=demand.num_prompt,
-        num_wanted=demand.num_new if most_new else 0,
-        context_length=demand.num_prompt + most_new if most_new else refusal.most_prompt + demand.num_new,
+        num_prompt=load.num_prompt,
+        num_wanted=load.num_new if most_new else 0,
+        context_length=load.num_prompt + most_new if most_new else refusal.most_prompt + load.num_new,
         estimated_bytes=refusal.needed_bytes,
         available_bytes=refusal.available_bytes,
         limit_bytes=refusal.limit_bytes,
@@ -106,6 +108,6 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
     )
 
 
-def _tokens(demand: Demand) -> str:
-    largest = f", {demand.images.largest} of them in the largest image" if demand.images.largest else ""
-    return f"{demand.num_prompt} tokens{largest}"
+def _tokens(load: Load) -> str:
+    largest = f", {load.images.largest} of them in the largest image" if load.images.largest else ""
+    return f"{load.num_prompt} tokens{largest}"

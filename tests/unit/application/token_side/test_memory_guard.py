@@ -270,6 +270,19 @@ def test_a_load_under_traffic_does_not_inflate_the_process():
     assert bench.guard.ledger.other_bytes == 100
 
 
+@pytest.mark.parametrize(
+    ("other", "beyond_bytes"),
+    [(None, 2 * CHUNK), (view(2, Phase.DECODING, 900, 800), 2 * CHUNK), (view(2, Phase.PREFILLING, 0, 4_000), 0)],
+    ids=["alone", "decodes", "prefills"],
+)
+def test_a_waiting_sequence_needs_its_last_chunk_beyond_its_charge(other: SequenceView | None, beyond_bytes: int):
+    """The chunk's copy and its work, unless those of another prompt are counted already: they take turns."""
+    bench, queued = Bench(), view(1, Phase.QUEUED, 0, 4_000, num_new=0)
+    others = () if other is None else (other,)
+    before = bench.budget(*others).room_bytes
+    assert (before or 0) - (bench.budget(*others, queued).room_bytes or 0) == beyond_bytes
+
+
 def test_the_hot_tier_shrinks_for_a_waiting_request_and_grows_back():
     bench = Bench(hot_bytes=40_000)
     bench.hot.put([sized_record(number, 1_000) for number in range(15)])

@@ -46,13 +46,15 @@ def test_an_image_that_no_chunk_may_cut_is_a_chunk():
 
 def test_a_sequence_with_an_image_waits_for_the_pass_of_the_tower_too():
     bench = Bench()
-    queued = view(1, Phase.QUEUED, 0, 1_000)
+    queued = view(1, Phase.QUEUED, 0, 4_000)
     room = [
         bench.guard.budget((one,), {one.id: SEEING}).room_bytes or 0
         for one in (queued, replace(queued, unseen=ImageSizes(2_000, 3_000)))
     ]
     # Alone, both are beyond the state of the prompt, and larger than the charge with its answer of 100 tokens.
-    assert room[0] - room[1] == 3 * 3_000 + (50 + 7 * 2_000 + 2 * (2_000 + CHUNK)) - CHUNK
+    pixels, tower_pass, features_before = 3 * 3_000, 50 + 7 * 2_000 + 2 * (2_000 + CHUNK), 2 * 2_000
+    copy_and_work = 2 * CHUNK
+    assert room[0] - room[1] == pixels + tower_pass + features_before - copy_and_work
 
 
 class KeptFeatures(EngineImages):

@@ -6,7 +6,8 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.memory.ledger import MemoryLimits
-from domain.memory.preflight import Demand, Preflight
+from domain.memory.needs import Load
+from domain.memory.preflight import Preflight
 from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.models.state_layout import StateLayout
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
@@ -30,12 +31,11 @@ def test_what_is_needed_is_weights_states_and_one_step():
     assert PLAN.needed_bytes > alone.needed_bytes + 2 * SHAPE.state_bytes(1_000) - 1
 
 
-def test_no_plan_fits_that_preflight_would_refuse():
-    for total in range(20_000, 120_000, 5_000):
-        limits = MemoryLimits.of(total)
-        plan = replace(PLAN, batch=1, limits=limits)
-        flight = Preflight(SHAPE, limits.hard_bytes, SHAPE.weight_bytes, plan.chunk)
-        assert not plan.fits or flight.fits(Demand(num_prompt=1_000, num_new=0))
+@pytest.mark.parametrize("total", range(20_000, 120_000, 5_000))
+def test_a_plan_of_one_sequence_fits_where_preflight_lets_it_pass(total: int):
+    limits = MemoryLimits.of(total)
+    flight = Preflight(SHAPE, limits.hard_bytes, SHAPE.weight_bytes)
+    assert replace(PLAN, batch=1, limits=limits).fits == flight.fits(Load(1_000, chunk=PLAN.chunk))
 
 
 def test_the_longest_context_fits_and_one_token_more_does_not():

@@ -101,9 +101,11 @@ def test_the_only_sequence_waits_where_writing_its_records_makes_room():
     waits = relieve(over, LIMITS, demand(12, active=1), is_paused=False, may_hold=True)
     assert waits == Relief(admits=False, is_held=True)
     assert waits.level(is_lean=False) is Level.PAUSED
-    assert relieve(over, LIMITS, demand(30, active=1), is_paused=False, may_hold=True).is_lonely, "it makes too little"
+    assert relieve(over, LIMITS, demand(30, active=1), is_paused=False, may_hold=True).preempts_only, (
+        "it makes too little"
+    )
     assert relieve(over, LIMITS, demand(12, active=2), is_paused=False, may_hold=True).preempt_bytes
-    assert relieve(over, LIMITS, demand(12, active=1), is_paused=False).is_lonely
+    assert relieve(over, LIMITS, demand(12, active=1), is_paused=False).preempts_only
 
 
 @pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])
