@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from domain.ids import NO_REQUEST, ModelId, RequestId
-from domain.memory.ledger import MemoryUse
+from domain.memory.ledger import MemoryLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class EngineRestarted:
 class MemoryMeasured:
     """The memory of the computing process. `level`: of pressure, as in `domain/memory/pressure`."""
 
-    ledger: MemoryUse
+    ledger: MemoryLedger
     level: int
     at_ns: int
 

@@ -32,7 +32,7 @@ from domain.errors import DomainError, ServerUnavailable
 from domain.health.engine_health import Activity, Heartbeat
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.models.capability import Pooling
 from domain.models.load_progress import LoadProgress
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
@@ -214,7 +214,7 @@ class EngineStatus:
     fault: str = ""
     last_loss: str = ""
     limits: MemoryLimits | None = None
-    ledger: MemoryUse | None = None
+    ledger: MemoryLedger | None = None
     pressure: str = ""
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
     computing: str = ""

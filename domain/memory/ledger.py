@@ -57,7 +57,7 @@ class MemoryLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
+class MemoryLedger:
     """The memory of the process, in bytes by purpose.
 
     Held: `weight_bytes`: loaded models. `state_bytes`: open sequences up to their positions. `hot_bytes` and
@@ -93,12 +93,14 @@ class MemoryUse:
     @property
     def held_bytes(self) -> int:
         """The memory held now: the sum of the purposes, or the reading where it is larger by more than the margin."""
+        # Purposes and reading are counted at different moments and neither contains the other: promised memory is not
+        # read yet, and what the process holds for a moment is in no purpose. The margin covers such differences.
         known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes
         known += self.flight_bytes + self.live_bytes
         margin = self.limits.margin_bytes if self.limits is not None else 0
         return max(known, (self.reading_bytes or 0) - margin)
 
-    def without_live(self) -> "MemoryUse":
+    def without_live(self) -> "MemoryLedger":
         """Returns the ledger without live states and kept features, which are evicted for everything else."""
         reading = None if self.reading_bytes is None else max(0, self.reading_bytes - self.live_bytes)
         return replace(self, live_bytes=0, reading_bytes=reading)

@@ -18,7 +18,7 @@ While no sequence computes, admission does not pause, because no end of a sequen
 from dataclasses import dataclass
 from enum import IntEnum
 
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 
 HOT_STEPS = 8
 """The number of steps in which the hot tier grows back."""
@@ -75,7 +75,7 @@ class Relief:
         return Level.LEAN if is_lean else Level.CALM
 
 
-def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
+def live_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
     """Returns the budget of live states and kept features: what the hot tier leaves at its present size, and in any
     case the state that is about to be taken over."""
     allowed = _kept_bytes(ledger.without_live(), limits, demand)
@@ -84,7 +84,9 @@ def live_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> 
     return max(0, allowed - ledger.hot_bytes, _taken_over_bytes(allowed, demand))
 
 
-def hot_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int) -> int:
+def hot_budget(
+    ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int
+) -> int:
     """Returns the budget of the hot tier. `hot_bytes`: the one so far. `wanted_bytes`: its setting."""
     # Live states go before any record of the hot tier, so they are no reason to shrink it.
     ledger = ledger.without_live()
@@ -99,7 +101,7 @@ def hot_budget(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, hot_
     return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
 
 
-def _kept_bytes(ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand) -> int:
+def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
     """Returns the budget of all kept state; negative where memory is short even without any."""
     others, step = ledger.held_bytes - ledger.hot_bytes, demand.step_bytes
     # The high mark bounds what exists. Growth to the charges is not there yet, and kept state may use its room until
@@ -121,7 +123,7 @@ def _taken_over_bytes(allowed: int, demand: StepDemand) -> int:
 
 
 def relieve(
-    ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool, may_hold: bool = False
+    ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool, may_hold: bool = False
 ) -> Relief:
     """Returns the further reaction, after kept state was evicted. `is_paused`: admission was paused before. `may_hold`:
     the next step may wait for the store."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LoadRoom:
     busy_bytes: int = 0
 
     @classmethod
-    def of(cls, limits: MemoryLimits | None, ledger: MemoryUse | None) -> "LoadRoom":
+    def of(cls, limits: MemoryLimits | None, ledger: MemoryLedger | None) -> "LoadRoom":
         """Returns the room by the engine's limits and its ledger."""
         if limits is None or ledger is None:
             return cls(None if limits is None else limits.hard_bytes)

@@ -16,7 +16,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import PressureRelieved
 from application.ports.compute import MemoryProbe
 from application.ports.engine import Ended, Submission
-from application.services.memory_ledger import Purpose
+from application.services.memory_leases import Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import reduce
 
 from application.ports.cache_stats import Cleared
-from application.services.memory_ledger import MemoryLedger
+from application.services.memory_leases import MemoryLeases
 from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.sequence_cache import SequenceCache
@@ -141,8 +141,8 @@ class PrefixCache:
         return reduce(Cleared.plus, [self.tiers.clear(choice) for choice in choices])
 
     @property
-    def memory(self) -> MemoryLedger:
-        """The ledger in which everything that is about to hold memory reserves it; compute thread only."""
+    def memory(self) -> MemoryLeases:
+        """The leases of everything that is about to hold memory; compute thread only."""
         return self.tiers.memory
 
     def tidy(self) -> None:

@@ -23,7 +23,7 @@ from threading import Lock
 
 from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
-from application.services.memory_ledger import Lease, MemoryLedger, Purpose
+from application.services.memory_leases import Lease, MemoryLeases, Purpose
 from application.services.prefix.indexes import Epoch
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
@@ -85,11 +85,11 @@ class LiveTier:
         self,
         budget_bytes: int = 0,
         report_fault: Callable[[Exception], object] = lambda _: None,
-        memory: MemoryLedger | None = None,
+        memory: MemoryLeases | None = None,
     ) -> None:
         """`report_fault` is called when a state could not be dropped."""
         self.budget_bytes = budget_bytes
-        self.memory = memory or MemoryLedger()
+        self.memory = memory or MemoryLeases()
         self._report_fault = report_fault
         self._lock = Lock()
         self._states: OrderedDict[SequenceId, LiveState] = OrderedDict()

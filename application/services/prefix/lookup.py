@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from application.events import PrefixAwaited
-from application.services.memory_ledger import Lease, Purpose
+from application.services.memory_leases import Lease, Purpose
 from application.services.prefix.fetch import PrefixFetch
 from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_tier import LiveState

@@ -22,7 +22,7 @@ from application.ports.compute import DecodeResult, LoadedModel
 from application.ports.engine import Ended, EngineError, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
-from application.services.memory_ledger import Lease, Purpose
+from application.services.memory_leases import Lease, Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.constraints import constraint_of
 from application.services.token_side.event_batcher import ActivityTracker, EventBatcher

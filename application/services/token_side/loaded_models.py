@@ -17,7 +17,7 @@ from application.ports.compute import ComputeEngine, LoadedModel
 from application.ports.engine import EngineModel
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
-from application.services.memory_ledger import Lease, Purpose, Refused
+from application.services.memory_leases import Lease, Purpose, Refused
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.memory_guard import MemoryGuard

@@ -14,13 +14,13 @@ from application.events import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
 from application.ports.compute import MemoryProbe
 from application.ports.event_sink import EventSink
-from application.services.memory_ledger import Purpose
+from application.services.memory_leases import Purpose
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.images import EngineImages
 from application.services.token_side.memory_readings import HostMemory, MemoryReadings
 from domain.ids import SequenceId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of
@@ -67,8 +67,8 @@ class MemoryGuard:
         host's memory where the backend computes in another; state kept there counts there only."""
         self.limits = limits
         self.images: EngineImages | None = None
-        self._hot, self._live, self._memory = hot, live, live.memory
-        self._memory.make_room_with(self._room_for_weights)
+        self._hot, self._live, self._leases = hot, live, live.memory
+        self._leases.make_room_with(self._room_for_weights)
         self._queued_bytes, self._holds_host = queued_bytes, host is None
         self._host = HostMemory(host) if host is not None else None
         self._steps, self._chunk = steps, steps.prefill_budget
@@ -77,7 +77,7 @@ class MemoryGuard:
         self._relief = Relief()
         self._readings = MemoryReadings(probe, limits, lambda _num_bytes: self._emit("clear_cache"))
         self._num_stuck = self._num_lasting = self._num_held = self._reported_at = 0
-        self.ledger = MemoryUse(limits=limits)
+        self.ledger = MemoryLedger(limits=limits)
 
     @property
     def level(self) -> Level:
@@ -107,7 +107,7 @@ class MemoryGuard:
             return None
         # The ledger is of the last step. Leases count at once, so that two loads between steps cannot take the same
         # room.
-        used = ledger.used_bytes - ledger.weight_bytes + self._memory.held_bytes(Purpose.WEIGHTS)
+        used = ledger.used_bytes - ledger.weight_bytes + self._leases.held_bytes(Purpose.WEIGHTS)
         room = limits.hard_bytes - (used - ledger.hot_bytes - ledger.live_bytes)
         # Room that is not enough after all evictions is left to what is kept: the load is refused in any case.
         if num_bytes <= room and (over := used + num_bytes - limits.high_bytes) > 0:
@@ -163,7 +163,7 @@ class MemoryGuard:
             is_held=self._relief.is_held,
         )
 
-    def _lasts(self, views: Sequence[SequenceView], ledger: MemoryUse, limits: MemoryLimits) -> int:
+    def _lasts(self, views: Sequence[SequenceView], ledger: MemoryLedger, limits: MemoryLimits) -> int:
         """Returns for how many more steps the budget stands. Decoding rows grow by a token a step, which is nothing
         beside what lies between the high mark and the hard one. The high mark is the bound because kept prefixes fill
         memory up to it on a server that has run for a while."""
@@ -174,14 +174,14 @@ class MemoryGuard:
 
     # ---- counting -----------------------------------------------------------------------------------------------
 
-    def _counted(self, demand: StepDemand) -> MemoryUse:
+    def _counted(self, demand: StepDemand) -> MemoryLedger:
         used = self.images.used_bytes if self.images is not None else 0
-        return MemoryUse(
-            weight_bytes=self._memory.held_bytes(Purpose.WEIGHTS),
+        return MemoryLedger(
+            weight_bytes=self._leases.held_bytes(Purpose.WEIGHTS),
             state_bytes=demand.state_bytes,
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
-            flight_bytes=self._memory.held_bytes(Purpose.FETCHES, Purpose.AHEAD) + used,
+            flight_bytes=self._leases.held_bytes(Purpose.FETCHES, Purpose.AHEAD) + used,
             live_bytes=self._live_bytes,
             other_bytes=self._readings.other_bytes,
             growth_bytes=demand.growth_bytes,
@@ -191,12 +191,12 @@ class MemoryGuard:
     # ---- relief -------------------------------------------------------------------------------------------
 
     def _shrink_kept(
-        self, ledger: MemoryUse, limits: MemoryLimits, demand: StepDemand, first: SequenceView | None
+        self, ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, first: SequenceView | None
     ) -> int:
         """Evicts features and live states that have no room, then sets the hot tier's budget. Returns the bytes given
         back. A state that the next sequence takes over is spared."""
         waiting = demand.waiting_bytes if first is not None and first.is_looked_up else 0
-        wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._memory.wanted_bytes)
+        wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._leases.wanted_bytes)
         spared = first.takes_over.state if first is not None and first.takes_over is not None else None
         freed = self._shrink_live(live_budget(ledger, limits, wanted), spared)
         budget = hot_budget(ledger, limits, wanted, self._hot.budget_bytes, self._wanted_hot)
@@ -234,7 +234,7 @@ class MemoryGuard:
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
         ahead = max(0, min(share, room)) if self._relief.admits else 0
         host = self._host.room_bytes if self._host is not None else None
-        self._memory.open(room, ahead, host, makes_room=demand.num_computing > 0)
+        self._leases.open(room, ahead, host, makes_room=demand.num_computing > 0)
 
     def _evicted(self, views: Sequence[SequenceView]) -> frozenset[SequenceId]:
         """Returns the states that queued sequences are to take over by their views, and that were evicted since."""
@@ -246,14 +246,14 @@ class MemoryGuard:
         and runs as far as it gets."""
         # Preflight let it pass, so only an estimate or a reading can be in the way, and no wait changes either.
         # Admitted sequences that wait for their prefix make no room, but their fetch may still end.
-        is_moving = demand.num_computing or (demand.num_active and self._memory.num_fetches)
+        is_moving = demand.num_computing or (demand.num_active and self._leases.num_fetches)
         is_moving = is_moving or (first is not None and not first.is_looked_up)
         self._num_stuck = 0 if is_moving else self._num_stuck + 1
         return self._num_stuck > (FORCED_STEPS if demand.num_active else 0)
 
     # ---- events -------------------------------------------------------------------------------------------------
 
-    def _report_changes(self, before: Relief, ledger: MemoryUse) -> None:
+    def _report_changes(self, before: Relief, ledger: MemoryLedger) -> None:
         after = self._relief
         if after.admits != before.admits:
             self._emit("resume" if after.admits else "pause")
@@ -267,6 +267,6 @@ class MemoryGuard:
     def _emit(self, kind: str) -> None:
         self._events.emit(PressureRelieved(kind, self._clock.now_ns()))
 
-    def _report(self, ledger: MemoryUse) -> None:
+    def _report(self, ledger: MemoryLedger) -> None:
         self.ledger, self._reported_at = ledger, self._readings.num_steps
         self._events.emit(MemoryMeasured(ledger=ledger, level=self.level.value, at_ns=self._clock.now_ns()))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from application.ports.compute import MemoryProbe
-from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import StepDemand
 
 READ_EVERY_STEPS = 16
@@ -57,7 +57,7 @@ class MemoryReadings:
             return self._limits
         return MemoryLimits.of(held + available)
 
-    def loaded(self, ledger: MemoryUse) -> MemoryUse:
+    def loaded(self, ledger: MemoryLedger) -> MemoryLedger:
         """Returns the ledger after a load: all that is read beyond what is known is the process itself. Not while
         requests run, because their steps hold memory for a moment that no purpose counts."""
         known = ledger.held_bytes - self.other_bytes
@@ -66,7 +66,7 @@ class MemoryReadings:
             self.other_bytes = self._loaded_other_bytes = max(0, self.reading.used_bytes - known)
         return replace(self._with_reading(ledger), other_bytes=self.other_bytes)
 
-    def measured(self, ledger: MemoryUse, demand: StepDemand) -> MemoryUse:
+    def measured(self, ledger: MemoryLedger, demand: StepDemand) -> MemoryLedger:
         """Returns the ledger with a recent reading, after freed buffers were cleared if they matter."""
         limits, known = self._limits, ledger.held_bytes
         # Without an active sequence every step reads, because what is read then becomes the process itself.
@@ -88,7 +88,7 @@ class MemoryReadings:
         self.other_bytes = max(self._loaded_other_bytes, self._grown(known, limits))
         return replace(self._with_reading(ledger), other_bytes=self.other_bytes)
 
-    def clear_when_idle(self, ledger: MemoryUse, *, is_idle: bool) -> None:
+    def clear_when_idle(self, ledger: MemoryLedger, *, is_idle: bool) -> None:
         """Gives freed buffers back once after the last work, and once whenever less is kept than in the step before:
         the cache was cleared, a model unloaded, or the store's queue written. Called in every step."""
         kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
@@ -97,7 +97,7 @@ class MemoryReadings:
         if self._num_idle == IDLE_STEPS:
             self._clear_freed()
 
-    def _with_reading(self, ledger: MemoryUse) -> MemoryUse:
+    def _with_reading(self, ledger: MemoryLedger) -> MemoryLedger:
         return replace(ledger, process_bytes=self.reading.held_bytes, available_bytes=self.reading.available_bytes)
 
     def _is_below_low(self, demand: StepDemand) -> bool:

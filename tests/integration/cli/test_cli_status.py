@@ -16,7 +16,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineStatus
 from application.settings import ServerSettings
 from domain.byte_size import format_bytes
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
@@ -106,7 +106,7 @@ def test_a_load_shows_how_far_it_is(reading: Status, load: LoadingBody, text: st
 
 
 def test_every_purpose_of_the_ledger_is_shown_against_the_budget_of_the_page(reading: Status) -> None:
-    purposes = {one.name for one in fields(MemoryUse) if one.type is int}
+    purposes = {one.name for one in fields(MemoryLedger) if one.type is int}
     sizes = {name: 2**30 * number for number, name in enumerate(sorted(purposes), 1)}
     limits = MemoryLimits.of(200 * 2**30)
     status = EngineStatus(
@@ -117,7 +117,7 @@ def test_every_purpose_of_the_ledger_is_shown_against_the_budget_of_the_page(rea
         num_waiting=0,
         num_running=0,
         limits=limits,
-        ledger=MemoryUse(**sizes, limits=limits),
+        ledger=MemoryLedger(**sizes, limits=limits),
     )
     found = shown(Status(replace(reading.overview, memory=memory_body(status)), reading.requests))
     row = found.index(line_of(found, "memory"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from application.ports.engine import Engine, EngineStatus, Submission
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 
 
 class ShortMemory:
@@ -27,7 +27,7 @@ class ShortMemory:
             return status
         hard = self._fixed_bytes + self.room_bytes
         limits = MemoryLimits(hard, hard, hard, hard)
-        ledger = MemoryUse(weight_bytes=self._fixed_bytes, other_bytes=self.other_bytes, limits=limits)
+        ledger = MemoryLedger(weight_bytes=self._fixed_bytes, other_bytes=self.other_bytes, limits=limits)
         return replace(status, limits=limits, ledger=ledger)
 
     def submit(self, submission: Submission) -> None:

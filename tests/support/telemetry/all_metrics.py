@@ -33,7 +33,7 @@ from application.services.event_sinks import EventFanOut
 from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.request.request import Usage
 from tests.support.telemetry.event_script import OF_THE_TIERS, Script, at, text_script
 from tests.support.telemetry.otel import clear_otel_variables
@@ -89,7 +89,7 @@ EVERYTHING: list[Event] = [
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
-    MemoryMeasured(ledger=MemoryUse(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
+    MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 1),
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=3, is_first=False),

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.fake import ATTENTION
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.memory_ledger import Purpose
+from application.services.memory_leases import Purpose
 from domain.errors import IllegalTransition
 from domain.ids import RequestId, SequenceId
 from domain.models.state_layout import StateLayout

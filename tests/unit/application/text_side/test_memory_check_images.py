@@ -10,7 +10,7 @@ from application.ports.engine import EngineStatus
 from application.services.text_side.answers.memory_check import MemoryCheck
 from domain.errors import MemoryBusy, PrefillMemoryExceeded
 from domain.ids import ModelId, RequestId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.models.model_card import ModelSource
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import StopRules
@@ -35,7 +35,7 @@ class Alone:
             num_waiting=0,
             num_running=0,
             limits=limits,
-            ledger=MemoryUse(limits=limits),
+            ledger=MemoryLedger(limits=limits),
             prefill_chunk=CHUNK,
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.fake.environment import FakeClock
 from application.events import PressureRelieved
-from application.services.memory_ledger import Lease, Purpose, Refused
+from application.services.memory_leases import Lease, Purpose, Refused
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import HELD_STEPS, LASTING_STEPS, MemoryGuard
@@ -43,7 +43,7 @@ class Bench:
     ) -> None:
         self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), RecordingEvents()
         self.hot, live = HotTier(hot_bytes), LiveTier()
-        self.ledger = live.memory
+        self.leases = live.memory
         self.queued_bytes = self.num_cleared = 0
         self.guard = MemoryGuard(
             probe=self.memory,
@@ -59,7 +59,7 @@ class Bench:
         self.guard.clear_with(self.clear)
 
     def load(self, num_bytes: int, *, expected_bytes: int | None = None) -> Lease:
-        lease = self.ledger.reserve(Purpose.WEIGHTS, expected_bytes or num_bytes)
+        lease = self.leases.reserve(Purpose.WEIGHTS, expected_bytes or num_bytes)
         assert isinstance(lease, Lease)
         lease.resize(num_bytes)
         self.guard.models_changed(is_loaded=True)
@@ -96,7 +96,7 @@ def test_every_purpose_is_counted():
     bench.load(1_000)
     bench.hot.put([sized_record(1, 100)])
     bench.queued_bytes = 300
-    bench.ledger.reserve(Purpose.AHEAD, 700)
+    bench.leases.reserve(Purpose.AHEAD, 700)
     bench.budget(view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.DECODING, 2_050, 2_000))
     ledger = bench.guard.ledger
     assert (ledger.weight_bytes, ledger.other_bytes, ledger.queued_bytes, ledger.flight_bytes) == (1_000, 500, 300, 700)
@@ -136,8 +136,8 @@ def test_host_memory_beside_a_gpu_bounds_kept_prefixes_and_fetches():
     bench.budget()
     assert bench.hot.usage().used_bytes == kept, "above the low mark it takes nothing more"
     assert bench.hot.budget_bytes == kept
-    assert isinstance(bench.ledger.reserve(Purpose.FETCHES, 10_000), Lease)
-    assert isinstance(bench.ledger.reserve(Purpose.AHEAD, 1), Refused), "95,000 are the hard mark"
+    assert isinstance(bench.leases.reserve(Purpose.FETCHES, 10_000), Lease)
+    assert isinstance(bench.leases.reserve(Purpose.AHEAD, 1), Refused), "95,000 are the hard mark"
     host.hold(93_000)
     bench.budget()
     assert bench.hot.usage().used_bytes <= kept - 5_000
@@ -322,10 +322,10 @@ def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for
     before = bench.hot.usage().used_bytes
     bench.budget()
     if asks == "load":
-        assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 80_000), Lease)
+        assert isinstance(bench.leases.reserve(Purpose.WEIGHTS, 80_000), Lease)
     else:
-        bench.ledger.open(0)
-        assert isinstance(bench.ledger.reserve(Purpose.FETCHES, 75_000), Refused)
+        bench.leases.open(0)
+        assert isinstance(bench.leases.reserve(Purpose.FETCHES, 75_000), Refused)
         bench.budget(view(9, Phase.RESTORING, 0, 100))
     assert bench.actions() == ["shrink_hot"]
     assert bench.hot.usage().used_bytes < before
@@ -365,11 +365,11 @@ def test_near_the_marks_every_plan_reads():
 def test_look_ahead_ends_while_admission_is_paused():
     bench = Bench()
     bench.budget()
-    assert bench.ledger.ahead_bytes == LIMITS.total_bytes // 16
+    assert bench.leases.ahead_bytes == LIMITS.total_bytes // 16
     bench.memory.hold(96_000)
     budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.DECODING, 5_000, 4_000))
     assert not budget.admits
-    assert bench.ledger.ahead_bytes == 0
+    assert bench.leases.ahead_bytes == 0
     assert "pause" in bench.actions()
 
 
@@ -392,8 +392,8 @@ def test_the_ledger_says_what_the_process_holds_and_the_machine_has_left():
 def test_a_model_has_what_the_others_leave():
     bench = Bench()
     lease = bench.load(60_000)
-    assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 30_000), Lease)
-    assert bench.ledger.reserve(Purpose.WEIGHTS, 10_000) == Refused(LIMITS.hard_bytes - 90_000)
+    assert isinstance(bench.leases.reserve(Purpose.WEIGHTS, 30_000), Lease)
+    assert bench.leases.reserve(Purpose.WEIGHTS, 10_000) == Refused(LIMITS.hard_bytes - 90_000)
     lease.end()
     bench.guard.models_changed(is_loaded=False)
-    assert bench.ledger.free_bytes() == LIMITS.hard_bytes - 30_000
+    assert bench.leases.free_bytes() == LIMITS.hard_bytes - 30_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 from adapters.fake.environment import FakeClock
 from adapters.fake.leaves import Words
 from adapters.fake.vision import ToyWords
-from application.services.memory_ledger import Lease, Purpose
+from application.services.memory_leases import Lease, Purpose
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages
 from domain.ids import ModelId, SequenceId
@@ -95,5 +95,5 @@ def test_features_make_room_for_a_model():
     bench.guard.images = KeptFeatures(30)
     bench.load(60_000)
     bench.budget(view(1, Phase.DECODING, 1_000, 1_000))
-    assert isinstance(bench.ledger.reserve(Purpose.WEIGHTS, 25_000), Lease)
+    assert isinstance(bench.leases.reserve(Purpose.WEIGHTS, 25_000), Lease)
     assert bench.guard.images.kept_bytes < 30_000

@@ -1,29 +1,29 @@
 """The ledger adds up, and what was read counts where it is more."""
 
-from domain.memory.ledger import MemoryLimits, MemoryReading, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 
 LIMITS = MemoryLimits(1000, 800, 900, 950)
 
 
 def test_every_purpose_counts_once():
     purposes = ("weight", "state", "hot", "queued", "flight", "other", "growth", "transient")
-    ledger = MemoryUse(**{f"{name}_bytes": 2**index for index, name in enumerate(purposes)}, limits=LIMITS)
+    ledger = MemoryLedger(**{f"{name}_bytes": 2**index for index, name in enumerate(purposes)}, limits=LIMITS)
     assert ledger.used_bytes == 2 ** len(purposes) - 1
     assert ledger.room_bytes == 950 - ledger.used_bytes
 
 
 def test_a_reading_counts_where_it_tells_more_than_the_margin_and_promises_come_on_top():
-    known = MemoryUse(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=50, limits=LIMITS)
+    known = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=50, limits=LIMITS)
     assert known.held_bytes == 100
     assert known.used_bytes == 130
-    more = MemoryUse(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=400, limits=LIMITS)
+    more = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=400, limits=LIMITS)
     assert more.used_bytes == 400 - LIMITS.margin_bytes + 30
     assert more.room_bytes == 570
 
 
 def test_room_is_never_negative_and_none_without_limits():
-    assert MemoryUse(weight_bytes=2000, limits=LIMITS).room_bytes == 0
-    assert MemoryUse(weight_bytes=2000).room_bytes is None
+    assert MemoryLedger(weight_bytes=2000, limits=LIMITS).room_bytes == 0
+    assert MemoryLedger(weight_bytes=2000).room_bytes is None
 
 
 def test_freed_buffers_are_not_use():

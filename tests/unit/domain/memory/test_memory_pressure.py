@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 
 LIMITS = MemoryLimits(total_bytes=1000, low_bytes=800, high_bytes=900, hard_bytes=950)
@@ -21,9 +21,9 @@ def demand(step: int, waiting: int = 0, active: int = 2, begun: int | None = Non
     )
 
 
-def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryUse:
+def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryLedger:
     """`num_bytes` in all, `hot` of them in the hot tier."""
-    return MemoryUse(weight_bytes=num_bytes - hot, hot_bytes=hot, growth_bytes=growth, limits=LIMITS)
+    return MemoryLedger(weight_bytes=num_bytes - hot, hot_bytes=hot, growth_bytes=growth, limits=LIMITS)
 
 
 def test_below_the_high_mark_there_is_no_reaction():

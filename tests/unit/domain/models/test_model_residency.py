@@ -3,7 +3,7 @@
 import pytest
 
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLimits, MemoryUse
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.models.residency import LoadModel, LoadRoom, ModelResidency, Residence, UnloadModel
 
 A, B, C, D = (ModelId(name) for name in "abcd")
@@ -293,7 +293,7 @@ def test_a_model_may_be_larger_than_expected() -> None:
 @pytest.mark.parametrize(("hot", "room"), [(0, 25), (500, 25)])
 def test_the_hot_tier_is_room(hot: int, room: int) -> None:
     limits = MemoryLimits(1100, 900, 950, 1000)
-    ledger = MemoryUse(other_bytes=75, state_bytes=300, growth_bytes=200, hot_bytes=hot, weight_bytes=400)
+    ledger = MemoryLedger(other_bytes=75, state_bytes=300, growth_bytes=200, hot_bytes=hot, weight_bytes=400)
     found = LoadRoom.of(limits, ledger)
     assert found.available_bytes(400) == 525
     assert found.fits_now(400 + room)

@@ -1,4 +1,4 @@
-"""The ledger of memory reservations, with one verb: memory is reserved before it is held.
+"""Leases of memory: memory is reserved before it is held.
 
     reserve(purpose, bytes) ──► Lease: its bytes count until it ends
                             └─► Refused: nothing is held; ask again in the next step
@@ -9,9 +9,11 @@
     SEQUENCES   a forked choice; from the next step on its state is counted by its position
     LIVE        the copy of a state that is left for the next turn; from the next step on it counts as a live state
 
-Room is the memory below the hard mark. The guard opens it before each step, and each reservation in the step takes from
-it, so that all of them fit together. Room that is promised to sequences admitted in the step is held in later steps
-only, for which room is counted again: fetches may use it, but nothing that holds its bytes at once.
+Room is the memory below the hard mark, by the ledger of all purposes (`domain/memory/ledger`). The guard opens it
+before each step, and each reservation in the step takes from it, so that all of them fit together. The charges of
+sequences that are admitted in the step are promised out of the room: they are held in later steps, before which the
+guard counts anew. So a fetch, which is part of its sequence's charge, may use promised room; a state that exists at
+once may not.
 
 Compute thread only, except `held_bytes`.
 """
@@ -45,10 +47,10 @@ class Refused:
 class Lease:
     """The reserved bytes of one purpose. `num_bytes`: counted nowhere else. `span_bytes`: including what it pins."""
 
-    __slots__ = ("_ledger", "num_bytes", "purpose", "span_bytes")
+    __slots__ = ("_leases", "num_bytes", "purpose", "span_bytes")
 
-    def __init__(self, ledger: "MemoryLedger", purpose: Purpose, num_bytes: int, span_bytes: int) -> None:
-        self._ledger = ledger
+    def __init__(self, leases: "MemoryLeases", purpose: Purpose, num_bytes: int, span_bytes: int) -> None:
+        self._leases = leases
         self.purpose = purpose
         self.num_bytes = num_bytes
         self.span_bytes = span_bytes
@@ -56,7 +58,7 @@ class Lease:
     @property
     def is_recalled(self) -> bool:
         """The holder has to end it: it was taken ahead of admission, and the share for that is gone."""
-        return self.purpose is Purpose.AHEAD and self._ledger.ahead_bytes == 0
+        return self.purpose is Purpose.AHEAD and self._leases.ahead_bytes == 0
 
     def resize(self, num_bytes: int) -> None:
         """Sets the bytes that are counted nowhere else by now."""
@@ -69,10 +71,10 @@ class Lease:
 
     def end(self) -> None:
         """Releases the bytes. Idempotent."""
-        self._ledger.end(self)
+        self._leases.end(self)
 
 
-class MemoryLedger:
+class MemoryLeases:
     """The leases, and the room of one step. `room_bytes`: negative when more is promised than there is; None: not
     bounded. `ahead_bytes`: the share of queued sequences; None: not bounded. `wanted_bytes`: the smallest fetch
     that was refused since the last step; 0: none was."""
@@ -88,8 +90,8 @@ class MemoryLedger:
         self._make_room: Callable[[int], int | None] = lambda _: None
 
     def make_room_with(self, make_room: Callable[[int], int | None]) -> None:
-        """Registers the callable that makes room for weights: it evicts kept state where that frees enough for so many
-        bytes, and returns the room; None: any amount."""
+        """Registers the callable that makes room for weights: it evicts kept state where that frees enough for the
+        given bytes, and returns the room; None: any amount."""
         self._make_room = make_room
 
     def open(
@@ -115,6 +117,7 @@ class MemoryLedger:
         """Reserves memory as the module docstring says. `span_bytes`: including what is pinned beside it."""
         lease, room = Lease(self, purpose, num_bytes, max(num_bytes, span_bytes)), self._room(purpose, num_bytes)
         if purpose is Purpose.AHEAD and self.ahead_bytes is not None:
+            # Hot records that a fetch pins cannot be evicted meanwhile, so the share bounds them too.
             taken = sum(held.span_bytes for held in self._leases.values() if held.purpose is purpose)
             if taken + lease.span_bytes > self.ahead_bytes:
                 room = min(self.ahead_bytes - taken, num_bytes - 1)
@@ -156,5 +159,8 @@ class MemoryLedger:
         """Returns whether a refusal is final: room was already made since another fetch was refused."""
         if purpose is not Purpose.FETCHES:
             return False
+        # The guard makes room for the smallest one, with which the others' turn comes. Where the step after that
+        # refuses one again, nothing is left to evict, and only the end of a sequence or of another fetch could make
+        # more.
         self.wanted_bytes = min(self.wanted_bytes or num_bytes, max(1, num_bytes))
         return self._has_asked and not self._makes_room and not self.num_fetches
