@@ -55,10 +55,10 @@ class SequenceView:
 
     While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
     first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
-    computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself. While
-    restoring: `is_held`: it waits for room to fetch into, or for its grammar. While prefilling: `blocked_at`: no chunk
-    may reach beyond, because an image there is not prepared. While decoding: `width`: the most tokens of it that a step
-    computes: one, and a draft's.
+    computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself, or of what
+    is left of its prompt. While restoring: `is_held`: it waits for room to fetch into, or for its grammar. While
+    prefilling: `blocked_at`: no chunk may reach beyond, because an image there is not prepared. While decoding:
+    `width`: the most tokens of it that a step computes: one, and a draft's.
     """
 
     id: SequenceId

@@ -12,8 +12,9 @@ memory is reserved for what is fetched. Whatever a phase holds (reads,
 lease, pins, claim) is released when it ends.
 
 A prefix that a running sequence computes is not computed twice. A queued request that shares at least a block more with
-it than is kept already is not admitted: it keeps its place, holds nothing, and looks again when the other sequence has
-reached the position where the two part (it takes one more snapshot there), or does not run any more.
+it than is kept already, or all that is left of its prompt, is not admitted: it keeps its place, holds nothing, and
+looks again when the other sequence has reached the position where the two part (it takes one more snapshot there), or
+does not run any more.
 """
 
 from collections.abc import Iterable
@@ -42,15 +43,20 @@ from domain.scheduling.step_values import TakeOver
 MAX_FAILED_FETCHES = 3
 """Times that a lookup is repeated because what it found was gone; then the prompt is computed."""
 
+REST_PARTS = 8
+"""The rest of a prompt is waited for from so small a part of a block on: to compute less costs no more than to wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A way to resume a sequence: by records (`match`), or by a `live` state that reaches at least as far. `reach`:
-    tokens that are available at once; those after them have to be fetched or computed."""
+    tokens that are available at once; those after them have to be fetched or computed. `next_block`: the hash of the
+    first block after them or, where that is not full, of the rest of the prompt; None for a short rest."""
 
     chain: BlockChain
     match: PrefixMatch
     reach: int
+    next_block: BlockHash | None
     live: LiveState | None = None
     live_position: int = 0
 
@@ -131,11 +137,7 @@ class Lookup(SequenceCache):
 
     @property
     def next_block(self) -> BlockHash | None:
-        resume = self._resume
-        if resume is None or not self._restores:
-            return None
-        index = resume.reach // resume.chain.block_size
-        return resume.chain.hashes[index] if index < resume.chain.num_prompt // resume.chain.block_size else None
+        return self._resume.next_block if self._resume is not None else None
 
     @property
     def takes_over(self) -> TakeOver | None:
@@ -262,9 +264,17 @@ class Lookup(SequenceCache):
         if (self._is_late or is_shared_late) and match.position < grid.furthest(chain.num_prompt):
             match = match.because(StopReason.SLOW_STORE if self._is_late else StopReason.SLOW_SHARED)
         found = tiers.live.find(chain, self._info.model, grid) if self._restores else None
-        if found is None or found[1] < match.position:
-            return Resume(chain, match, self._num_hot(match))
-        return Resume(chain, match, found[1], *found)
+        live, at = found if found is not None and found[1] >= match.position else (None, 0)
+        reach = at if live is not None else self._num_hot(match)
+        return Resume(chain, match, reach, self._block_at(chain, reach if self._restores else 0), live, at)
+
+    def _block_at(self, chain: BlockChain, reach: int) -> BlockHash | None:
+        """Returns `Resume.next_block`."""
+        index, last = reach // chain.block_size, self._rules.grid.furthest(chain.num_prompt)
+        if index < chain.num_prompt // chain.block_size:
+            return chain.hashes[index]
+        is_short = last < reach + chain.block_size // REST_PARTS
+        return None if is_short else BlockHash(chain.snapshot_key(last).digest)
 
     def _has_shared_answered(self, chain: BlockChain) -> bool:
         """Returns True when the shared tier has answered what it has of the prompt, or is not waited for. It is asked
@@ -294,18 +304,19 @@ class Lookup(SequenceCache):
         resume = self._resume
         if resume is None:
             return None
-        chain, size = resume.chain, resume.chain.block_size
-        index = resume.reach // size
+        chain, size, grid = resume.chain, resume.chain.block_size, self._rules.grid
+        last, at = grid.furthest(chain.num_prompt), min(resume.reach // size, len(chain.hashes) - 1)
         best: tuple[Lookup, int] | None = None
         for other in cast("Iterable[Lookup]", self._tiers.running.values()):
             theirs = other.chain
-            if theirs is None or not other.is_shared or other.id == self.id or index >= len(chain.hashes):
+            if theirs is None or not other.is_shared or other.id == self.id or other.position >= theirs.num_prompt - 1:
                 continue
-            if chain.hashes[index : index + 1] != theirs.hashes[index : index + 1]:
-                continue  # where the next block is equal its hash is, and so is everything before it
+            if chain.hashes[at : at + 1] != theirs.hashes[at : at + 1]:
+                continue  # where a block is equal its hash is, and so is everything before it
             limit = min(chain.num_prompt, theirs.num_prompt) - 1
-            target = self._rules.grid.last_resumable(min(chain.num_shared(theirs), limit))
-            if other.position < target and target >= resume.reach + size and (best is None or target > best[1]):
+            target = grid.last_resumable(min(chain.num_shared(theirs), limit))
+            least = resume.reach + (size // REST_PARTS if target == last else size)
+            if other.position < target >= least and (best is None or target > best[1]):
                 best = other, target
         return best
 

@@ -116,6 +116,25 @@ def test_less_than_a_block_that_both_need_is_not_waited_for(layout: StateLayout)
     driver.check_idle()
 
 
+@KINDS
+@pytest.mark.parametrize(("num_prompt", "is_waited_for"), [(BLOCK // 8, False), (BLOCK - 1, True), (len(OTHER), True)])
+def test_all_that_is_left_of_a_prompt_is_waited_for_unless_it_is_little(
+    layout: StateLayout, num_prompt: int, is_waited_for: bool
+) -> None:
+    driver = CacheDriver(options(layout))
+    earlier, job = (driver.submit(OTHER[:num_prompt]) for _ in range(2))
+    for one in (earlier, job):
+        one.cache.look()
+    assert (earlier.cache.next_block is not None) == is_waited_for
+    assert earlier.cache.next_block == job.cache.next_block
+    driver.admit(earlier)
+    job.cache.look()
+    assert job.cache.follows == (earlier.id if is_waited_for else None)
+    driver.finish(earlier, job)
+    assert job.computed == (0 if is_waited_for else num_prompt - 1)
+    driver.check_idle()
+
+
 def test_a_sequence_that_has_passed_what_both_need_and_goes_on_left_it_to_be_found() -> None:
     """Nobody to follow any more, and the answer from before it began."""
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore(), hot_bytes=0)
